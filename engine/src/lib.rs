@@ -1,0 +1,1 @@
+//! Compile, load, launch: targets, compilers, drivers, streams, graphs, memory.

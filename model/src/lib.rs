@@ -1,0 +1,1 @@
+//! GGUF in, tokens out.

@@ -1,0 +1,2 @@
+//! The command `kjit`.
+fn main() {}
