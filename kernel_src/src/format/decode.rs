@@ -1,0 +1,187 @@
+//! The host's dequantiser: any format, straight from its description, bit for bit as ggml does it.
+
+use super::{BlockFormat, BlockScale, DecodeError, Encoding, Format, GroupScale, Offset, Value};
+use half::{bf16, f16};
+
+impl Format {
+    /// Decodes whole blocks into f32. `out` has exactly as many elements as the blocks hold.
+    pub fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
+        let (block, elems) = (self.block_bytes(), self.block_elems());
+        if !bytes.len().is_multiple_of(block) {
+            return Err(DecodeError::PartialBlock { format: self.name, got: bytes.len(), block });
+        }
+        let blocks = bytes.len() / block;
+        let holds = blocks.saturating_mul(elems);
+        if holds != out.len() {
+            return Err(DecodeError::WrongLength { format: self.name, blocks, holds, room: out.len() });
+        }
+        match &self.encoding {
+            Encoding::F32 => each(bytes, out, |b: [u8; 4]| f32::from_le_bytes(b)),
+            Encoding::F16 => each(bytes, out, |b: [u8; 2]| f16::from_le_bytes(b).to_f32()),
+            Encoding::BF16 => each(bytes, out, |b: [u8; 2]| bf16::from_le_bytes(b).to_f32()),
+            Encoding::Blocks(f) => {
+                bytes.chunks_exact(block).zip(out.chunks_exact_mut(elems)).for_each(|(b, o)| f.decode(b, o));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) -> f32) {
+    bytes.as_chunks::<N>().0.iter().zip(out).for_each(|(b, o)| *o = read(*b));
+}
+
+/// The scale and offset that a group's weights share: `w = scale · value + offset`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupFactors {
+    /// `d · s[g]`.
+    pub scale: f32,
+    /// `± m · t[g]`, the sign included.
+    pub offset: f32,
+}
+
+impl BlockFormat {
+    /// Decodes one block. `block` has [`BlockFormat::bytes`] bytes and `out` [`BlockFormat::elems`] elements.
+    ///
+    /// # Panics
+    /// If either slice is shorter.
+    pub fn decode(&self, block: &[u8], out: &mut [f32]) {
+        for (g, out) in out[..self.elems].chunks_exact_mut(self.group).enumerate() {
+            let f = self.factors(block, g);
+            for (j, out) in out.iter_mut().enumerate() {
+                let scaled = f.scale * self.value_of(block, g * self.group + j) as f32;
+                // Without an offset nothing is added: −0 stays −0, as in ggml.
+                *out = if matches!(self.offset, Offset::None) { scaled } else { scaled + f.offset };
+            }
+        }
+    }
+
+    /// The code of weight `i`: its bits from all planes.
+    #[inline]
+    pub fn code(&self, block: &[u8], i: usize) -> u32 {
+        let (mut code, mut at) = (0, 0);
+        for plane in self.planes {
+            code |= plane.bits_of(block, i) << at;
+            at += u32::from(plane.bits);
+        }
+        code
+    }
+
+    /// What weight `i` is before scaling.
+    #[inline]
+    pub fn value_of(&self, block: &[u8], i: usize) -> i32 {
+        let code = self.code(block, i);
+        match self.value {
+            Value::Biased(bias) => code as i32 - i32::from(bias),
+            Value::Signed => i32::from(code as u8 as i8),
+            Value::Table(table) => i32::from(table[code as usize & 15]),
+        }
+    }
+
+    /// The block's own scale `d`.
+    #[inline]
+    pub fn block_scale(&self, block: &[u8]) -> f32 {
+        match self.scale {
+            BlockScale::F16(at) => half_at(block, at),
+            BlockScale::HalfE8M0(at) => half_e8m0(block[at as usize]),
+        }
+    }
+
+    /// Scale and offset of group `g`.
+    #[inline]
+    pub fn factors(&self, block: &[u8], g: usize) -> GroupFactors {
+        let d = self.block_scale(block);
+        let (s, t) = self.group_codes(block, g);
+        let scale = if matches!(self.group_scale, GroupScale::One) { d } else { d * s as f32 };
+        let offset = match self.offset {
+            Offset::None => 0.0,
+            Offset::Plus(at) => half_at(block, at),
+            Offset::MinusScaled(at) => -(half_at(block, at) * t as f32),
+        };
+        GroupFactors { scale, offset }
+    }
+
+    /// The integer scale `s` and offset factor `t` of group `g`; 1 where the format has none.
+    #[inline]
+    pub fn group_codes(&self, block: &[u8], g: usize) -> (i32, i32) {
+        match self.group_scale {
+            GroupScale::One => (1, 1),
+            GroupScale::Planes { low, signed: true, .. } => (i32::from(low.bits_of(block, g) as u8 as i8), 1),
+            GroupScale::Planes { low, high, bias, signed: false } => {
+                let high = high.map_or(0, |h| h.bits_of(block, g) << low.bits);
+                ((low.bits_of(block, g) | high) as i32 - i32::from(bias), 1)
+            }
+            GroupScale::NibblePair(at) => {
+                let b = i32::from(block[at as usize + g]);
+                (b & 15, b >> 4)
+            }
+            GroupScale::SixBitPairs(at) => {
+                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes 8..12 and the high two in the
+                // top of the first eight.
+                let b = |i: usize| i32::from(block[at as usize + i]);
+                match g {
+                    0..4 => (b(g) & 63, b(g + 4) & 63),
+                    _ => (b(g + 4) & 15 | (b(g - 4) >> 6) << 4, b(g + 4) >> 4 | (b(g) >> 6) << 4),
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+fn half_at(block: &[u8], at: u16) -> f32 {
+    let at = at as usize;
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// 2^(e − 128), also where that is subnormal.
+#[inline]
+fn half_e8m0(e: u8) -> f32 {
+    f32::from_bits(match e {
+        0 => 0x0020_0000,
+        1 => 0x0040_0000,
+        _ => (u32::from(e) - 1) << 23,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ALL;
+    use super::*;
+
+    #[test]
+    fn every_plane_and_scale_lies_inside_its_block() {
+        for format in ALL {
+            let Encoding::Blocks(b) = &format.encoding else { continue };
+            let block = vec![0xa5; b.bytes];
+            let mut out = vec![f32::NAN; b.elems];
+            b.decode(&block, &mut out); // indexes out of the block would panic
+            assert_eq!(b.elems % b.group, 0, "{format}");
+            let bits: u32 = b.planes.iter().map(|p| u32::from(p.bits)).sum();
+            assert!((2..=8).contains(&bits), "{format}: {bits} bits");
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_plane_belongs_to_exactly_one_weight() {
+        for format in ALL {
+            let Encoding::Blocks(b) = &format.encoding else { continue };
+            let mut owned = vec![0u8; b.bytes];
+            for plane in b.planes {
+                for i in 0..b.elems {
+                    let (byte, shift) = plane.locate(i);
+                    let mask = ((1u16 << plane.bits) - 1) as u8;
+                    assert_eq!(owned[byte] >> shift & mask, 0, "{format}: weight {i} shares bits");
+                    owned[byte] |= mask << shift;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_partial_block_is_refused_by_name() {
+        let q4 = Format::by_name("q4_0").unwrap();
+        let err = q4.decode(&[0; 17], &mut [0.0; 32]).unwrap_err();
+        assert_eq!(err.to_string(), "17 bytes are not a whole number of Q4_0 blocks of 18 bytes");
+    }
+}
