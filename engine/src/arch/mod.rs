@@ -1,0 +1,180 @@
+//! What a kernel is compiled for: made from a live device or from a string, the same either way.
+
+mod occupancy;
+mod table;
+
+pub use occupancy::{Limit, Occupancy};
+pub use table::{ARCHS, Arch, Dot, MatrixUnit, UnitLimits, Vendor};
+
+use crate::error::Error;
+use std::fmt;
+
+/// All that matters for compiling: the architecture and the feature flags its device has set.
+///
+/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on what the kernel asks
+/// for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make the same keys.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    arch: &'static Arch,
+    /// Sorted `(name, on)`.
+    features: Vec<(&'static str, bool)>,
+}
+
+impl std::hash::Hash for Arch {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl Target {
+    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`.
+    ///
+    /// # Errors
+    /// [`Error::Target`] for an id that is not in [`ARCHS`], a flag that the architecture does not have, a flag without
+    /// `+` or `-`, or one given twice.
+    pub fn parse(text: &str) -> Result<Target, Error> {
+        let fail = |why: String| Error::Target { asked: text.to_owned(), why };
+        let mut parts = text.split(':');
+        let id = parts.next().unwrap_or_default();
+        let arch = ARCHS.iter().find(|a| a.id == id || a.specific == Some(id)).ok_or_else(|| {
+            let known: Vec<&str> = ARCHS.iter().map(|a| a.specific.unwrap_or(a.id)).collect();
+            fail(format!("not an architecture that kjit knows; known: {}", known.join(" ")))
+        })?;
+        let mut features: Vec<(&'static str, bool)> = Vec::new();
+        for flag in parts {
+            let (name, on) = match (flag.strip_suffix('+'), flag.strip_suffix('-')) {
+                (Some(name), _) => (name, true),
+                (_, Some(name)) => (name, false),
+                _ => return Err(fail(format!("the feature flag '{flag}' must end in + or -"))),
+            };
+            let Some(name) = arch.features.iter().find(|f| **f == name) else {
+                return Err(fail(format!("{} has no feature flag '{name}'", arch.id)));
+            };
+            if features.iter().any(|(f, _)| f == name) {
+                return Err(fail(format!("the feature flag '{name}' is given twice")));
+            }
+            features.push((name, on));
+        }
+        features.sort_unstable();
+        Ok(Target { arch, features })
+    }
+
+    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer than the table runs
+    /// the code of the nearest older one of its major number: cubins are forward compatible within a major.
+    ///
+    /// # Errors
+    /// [`Error::Target`] when no row of that major number exists.
+    pub fn from_compute_capability(major: u32, minor: u32) -> Result<Target, Error> {
+        let asked = major.saturating_mul(10).saturating_add(minor);
+        ARCHS
+            .iter()
+            .filter_map(|a| a.sm().map(|sm| (sm, a)))
+            .filter(|(sm, _)| sm / 10 == major && *sm <= asked)
+            .max_by_key(|(sm, _)| *sm)
+            .map(|(_, arch)| Target { arch, features: Vec::new() })
+            .ok_or_else(|| Error::Target {
+                asked: format!("sm_{asked}"),
+                why: "the device is older or newer than all that kjit knows".to_owned(),
+            })
+    }
+
+    /// The row of the table.
+    #[must_use]
+    pub fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
+    /// Who makes it.
+    #[must_use]
+    pub fn vendor(&self) -> Vendor {
+        self.arch.vendor
+    }
+
+    /// The architecture's short id without any flag: `sm_90`, `gfx90a`.
+    #[must_use]
+    pub fn id(&self) -> &'static str {
+        self.arch.id
+    }
+
+    /// Wave widths that kernels may be compiled for.
+    #[must_use]
+    pub fn waves(&self) -> &'static [u32] {
+        self.arch.waves
+    }
+
+    /// The wave width a kernel gets unless it asks for another.
+    #[must_use]
+    pub fn default_wave(&self) -> u32 {
+        self.arch.waves.first().copied().unwrap_or(32)
+    }
+
+    /// The device's state of a feature flag, if the string or the device gave one.
+    #[must_use]
+    pub fn feature(&self, name: &str) -> Option<bool> {
+        self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
+    }
+
+    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific` the `a` form where the
+    /// architecture has one (wgmma and setmaxnreg need it); of the feature flags only those in `asked`, in order.
+    ///
+    /// # Errors
+    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this target does not state.
+    pub fn compile_id(&self, specific: bool, asked: &[&str]) -> Result<String, Error> {
+        let mut id = match self.arch.specific {
+            Some(a) if specific => a.to_owned(),
+            _ => self.arch.id.to_owned(),
+        };
+        let mut asked: Vec<&str> = asked.to_vec();
+        asked.sort_unstable();
+        asked.dedup();
+        for name in asked {
+            let on = self.feature(name).ok_or_else(|| Error::Target {
+                asked: self.to_string(),
+                why: format!("the kernel asks for the feature flag '{name}', which this target does not state"),
+            })?;
+            id.push(':');
+            id.push_str(name);
+            id.push(if on { '+' } else { '-' });
+        }
+        Ok(id)
+    }
+
+    /// Whether this device can run code compiled for `compile_id` (as [`Target::compile_id`] wrote it).
+    #[must_use]
+    pub fn runs(&self, compile_id: &str) -> bool {
+        let mut parts = compile_id.split(':');
+        let id = parts.next().unwrap_or_default();
+        (id == self.arch.id || self.arch.specific == Some(id))
+            && parts.all(|flag| {
+                let Some(name) = flag.strip_suffix(['+', '-']) else { return false };
+                self.feature(name) == Some(flag.ends_with('+'))
+            })
+    }
+}
+
+impl fmt::Display for Target {
+    /// The full id as users write it: `sm_90a`, `gfx90a:sramecc+:xnack-`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
+        for (name, on) in &self.features {
+            write!(f, ":{name}{}", if *on { '+' } else { '-' })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({self})")
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Target, Error> {
+        Target::parse(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

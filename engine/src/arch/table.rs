@@ -1,0 +1,332 @@
+//! The architectures, as data: one row each, so that a new card is a line here and an `if` nowhere.
+//!
+//! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications per compute
+//! capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules, waves per SIMD).
+
+/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which driver and compilers apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Vendor {
+    /// CUDA driver, nvrtc; code objects are cubins.
+    Nvidia,
+    /// HIP runtime, hiprtc or clang; code objects are AMDGPU ELF files.
+    Amd,
+}
+
+impl Vendor {
+    /// The word used in keys, device names (`cuda:0`, `rocm:0`) and messages.
+    #[must_use]
+    pub fn device_word(self) -> &'static str {
+        match self {
+            Vendor::Nvidia => "cuda",
+            Vendor::Amd => "rocm",
+        }
+    }
+
+    /// The vendor's name as a person writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Vendor::Nvidia => "NVIDIA",
+            Vendor::Amd => "AMD",
+        }
+    }
+}
+
+/// The family of matrix instructions an architecture has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixUnit {
+    /// No matrix instructions.
+    None,
+    /// `mma.sync` (NVIDIA, a warp at a time).
+    MmaSync,
+    /// `wgmma` (NVIDIA sm_90a, four warps at a time); `mma.sync` is there too.
+    Wgmma,
+    /// MFMA (AMD CDNA, wave 64).
+    Mfma,
+    /// WMMA as on gfx11: each half of the wave holds its own copy of the inputs.
+    Wmma,
+    /// WMMA as on gfx12: inputs are not duplicated, so the register layout differs from gfx11.
+    Wmma12,
+}
+
+impl MatrixUnit {
+    /// The word printed for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            MatrixUnit::None => "none",
+            MatrixUnit::MmaSync => "mma.sync",
+            MatrixUnit::Wgmma => "wgmma",
+            MatrixUnit::Mfma => "mfma",
+            MatrixUnit::Wmma => "wmma (gfx11)",
+            MatrixUnit::Wmma12 => "wmma (gfx12)",
+        }
+    }
+}
+
+/// The instruction for a dot product of four bytes with four bytes into an i32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dot {
+    /// None: multiply and add byte by byte.
+    None,
+    /// `dp4a` (NVIDIA).
+    Dp4a,
+    /// `v_dot4_i32_i8` (AMD, signed × signed).
+    Sdot4,
+    /// `v_dot4_i32_iu8` (AMD gfx11 and later, sign of each side chosen).
+    Sudot4,
+}
+
+impl Dot {
+    /// The word printed for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dot::None => "none",
+            Dot::Dp4a => "dp4a",
+            Dot::Sdot4 => "sdot4",
+            Dot::Sudot4 => "sudot4",
+        }
+    }
+}
+
+/// What a compute unit (SM, CU) can hold at once: the inputs of the occupancy calculator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitLimits {
+    /// SIMDs (NVIDIA: sub-partitions) in a unit; waves and registers are held by each.
+    pub simds: u32,
+    /// Resident waves a SIMD holds at most.
+    pub waves_per_simd: u32,
+    /// Resident blocks a unit holds at most.
+    pub blocks: u32,
+    /// Vector registers a SIMD has, counted as 32-bit registers of one lane at the *narrowest* wave.
+    pub registers_per_simd: u32,
+    /// Registers per lane are given out in multiples of this, at the narrowest wave.
+    pub register_granule: u32,
+    /// LDS / shared memory of a unit, in bytes, over all its blocks.
+    pub shared: u32,
+    /// LDS / shared memory is given out in multiples of this, in bytes.
+    pub shared_granule: u32,
+    /// Bytes of shared memory the system takes from each block's share.
+    pub shared_reserved: u32,
+}
+
+/// One architecture.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arch {
+    /// Who makes it.
+    pub vendor: Vendor,
+    /// The id a compiler takes: `sm_90`, `gfx90a`.
+    pub id: &'static str,
+    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same device, same row.
+    pub specific: Option<&'static str>,
+    /// Cards that people know it by.
+    pub cards: &'static str,
+    /// Wave (warp) widths that kernels can be compiled for; the first is the default.
+    pub waves: &'static [u32],
+    /// Matrix instructions.
+    pub matrix: MatrixUnit,
+    /// Byte dot product.
+    pub dot: Dot,
+    /// Threads in a block at most.
+    pub max_threads: u32,
+    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of dynamic shared memory).
+    pub shared_per_block: u32,
+    /// Shared memory a block gets without opting in, in bytes: static declarations must stay below it.
+    pub shared_static: u32,
+    /// Vector registers a lane can use at most.
+    pub max_registers: u32,
+    /// What a unit holds.
+    pub unit: UnitLimits,
+    /// Feature flags an id can carry (`xnack`, `sramecc`), with `+` or `-`.
+    pub features: &'static [&'static str],
+    /// Native asynchronous global→shared copies and dependent kernel launches, by word; see [`Arch::has`].
+    pub abilities: &'static [&'static str],
+}
+
+impl Arch {
+    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`, `packed-f16`,
+    /// `permlane64`.
+    #[must_use]
+    pub fn has(&self, ability: &str) -> bool {
+        self.abilities.contains(&ability)
+    }
+
+    /// `sm_90` → 90, `sm_120` → 120; none for ids that are no NVIDIA ones.
+    #[must_use]
+    pub fn sm(&self) -> Option<u32> {
+        self.id.strip_prefix("sm_").and_then(|n| n.parse().ok())
+    }
+}
+
+const KB: u32 = 1024;
+
+/// An NVIDIA row: what differs between them, in one line. `waves` are resident warps per SM.
+#[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
+const fn sm(
+    id: &'static str,
+    specific: Option<&'static str>,
+    cards: &'static str,
+    matrix: MatrixUnit,
+    waves: u32,
+    blocks: u32,
+    shared: u32,
+    abilities: &'static [&'static str],
+) -> Arch {
+    let turing = shared == 64 * KB;
+    Arch {
+        vendor: Vendor::Nvidia,
+        id,
+        specific,
+        cards,
+        waves: &[32],
+        matrix,
+        dot: Dot::Dp4a,
+        max_threads: 1024,
+        // From sm_80 on the system keeps 1 KB of each block's share; sm_75 gives a block all 64 KB.
+        shared_per_block: if turing { 64 * KB } else { shared - KB },
+        shared_static: 48 * KB,
+        max_registers: 255,
+        unit: UnitLimits {
+            simds: 4,
+            waves_per_simd: waves / 4,
+            blocks,
+            registers_per_simd: 512, // 16384 registers of 32 bits / 32 lanes
+            register_granule: 8,
+            shared,
+            shared_granule: if turing { 256 } else { 128 },
+            shared_reserved: if turing { 0 } else { KB },
+        },
+        features: &[],
+        abilities,
+    }
+}
+
+/// A GCN or CDNA row (wave 64, 4 SIMDs a CU).
+#[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
+const fn gcn(
+    id: &'static str,
+    cards: &'static str,
+    matrix: MatrixUnit,
+    dot: Dot,
+    waves_per_simd: u32,
+    registers: u32,
+    shared: u32,
+    features: &'static [&'static str],
+    abilities: &'static [&'static str],
+) -> Arch {
+    Arch {
+        vendor: Vendor::Amd,
+        id,
+        specific: None,
+        cards,
+        waves: &[64],
+        matrix,
+        dot,
+        max_threads: 1024,
+        shared_per_block: shared,
+        shared_static: shared,
+        // gfx90a and later share one file of 512 between VGPRs and AGPRs; earlier ones address 256.
+        max_registers: registers,
+        unit: UnitLimits {
+            simds: 4,
+            waves_per_simd,
+            blocks: 40, // 16 barriers a SIMD group; one-wave blocks are bounded by the waves
+            registers_per_simd: registers,
+            register_granule: if registers == 512 { 8 } else { 4 },
+            shared,
+            shared_granule: if shared > 64 * KB { 1280 } else { 512 },
+            shared_reserved: 0,
+        },
+        features,
+        abilities,
+    }
+}
+
+/// An RDNA row (wave 32 by default, wave 64 possible, 2 SIMDs a CU).
+#[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
+const fn rdna(
+    id: &'static str,
+    cards: &'static str,
+    matrix: MatrixUnit,
+    dot: Dot,
+    waves_per_simd: u32,
+    registers: u32,
+    granule: u32,
+    features: &'static [&'static str],
+    abilities: &'static [&'static str],
+) -> Arch {
+    Arch {
+        vendor: Vendor::Amd,
+        id,
+        specific: None,
+        cards,
+        waves: &[32, 64],
+        matrix,
+        dot,
+        max_threads: 1024,
+        shared_per_block: 64 * KB,
+        shared_static: 64 * KB,
+        max_registers: 256,
+        unit: UnitLimits {
+            simds: 2,
+            waves_per_simd,
+            blocks: 32,
+            registers_per_simd: registers, // at wave 32; half of it at wave 64
+            register_granule: granule,
+            // 128 KB belong to a work-group processor of two CUs; counted here by the CU.
+            shared: 64 * KB,
+            shared_granule: 512,
+            shared_reserved: 0,
+        },
+        features,
+        abilities,
+    }
+}
+
+const SRAM_XNACK: &[&str] = &["sramecc", "xnack"];
+const XNACK: &[&str] = &["xnack"];
+const PACKED: &[&str] = &["packed-f16"];
+const PACKED_BF: &[&str] = &["packed-f16", "bf16"];
+const CDNA3: &[&str] = &["packed-f16", "bf16", "fp8"];
+const RDNA3: &[&str] = &["packed-f16", "bf16", "permlane64"];
+const RDNA4: &[&str] = &["packed-f16", "bf16", "fp8", "permlane64"];
+const AMPERE: &[&str] = &["bf16", "cp.async", "packed-f16"];
+const ADA: &[&str] = &["bf16", "cp.async", "fp8", "packed-f16"];
+const HOPPER: &[&str] = &["bf16", "bulk-copy", "cp.async", "fp8", "packed-f16", "pdl"];
+
+use Dot::{None as NoDot, Sdot4, Sudot4};
+use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12};
+
+/// Every architecture that kjit compiles for.
+pub static ARCHS: &[Arch] = &[
+    //  id        -a form          cards                             matrix  warps blocks shared
+    sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED),
+    sm("sm_80", None, "A100, A30", MmaSync, 64, 32, 164 * KB, AMPERE),
+    sm("sm_86", None, "RTX 30, A10, A40, A6000", MmaSync, 48, 16, 100 * KB, AMPERE),
+    sm("sm_87", None, "Jetson Orin", MmaSync, 48, 16, 164 * KB, AMPERE),
+    sm("sm_89", None, "RTX 40, L4, L40", MmaSync, 48, 24, 100 * KB, ADA),
+    sm("sm_90", Some("sm_90a"), "H100, H200, GH200", Wgmma, 64, 32, 228 * KB, HOPPER),
+    sm("sm_100", Some("sm_100a"), "B100, B200, GB200", MmaSync, 64, 32, 228 * KB, HOPPER),
+    sm("sm_103", Some("sm_103a"), "B300, GB300", MmaSync, 64, 32, 228 * KB, HOPPER),
+    sm("sm_120", Some("sm_120a"), "RTX 50, RTX PRO Blackwell", MmaSync, 48, 24, 100 * KB, HOPPER),
+    sm("sm_121", Some("sm_121a"), "GB10 (DGX Spark)", MmaSync, 48, 24, 100 * KB, HOPPER),
+    //   id       cards                            matrix    dot   waves  regs LDS
+    gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED),
+    gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED),
+    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED_BF),
+    gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF),
+    gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3),
+    gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3),
+    //    id       cards                                 matrix  dot  waves  regs granule
+    rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED),
+    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, &[], PACKED),
+    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
+    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
+    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
+    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
+    rdna("gfx1150", "Radeon 890M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
+    rdna("gfx1151", "Radeon 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
+    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4),
+    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4),
+];

@@ -1,0 +1,75 @@
+use super::*;
+
+#[test]
+fn every_row_parses_to_itself_and_prints_as_users_write_it() {
+    for arch in ARCHS {
+        let target = Target::parse(arch.id).unwrap();
+        assert_eq!(target.arch(), arch);
+        assert_eq!(target.to_string(), arch.specific.unwrap_or(arch.id));
+        assert_eq!(Target::parse(&target.to_string()).unwrap(), target);
+    }
+}
+
+#[test]
+fn sm_90_and_sm_90a_are_one_target_and_the_kernel_chooses_the_id() {
+    let (a, b) = (Target::parse("sm_90").unwrap(), Target::parse("sm_90a").unwrap());
+    assert_eq!(a, b);
+    assert_eq!(Target::from_compute_capability(9, 0).unwrap(), a);
+    assert_eq!(a.compile_id(false, &[]).unwrap(), "sm_90");
+    assert_eq!(a.compile_id(true, &[]).unwrap(), "sm_90a");
+    assert_eq!(Target::parse("sm_86").unwrap().compile_id(true, &[]).unwrap(), "sm_86");
+    assert!(a.runs("sm_90a") && a.runs("sm_90") && !a.runs("sm_89"));
+}
+
+#[test]
+fn feature_flags_are_kept_but_reach_the_compiler_only_when_asked_for() {
+    let t = Target::parse("gfx90a:xnack-:sramecc+").unwrap();
+    assert_eq!(t.to_string(), "gfx90a:sramecc+:xnack-");
+    assert_eq!(t.compile_id(false, &[]).unwrap(), "gfx90a");
+    assert_eq!(t.compile_id(false, &["xnack"]).unwrap(), "gfx90a:xnack-");
+    assert!(t.runs("gfx90a") && t.runs("gfx90a:xnack-") && !t.runs("gfx90a:xnack+"));
+    assert!(Target::parse("gfx90a").unwrap().compile_id(false, &["xnack"]).is_err());
+}
+
+#[test]
+fn wrong_ids_and_flags_are_named() {
+    for (text, word) in [
+        ("sm_12345", "sm_12345"),
+        ("gfx90a:xnack", "xnack"),
+        ("gfx1100:xnack+", "xnack"),
+        ("gfx90a:xnack+:xnack-", "twice"),
+        ("", "known"),
+        ("sm_90:", "must end"),
+    ] {
+        let error = Target::parse(text).unwrap_err().to_string();
+        assert!(error.contains(word), "{text}: {error}");
+    }
+}
+
+#[test]
+fn an_unlisted_minor_capability_takes_the_nearest_older_row_of_its_major() {
+    assert_eq!(Target::from_compute_capability(8, 8).unwrap().id(), "sm_87");
+    assert_eq!(Target::from_compute_capability(12, 0).unwrap().id(), "sm_120");
+    assert!(Target::from_compute_capability(7, 0).is_err());
+    assert!(Target::from_compute_capability(99, 9).is_err());
+}
+
+#[test]
+fn occupancy_agrees_with_hand_counts() {
+    // sm_90: 256 threads of 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps a quarter, 1 block of 8.
+    let h = Target::parse("sm_90").unwrap();
+    assert_eq!(h.occupancy(256, 32, 0, 32).blocks, 8);
+    let o = h.occupancy(256, 255, 0, 32);
+    assert_eq!((o.blocks, o.waves, o.limit), (1, 8, Limit::Registers));
+    // 100 KB a block: (100 + 1) KB twice is 202 of 228.
+    assert_eq!(h.occupancy(128, 32, 100 * 1024, 32).blocks, 2);
+    assert_eq!(h.occupancy(128, 32, 228 * 1024, 32).blocks, 0);
+    // gfx1100: 1536 registers a lane at wave 32: 96 registers give 16 waves a SIMD; at wave 64 768 / 96 = 8.
+    let r = Target::parse("gfx1100").unwrap();
+    assert_eq!(r.occupancy(32, 96, 0, 32).waves, 32);
+    assert_eq!(r.occupancy(64, 96, 0, 64).waves, 16);
+    // gfx90a: 512 registers, 8 granule: 128 → 4 waves a SIMD.
+    assert_eq!(Target::parse("gfx90a").unwrap().occupancy(64, 128, 0, 64).waves, 16);
+    // gfx906: 256 registers, 64 → 4 waves a SIMD, 16 a CU, 4 blocks of 256.
+    assert_eq!(Target::parse("gfx906").unwrap().occupancy(256, 64, 0, 64).blocks, 4);
+}

@@ -1,0 +1,357 @@
+//! A kernel's text: one main file, the headers it includes, and the functions that come out of it.
+
+use crate::error::{Error, Result};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+type Text = Cow<'static, str>;
+
+/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only those that the main
+/// file reaches count (for the compiler and for the key). `#include <name>` is left to the compiler, whose bundled
+/// headers are part of its identity: no include path is ever given.
+///
+/// ```
+/// use kjit_engine::Source;
+/// let source = Source::new("saxpy", "saxpy.hip", "#include \"kjit.h\"\nKERNEL saxpy() {}")
+///     .file("kjit.h", "#define KERNEL extern \"C\" __global__ void")
+///     .entry("saxpy");
+/// assert_eq!(source.reached()?.len(), 1);
+/// # Ok::<(), kjit_engine::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    name: Text,
+    main: (Text, Text),
+    headers: BTreeMap<Text, Text>,
+    entries: Vec<Text>,
+}
+
+impl Source {
+    /// A source called `name` in messages and listings, whose main file is `file` with text `text`.
+    #[must_use]
+    pub fn new(name: impl Into<Text>, file: impl Into<Text>, text: impl Into<Text>) -> Source {
+        Source { name: name.into(), main: (file.into(), text.into()), headers: BTreeMap::new(), entries: Vec::new() }
+    }
+
+    /// A source from `(file name, text)` pairs, the main file first.
+    ///
+    /// # Errors
+    /// [`Error::Source`] when there is no file at all.
+    pub fn from_files(
+        name: impl Into<Text>,
+        files: &[(&'static str, &'static str)],
+        entries: &[&'static str],
+    ) -> Result<Source> {
+        let name = name.into();
+        let Some(((file, text), headers)) = files.split_first() else {
+            return Err(Error::Source { kernel: name.into_owned(), why: "no file given".to_owned() });
+        };
+        let mut source = Source::new(name, *file, *text);
+        for (file, text) in headers {
+            source = source.file(*file, *text);
+        }
+        for entry in entries {
+            source = source.entry(*entry);
+        }
+        Ok(source)
+    }
+
+    /// Adds a header that `#include "name"` finds. The last one of a name counts.
+    #[must_use]
+    pub fn file(mut self, name: impl Into<Text>, text: impl Into<Text>) -> Source {
+        self.headers.insert(name.into(), text.into());
+        self
+    }
+
+    /// Names a kernel (an `extern "C"` function) that the code object must have.
+    #[must_use]
+    pub fn entry(mut self, name: impl Into<Text>) -> Source {
+        self.entries.push(name.into());
+        self
+    }
+
+    /// The name for messages, listings and cache metadata.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The main file's name.
+    #[must_use]
+    pub fn main_file(&self) -> &str {
+        &self.main.0
+    }
+
+    /// The main file's text.
+    #[must_use]
+    pub fn main_text(&self) -> &str {
+        &self.main.1
+    }
+
+    /// The kernels that must come out.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(AsRef::as_ref)
+    }
+
+    /// The headers that the main file includes, directly or through another, sorted by name.
+    ///
+    /// # Errors
+    /// [`Error::Source`] when one is included that was not given.
+    pub fn reached(&self) -> Result<Vec<(&str, &str)>> {
+        let mut found: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut open = vec![(self.main_file(), self.main_text())];
+        while let Some((file, text)) = open.pop() {
+            for (number, line) in text.lines().enumerate() {
+                let Some(name) = quoted_include(line) else { continue };
+                if found.contains_key(name) || name == self.main_file() {
+                    continue;
+                }
+                let Some((key, text)) = self.headers.get_key_value(name) else {
+                    return Err(Error::Source {
+                        kernel: self.name().to_owned(),
+                        why: format!("{file} line {}: #include \"{name}\" is not among the files given", number + 1),
+                    });
+                };
+                found.insert(key.as_ref(), text.as_ref());
+                open.push((key.as_ref(), text.as_ref()));
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from its line 1 on, so that
+    /// messages carry the lines of *our* file.
+    #[must_use]
+    pub fn render(&self, constants: &Constants, options: &Options) -> String {
+        let mut text = String::with_capacity(self.main_text().len() + 512);
+        text.push_str(&format!("#define KJ_WAVE {}\n", options.wave));
+        for (name, value) in constants.iter() {
+            text.push_str(&format!("#define {name} {value}\n"));
+        }
+        text.push_str(&format!("#line 1 \"{}\"\n", self.main_file().replace(['"', '\\', '\n'], "_")));
+        text.push_str(self.main_text());
+        text
+    }
+}
+
+/// The name in `#include "name"`, spaces where the preprocessor allows them.
+fn quoted_include(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
+    rest.strip_prefix('"')?.split('"').next()
+}
+
+/// The value of a constant, written into the source exactly.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// An integer.
+    Int(i64),
+    /// A float, written so that the compiler reads back the same bits; infinities and NaN are refused by [`Constants::set`].
+    Float(f32),
+    /// Tokens as they are: a type, an identifier, a brace list.
+    Text(String),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // i64::MIN has no literal of its own in C++.
+            Value::Int(i64::MIN) => f.write_str("(-9223372036854775807LL - 1)"),
+            Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
+            Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
+            Value::Int(v) => write!(f, "({v}LL)"),
+            // Rust's shortest form that reads back to the same bits; the exponent makes it a float literal in C++.
+            Value::Float(v) => write!(f, "({v:e}f)"),
+            Value::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+macro_rules! value_from_int {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Value {
+            fn from(v: $t) -> Value { Value::Int(i64::from(v)) }
+        }
+    )*};
+}
+value_from_int!(i8, i16, i32, i64, u8, u16, u32, bool);
+
+impl From<f32> for Value {
+    fn from(v: f32) -> Value {
+        Value::Float(v)
+    }
+}
+impl From<&str> for Value {
+    fn from(v: &str) -> Value {
+        Value::Text(v.to_owned())
+    }
+}
+impl From<String> for Value {
+    fn from(v: String) -> Value {
+        Value::Text(v)
+    }
+}
+impl TryFrom<usize> for Value {
+    type Error = std::num::TryFromIntError;
+    fn try_from(v: usize) -> Result<Value, std::num::TryFromIntError> {
+        i64::try_from(v).map(Value::Int)
+    }
+}
+
+/// The constants of one compilation, sorted by name, so that the same set is the same key whatever order it was made in.
+/// None may depend on what only a live device tells (units, clocks, memory): those are launch arguments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Constants {
+    values: BTreeMap<Text, Value>,
+    /// The first thing wrong, told by [`Constants::check`]: setting stays chainable.
+    wrong: Option<String>,
+}
+
+impl Constants {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Constants {
+        Constants::default()
+    }
+
+    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one (`KJ_WAVE`), a value of
+    /// several lines or a float that is not finite makes [`Constants::check`], and so the compile, fail.
+    #[must_use]
+    pub fn set(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
+        let (name, value) = (name.into(), value.into());
+        let identifier = !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let wrong = match &value {
+            _ if !identifier => Some(format!("the constant's name '{}' is no identifier", name.escape_default())),
+            _ if name == "KJ_WAVE" => Some("KJ_WAVE comes from the options, not from the constants".to_owned()),
+            Value::Float(v) if !v.is_finite() => Some(format!("the constant {name} is {v}, not a finite number")),
+            Value::Text(t) if t.contains(['\n', '\r', '\\']) => {
+                Some(format!("the constant {name} has a line break or backslash"))
+            }
+            _ => None,
+        };
+        self.wrong = self.wrong.or(wrong);
+        self.values.insert(name, value);
+        self
+    }
+
+    /// What is wrong with them, if anything.
+    ///
+    /// # Errors
+    /// The first wrong name or value, as a sentence.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.wrong.clone().map_or(Ok(()), Err)
+    }
+
+    /// Name and value, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.iter().map(|(n, v)| (n.as_ref(), v))
+    }
+
+    /// The value of a constant.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+}
+
+impl std::fmt::Display for Constants {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, (name, value)) in self.iter().enumerate() {
+            write!(f, "{}{name}={value}", if i == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The options that change what the code means; every compiler has its own flags for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Lanes in a wave; the kernel sees it as `KJ_WAVE`. Must be one of the target's.
+    pub wave: u32,
+    /// Contractions, reciprocals and flushes that IEEE forbids.
+    pub fast_math: bool,
+    /// Compile for the architecture-specific instruction set (`sm_90` → `sm_90a`) where the target has one.
+    pub arch_specific: bool,
+    /// Feature flags of the target that the kernel's code depends on (`xnack`).
+    pub features: Vec<Text>,
+}
+
+impl Options {
+    /// Waves of `wave` lanes, everything else off.
+    #[must_use]
+    pub fn wave(wave: u32) -> Options {
+        Options { wave, fast_math: false, arch_specific: false, features: Vec::new() }
+    }
+
+    /// With fast math.
+    #[must_use]
+    pub fn fast_math(mut self, on: bool) -> Options {
+        self.fast_math = on;
+        self
+    }
+
+    /// With architecture-specific instructions.
+    #[must_use]
+    pub fn arch_specific(mut self, on: bool) -> Options {
+        self.arch_specific = on;
+        self
+    }
+
+    /// With a dependence on one of the target's feature flags.
+    #[must_use]
+    pub fn feature(mut self, name: impl Into<Text>) -> Options {
+        self.features.push(name.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_headers_that_are_reached_count_and_cycles_end() {
+        let s = Source::new("k", "k.hip", "#include \"a.h\"\n  #  include \"b.h\"\n#include <c.h>")
+            .file("a.h", "#include \"b.h\"")
+            .file("b.h", "#include \"a.h\"")
+            .file("unused.h", "x");
+        assert_eq!(s.reached().unwrap().iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["a.h", "b.h"]);
+    }
+
+    #[test]
+    fn a_missing_header_is_named_with_file_and_line() {
+        let s = Source::new("k", "k.hip", "#include \"a.h\"").file("a.h", "\n#include \"gone.h\"");
+        let error = s.reached().unwrap_err().to_string();
+        assert!(error.contains("a.h line 2") && error.contains("gone.h"), "{error}");
+    }
+
+    #[test]
+    fn constants_render_sorted_and_floats_read_back_to_the_same_bits() {
+        let eps = 1e-5f32;
+        let c =
+            Constants::new().set("Z", 2).set("EPS", eps).set("A", -1).set("T", "unsigned char").set("B", 1i64 << 40);
+        assert_eq!(c.to_string(), "A=(-1) B=(1099511627776LL) EPS=(1e-5f) T=unsigned char Z=2");
+        for bits in [0u32, 1, 0x8000_0000, 0x0080_0000, 0x7f7f_ffff, 0x3f80_0001, 0x358637bd] {
+            let text = Value::Float(f32::from_bits(bits)).to_string();
+            let number = text.trim_start_matches('(').trim_end_matches("f)");
+            assert_eq!(number.parse::<f32>().unwrap().to_bits(), bits, "{text}");
+        }
+        let rendered = Source::new("k", "k.hip", "line one").render(&c, &Options::wave(64));
+        assert!(rendered.starts_with("#define KJ_WAVE 64\n#define A (-1)\n"));
+        assert!(rendered.ends_with("#line 1 \"k.hip\"\nline one"));
+    }
+
+    #[test]
+    fn wrong_constants_are_refused_by_name() {
+        for (c, word) in [
+            (Constants::new().set("1A", 1), "1A"),
+            (Constants::new().set("KJ_WAVE", 32), "KJ_WAVE"),
+            (Constants::new().set("EPS", f32::NAN), "EPS"),
+            (Constants::new().set("T", "a\n#define B"), "T"),
+        ] {
+            assert!(c.check().unwrap_err().contains(word));
+        }
+    }
+}
