@@ -3,3 +3,4 @@
 //! This crate is text plus arithmetic: it calls no GPU and opens no file.
 
 pub mod format;
+pub mod ggml;

@@ -1,1 +1,3 @@
 //! GGUF in, tokens out.
+
+pub mod gguf;

@@ -1,0 +1,144 @@
+//! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
+//!
+//! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit cannot decode. What
+//! the bits of a block mean is [`format`](crate::format)'s business, for the types it knows.
+
+use std::fmt;
+
+/// A tensor type as ggml numbers it: `block_elems` neighbours of a row share `block_bytes` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GgmlType {
+    /// ggml's number for the type, as files store it.
+    pub id: u32,
+    /// ggml's name.
+    pub name: &'static str,
+    /// Elements in a block; a row is a whole number of blocks.
+    pub block_elems: u32,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+}
+
+impl GgmlType {
+    /// The type with ggml's number `id`; `None` when ggml has none that is in use (see [`retired`]).
+    pub fn by_id(id: u32) -> Option<&'static GgmlType> {
+        ALL.iter().find(|t| t.id == id)
+    }
+
+    /// The type with this name, in any case of letters.
+    pub fn by_name(name: &str) -> Option<&'static GgmlType> {
+        ALL.iter().find(|t| t.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or too long to say.
+    pub fn row_bytes(&self, elems: u64) -> Option<u64> {
+        let block = u64::from(self.block_elems);
+        if !elems.is_multiple_of(block) {
+            return None;
+        }
+        (elems / block).checked_mul(u64::from(self.block_bytes))
+    }
+}
+
+impl fmt::Display for GgmlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// The name of a type that ggml once had and removed from files: the numbers were not given out again.
+pub fn retired(id: u32) -> Option<&'static str> {
+    Some(match id {
+        4 => "Q4_2",
+        5 => "Q4_3",
+        31 => "Q4_0_4_4",
+        32 => "Q4_0_4_8",
+        33 => "Q4_0_8_8",
+        36 => "IQ4_NL_4_4",
+        37 => "IQ4_NL_4_8",
+        38 => "IQ4_NL_8_8",
+        _ => return None,
+    })
+}
+
+const fn ty(id: u32, name: &'static str, block_elems: u32, block_bytes: u32) -> GgmlType {
+    GgmlType { id, name, block_elems, block_bytes }
+}
+
+/// All types in use, by id. Sizes: the structs of ggml's `ggml-common.h`.
+///
+/// Q2_0 has ggml's own size; a fork that published files before ggml took the type up used blocks of 128 in 34 bytes under the
+/// same number, and such a file is seen as one whose tensors overlap or end early.
+pub const ALL: &[GgmlType] = &[
+    ty(0, "F32", 1, 4),
+    ty(1, "F16", 1, 2),
+    ty(2, "Q4_0", 32, 18),
+    ty(3, "Q4_1", 32, 20),
+    ty(6, "Q5_0", 32, 22),
+    ty(7, "Q5_1", 32, 24),
+    ty(8, "Q8_0", 32, 34),
+    ty(9, "Q8_1", 32, 36),
+    ty(10, "Q2_K", 256, 84),
+    ty(11, "Q3_K", 256, 110),
+    ty(12, "Q4_K", 256, 144),
+    ty(13, "Q5_K", 256, 176),
+    ty(14, "Q6_K", 256, 210),
+    ty(15, "Q8_K", 256, 292),
+    ty(16, "IQ2_XXS", 256, 66),
+    ty(17, "IQ2_XS", 256, 74),
+    ty(18, "IQ3_XXS", 256, 98),
+    ty(19, "IQ1_S", 256, 50),
+    ty(20, "IQ4_NL", 32, 18),
+    ty(21, "IQ3_S", 256, 110),
+    ty(22, "IQ2_S", 256, 82),
+    ty(23, "IQ4_XS", 256, 136),
+    ty(24, "I8", 1, 1),
+    ty(25, "I16", 1, 2),
+    ty(26, "I32", 1, 4),
+    ty(27, "I64", 1, 8),
+    ty(28, "F64", 1, 8),
+    ty(29, "IQ1_M", 256, 56),
+    ty(30, "BF16", 1, 2),
+    ty(34, "TQ1_0", 256, 54),
+    ty(35, "TQ2_0", 256, 66),
+    ty(39, "MXFP4", 32, 17),
+    ty(40, "NVFP4", 64, 36),
+    ty(41, "Q1_0", 128, 18),
+    ty(42, "Q2_0", 64, 18),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format;
+
+    #[test]
+    fn ids_ascend_and_are_either_in_use_or_retired() {
+        assert!(ALL.windows(2).all(|w| w[0].id < w[1].id));
+        for id in 0..=ALL[ALL.len() - 1].id {
+            assert!(GgmlType::by_id(id).is_some() != retired(id).is_some(), "id {id}");
+        }
+    }
+
+    #[test]
+    fn every_block_format_has_the_size_given_here() {
+        assert!(!format::ALL.is_empty());
+        for f in format::ALL {
+            let t = GgmlType::by_id(f.ggml_id).unwrap_or_else(|| panic!("{} has no ggml type", f.name));
+            assert_eq!(t.name, f.name);
+            assert_eq!(
+                (t.block_elems as usize, t.block_bytes as usize),
+                (f.block_elems(), f.block_bytes()),
+                "{}",
+                f.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_no_whole_number_of_blocks_has_no_size() {
+        let q4_k = GgmlType::by_name("q4_k").unwrap();
+        assert_eq!(q4_k.row_bytes(512), Some(288));
+        assert_eq!(q4_k.row_bytes(511), None);
+        assert_eq!(GgmlType::by_name("F64").unwrap().row_bytes(u64::MAX), None);
+    }
+}
