@@ -1,3 +1,5 @@
 //! GGUF in, tokens out.
 
+pub mod arch;
 pub mod gguf;
+pub mod graph;

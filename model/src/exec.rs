@@ -1,0 +1,121 @@
+//! What every executor of a graph can do, whatever runs it: one sequence of tokens, fed in pieces, and its logits.
+
+use crate::graph::GraphError;
+use crate::sample::Sampler;
+use std::ops::ControlFlow;
+
+/// Which rows of logits a call wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// None: the tokens only enter the cache.
+    Nothing,
+    /// The last token's.
+    Last,
+    /// Every token's, in order.
+    All,
+}
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// Single precision: the truth (`--precise`).
+    F32,
+    /// Half precision: the default.
+    F16,
+    /// Blocks of 32 signed bytes with a half-precision scale.
+    Q8_0,
+}
+
+/// What a run is set up with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExecOptions {
+    /// Tokens that fit, prompt and answer together.
+    pub context: usize,
+    /// Storage of keys and values.
+    pub kv: KvType,
+    /// Nearest to the truth instead of fastest.
+    pub precise: bool,
+    /// Threads for work on the CPU.
+    pub threads: usize,
+    /// Tokens of a prompt that go through the model at once.
+    pub batch: usize,
+}
+
+/// Why an executor could not be made or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The model cannot be run.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A token that the vocabulary has not.
+    #[error("token id {id} is outside the vocabulary of {n_vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
+    /// No room for more tokens.
+    #[error("{tokens} tokens do not fit in the context of {context}: give a larger -c, or a shorter prompt")]
+    Context {
+        /// Tokens asked for, those already there included.
+        tokens: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// Memory could not be had.
+    #[error("{what} needs {bytes} bytes, which could not be had: {hint}")]
+    Memory {
+        /// What for.
+        what: String,
+        /// How much.
+        bytes: u64,
+        /// What to do.
+        hint: String,
+    },
+    /// The device or its compiler failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// Runs one sequence through a model.
+pub trait Executor: Send {
+    /// Tokens in the sequence so far.
+    fn len(&self) -> usize;
+
+    /// Whether nothing was fed.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens that fit.
+    fn context(&self) -> usize;
+
+    /// Size of the vocabulary.
+    fn n_vocab(&self) -> usize;
+
+    /// Appends tokens, and gives the rows of logits wanted, `n_vocab` each. Nothing is appended on an error.
+    fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, ExecError>;
+
+    /// Forgets all tokens from position `len` on.
+    fn truncate(&mut self, len: usize);
+
+    /// Feeds `first`, samples, hands each token to `sink` and feeds it, until the sink breaks or the context is full (`Ok` in both
+    /// cases). The token at which the sink breaks is not fed. A device may run ahead of the sink; what it fed too much is forgotten
+    /// before this returns.
+    fn decode(
+        &mut self,
+        first: &[u32],
+        sampler: &mut Sampler,
+        sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<(), ExecError> {
+        let mut logits = self.feed(first, Want::Last)?;
+        loop {
+            let token = sampler.sample(&mut logits);
+            if sink(token).is_break() || self.len() == self.context() {
+                return Ok(());
+            }
+            logits = self.feed(&[token], Want::Last)?;
+        }
+    }
+}
