@@ -1,0 +1,34 @@
+# Shared by the scripts here; sourced, not run.
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+  say "error: $*"
+  exit 1
+}
+
+# need_debian PACKAGE COMMAND...: installs PACKAGE if COMMAND fails.
+need_debian() {
+  local package=$1
+  shift
+  if "$@" >/dev/null 2>&1; then return; fi
+  install_debian "$package"
+  "$@" >/dev/null 2>&1 || die "'$*' still fails with Debian's package $package installed"
+}
+
+# install_debian PACKAGE...: with apt, as root or through sudo; otherwise says what to install.
+install_debian() {
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "please install: $*"
+    as_root=(sudo)
+  fi
+  command -v apt-get >/dev/null || die "please install: $*"
+  say "installing $*"
+  if [ -z "${apt_updated:-}" ]; then
+    "${as_root[@]}" apt-get update -qq >/dev/null || die "apt-get update failed; please install: $*"
+    apt_updated=1
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+    die "apt-get could not install: $*"
+}
