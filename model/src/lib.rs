@@ -2,4 +2,5 @@
 
 pub mod arch;
 pub mod gguf;
+pub mod gpu;
 pub mod graph;

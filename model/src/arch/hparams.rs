@@ -70,7 +70,7 @@ impl<'a> Hparams<'a> {
             let why = format!("kjit runs only values as long as keys ({})", h.head_dim);
             return Err(h.bad("attention.value_length", v, &why));
         }
-        let embd = gguf.tensor("token_embd.weight").ok_or_else(|| GraphError::MissingTensor {
+        let embd = gguf.tensor_info("token_embd.weight").ok_or_else(|| GraphError::MissingTensor {
             name: "token_embd.weight".into(),
             arch: arch.into(),
         })?;

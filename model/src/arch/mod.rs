@@ -24,7 +24,7 @@ const KNOWN: &[(&str, Build)] = &[
 
 /// What the file's model computes.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
-    let arch = gguf.require_str("general.architecture")?;
+    let arch = gguf.architecture()?;
     match KNOWN.iter().find(|(name, _)| *name == arch) {
         Some((_, build)) => build(gguf),
         None => Err(GraphError::UnknownArch { arch: arch.to_string(), known: known().join(", ") }),

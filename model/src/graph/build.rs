@@ -1,7 +1,7 @@
 //! Putting a graph together: weights are looked up and checked against the file as they are named, shapes follow from them.
 
 use super::*;
-use crate::gguf::{Gguf, GgufError};
+use crate::gguf::{self, Gguf};
 use std::collections::HashMap;
 
 /// Why a file's metadata and tensors are no model that kjit can run.
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub enum GraphError {
     /// The metadata could not be read.
     #[error(transparent)]
-    Gguf(#[from] GgufError),
+    Gguf(#[from] gguf::Error),
     /// No such architecture here.
     #[error("architecture '{arch}' is not one that kjit runs (it runs {known})")]
     UnknownArch {
@@ -81,7 +81,7 @@ impl<'a> Builder<'a> {
 
     /// Whether the file has the tensor.
     pub fn has(&self, name: &str) -> bool {
-        self.gguf.tensor(name).is_some()
+        self.gguf.tensor_info(name).is_some()
     }
 
     /// The matrix of this name, which must have exactly this shape.
@@ -117,7 +117,7 @@ impl<'a> Builder<'a> {
         cols: usize,
         want: Vec<u64>,
     ) -> Result<WeightId, GraphError> {
-        let tensor = self.gguf.tensor(name).ok_or_else(|| GraphError::MissingTensor {
+        let tensor = self.gguf.tensor_info(name).ok_or_else(|| GraphError::MissingTensor {
             name: name.to_string(),
             arch: self.graph.arch.clone(),
         })?;
@@ -132,8 +132,8 @@ impl<'a> Builder<'a> {
         if let Some(&id) = self.by_name.get(name) {
             return Ok(id);
         }
-        let format = Format::by_id(tensor.type_id())
-            .ok_or_else(|| GraphError::Format { name: name.to_string(), ty: tensor.type_name().to_string() })?;
+        let format = Format::by_id(tensor.ty().0)
+            .ok_or_else(|| GraphError::Format { name: name.to_string(), ty: tensor.ty().to_string() })?;
         let id = WeightId(self.graph.weights.len() as u32);
         self.graph.weights.push(Weight { name: name.to_string(), experts, rows, cols, format });
         self.by_name.insert(name.to_string(), id);

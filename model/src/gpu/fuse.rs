@@ -1,0 +1,372 @@
+//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing here chooses a kernel.
+//!
+//! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention), (output → residual),
+//! (norm → gate, up → activation), (down → residual). What no rule takes stays a step of its own, so every graph can be lowered.
+
+use crate::graph::{Activation, CacheId, Graph, Op, RopeId, ValueId, WeightId};
+
+/// Where a projection's input comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Input {
+    /// A value as it is.
+    Plain(ValueId),
+    /// RMS norm of a value over its whole width.
+    Norm {
+        /// What is normed.
+        x: ValueId,
+        /// Factors.
+        weight: WeightId,
+        /// Epsilon.
+        eps: f32,
+    },
+}
+
+impl Input {
+    /// The value that is read.
+    pub fn value(&self) -> ValueId {
+        match *self {
+            Input::Plain(x) | Input::Norm { x, .. } => x,
+        }
+    }
+}
+
+/// One matrix of a projection, and the value its rows go to (before the [`Finish`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// The matrix.
+    pub weight: WeightId,
+    /// Added to the rows.
+    pub bias: Option<WeightId>,
+    /// Where the rows go.
+    pub out: ValueId,
+}
+
+/// What happens to a projection's rows before they are stored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Finish {
+    /// Nothing.
+    Store,
+    /// `out = residual + rows`; one segment.
+    Add {
+        /// Added.
+        residual: ValueId,
+        /// The sum; it may take the residual's place in memory.
+        out: ValueId,
+    },
+    /// `out = act(rows of the first segment) · rows of the second`.
+    Glu {
+        /// Which activation.
+        act: Activation,
+        /// The product.
+        out: ValueId,
+    },
+}
+
+/// Normed heads: factors and epsilon.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadNorm {
+    /// Factors, a head long.
+    pub weight: WeightId,
+    /// Epsilon.
+    pub eps: f32,
+}
+
+/// One launch's work (for a single token; a prompt may take more launches for a step).
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Rows of the embedding.
+    Embed {
+        /// The matrix.
+        table: WeightId,
+        /// Factor.
+        scale: f32,
+        /// Where to.
+        out: ValueId,
+    },
+    /// One or more matrices times one input.
+    Project {
+        /// The input.
+        input: Input,
+        /// The matrices.
+        segments: Vec<Segment>,
+        /// The end.
+        finish: Finish,
+    },
+    /// The same through chosen experts' matrices.
+    Experts {
+        /// The input; one slot or one for each expert.
+        input: Input,
+        /// Which experts.
+        experts: ValueId,
+        /// The stacked matrices; biases are none.
+        segments: Vec<Segment>,
+        /// `Store` or `Glu`.
+        finish: Finish,
+    },
+    /// Head norms, rotation, cache write and attention.
+    Attend {
+        /// Queries as projected.
+        q: ValueId,
+        /// Keys as projected.
+        k: ValueId,
+        /// Values as projected.
+        v: ValueId,
+        /// Norm of query heads.
+        q_norm: Option<HeadNorm>,
+        /// Norm of key heads.
+        k_norm: Option<HeadNorm>,
+        /// Rotation of both.
+        rope: RopeId,
+        /// Keys and values kept.
+        cache: CacheId,
+        /// Query heads.
+        heads: usize,
+        /// Factor on scores.
+        scale: f32,
+        /// Cap on scores.
+        soft_cap: Option<f32>,
+        /// Result.
+        out: ValueId,
+    },
+    /// RMS norm, then possibly a sum.
+    Norm {
+        /// Input.
+        x: ValueId,
+        /// Factors; narrower than `x` where each group is normed.
+        weight: WeightId,
+        /// Epsilon.
+        eps: f32,
+        /// Added after the norm.
+        residual: Option<ValueId>,
+        /// Result.
+        out: ValueId,
+    },
+    /// Weighted sum over slots, then possibly a residual.
+    ExpertSum {
+        /// A slot per expert.
+        x: ValueId,
+        /// Weights.
+        shares: ValueId,
+        /// Added.
+        residual: Option<ValueId>,
+        /// Result.
+        out: ValueId,
+    },
+    /// An operation by itself.
+    Single(Op),
+}
+
+/// Fuses a graph.
+pub fn fuse(graph: &Graph) -> Vec<Step> {
+    Fuser::new(graph).run()
+}
+
+struct Fuser<'g> {
+    graph: &'g Graph,
+    /// Index of the op that makes each value.
+    maker: Vec<Option<usize>>,
+    /// Indices of the ops that read each value.
+    readers: Vec<Vec<usize>>,
+    /// Ops that a step has taken.
+    taken: Vec<bool>,
+}
+
+impl<'g> Fuser<'g> {
+    fn new(graph: &'g Graph) -> Self {
+        let mut maker = vec![None; graph.values.len()];
+        let mut readers = vec![vec![]; graph.values.len()];
+        for (i, op) in graph.ops.iter().enumerate() {
+            op.writes().iter().for_each(|v| maker[v.0 as usize] = Some(i));
+            op.reads().iter().for_each(|v| readers[v.0 as usize].push(i));
+        }
+        Fuser { graph, maker, readers, taken: vec![false; graph.ops.len()] }
+    }
+
+    fn made_by(&self, v: ValueId) -> Option<&'g Op> {
+        self.maker[v.0 as usize].map(|i| &self.graph.ops[i])
+    }
+
+    /// The one op that reads `v`, if it is one, not taken, and `v` is not the result.
+    fn only_reader(&self, v: ValueId) -> Option<(usize, &'g Op)> {
+        match self.readers[v.0 as usize].as_slice() {
+            &[i] if v != self.graph.logits && !self.taken[i] => Some((i, &self.graph.ops[i])),
+            _ => None,
+        }
+    }
+
+    fn run(mut self) -> Vec<Step> {
+        // Norms that live in the prologues of their readers make no step. Steps keep the place of the last op they take, where
+        // everything they read has been made.
+        let mut steps: Vec<(usize, Step)> = vec![];
+        for i in 0..self.graph.ops.len() {
+            if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
+                continue;
+            }
+            let step = self.attend(i).or_else(|| self.project(i)).or_else(|| self.experts(i)).or_else(|| self.tail(i));
+            let step = step.unwrap_or_else(|| {
+                self.taken[i] = true;
+                (i, Step::Single(self.graph.ops[i].clone()))
+            });
+            steps.push(step);
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        steps.into_iter().map(|(_, s)| s).collect()
+    }
+
+    /// A norm over the whole width that only projections read is done by each of them.
+    fn is_prologue(&self, op: &Op) -> bool {
+        let Op::RmsNorm { x, weight, out, .. } = op else { return false };
+        let readers = &self.readers[out.0 as usize];
+        self.graph.weight(*weight).cols == self.graph.value(*x).width
+            && self.graph.value(*x).slots == 1
+            && !readers.is_empty()
+            && *out != self.graph.logits
+            && readers.iter().all(|&r| matches!(self.graph.ops[r], Op::MatMul { .. } | Op::ExpertMatMul { .. }))
+    }
+
+    fn input(&self, x: ValueId) -> Input {
+        match self.made_by(x) {
+            Some(op @ &Op::RmsNorm { x, weight, eps, .. }) if self.is_prologue(op) => Input::Norm { x, weight, eps },
+            _ => Input::Plain(x),
+        }
+    }
+
+    /// The other reader-free matrix products of the same input as op `i`, itself included, that share its kind.
+    fn project(&mut self, i: usize) -> Option<(usize, Step)> {
+        let Op::MatMul { x, weight, bias, out } = self.graph.ops[i] else { return None };
+        let input = self.input(x);
+        self.taken[i] = true;
+        let first = Segment { weight, bias, out };
+        if let Some((at, residual, sum)) = self.residual(out) {
+            let finish = Finish::Add { residual, out: sum };
+            return Some((at, Step::Project { input, segments: vec![first], finish }));
+        }
+        let mut segments = vec![first];
+        let mut last = i;
+        for j in self.readers[x.0 as usize].clone() {
+            if let Op::MatMul { weight, bias, out, .. } = self.graph.ops[j]
+                && !self.taken[j]
+                && self.residual_of(out).is_none()
+            {
+                self.taken[j] = true;
+                segments.push(Segment { weight, bias, out });
+                last = j;
+            }
+        }
+        let finish = self.glu(&segments).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
+        Some((finish.0, Step::Project { input, segments, finish: finish.1 }))
+    }
+
+    fn experts(&mut self, i: usize) -> Option<(usize, Step)> {
+        let Op::ExpertMatMul { x, experts, weight, out } = self.graph.ops[i] else { return None };
+        let input = self.input(x);
+        self.taken[i] = true;
+        let mut segments = vec![Segment { weight, bias: None, out }];
+        let mut last = i;
+        for j in self.readers[x.0 as usize].clone() {
+            if let Op::ExpertMatMul { experts: same, weight, out, .. } = self.graph.ops[j]
+                && !self.taken[j]
+                && same == experts
+            {
+                self.taken[j] = true;
+                segments.push(Segment { weight, bias: None, out });
+                last = j;
+            }
+        }
+        let finish = self.glu(&segments).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
+        Some((finish.0, Step::Experts { input, experts, segments, finish: finish.1 }))
+    }
+
+    /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes a row of both.
+    fn glu(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
+        let &[a, b] = segments else { return None };
+        let (i, op) = self.only_reader(a.out)?;
+        let &Op::Glu { gate, up, act, out } = op else { return None };
+        let (wa, wb) = (self.graph.weight(a.weight), self.graph.weight(b.weight));
+        let paired = gate == a.out && up == b.out && self.only_reader(b.out)?.0 == i;
+        if !paired || wa.format != wb.format || wa.rows != wb.rows {
+            return None;
+        }
+        self.taken[i] = true;
+        Some((i, Finish::Glu { act, out }))
+    }
+
+    /// The sum that alone reads `v`: its index, the other operand, its result.
+    fn residual_of(&self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
+        let (i, op) = self.only_reader(v)?;
+        let &Op::Add { a, b, out } = op else { return None };
+        let other = if a == v { b } else { a };
+        (other != v).then_some((i, other, out))
+    }
+
+    fn residual(&mut self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
+        let found = self.residual_of(v)?;
+        // The other operand must have been made by then.
+        if self.maker[other_index(found.1)].is_some_and(|m| m > found.0) {
+            return None;
+        }
+        self.taken[found.0] = true;
+        Some(found)
+    }
+
+    /// Head norms → rotations → cache write → attention, found from the first of them.
+    fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
+        let &Op::Attention { q, cache, heads, scale, soft_cap, out } = self.graph.ops.iter().skip(i).find(|op| {
+            matches!(op, Op::Attention { .. })
+        })?
+        else {
+            return None;
+        };
+        let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite { cache: c, .. } if *c == cache))?;
+        let &Op::KvWrite { k, v, .. } = &self.graph.ops[write] else { return None };
+        let (q_ops, q, q_norm, q_rope) = self.turned(q)?;
+        let (k_ops, k, k_norm, k_rope) = self.turned(k)?;
+        let at = self.maker[out.0 as usize]?;
+        let chain: Vec<usize> = q_ops.into_iter().chain(k_ops).chain([write, at]).collect();
+        if q_rope != k_rope || !chain.contains(&i) || chain.iter().any(|&c| self.taken[c]) {
+            return None;
+        }
+        chain.iter().for_each(|&c| self.taken[c] = true);
+        let rope = q_rope;
+        Some((at, Step::Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out }))
+    }
+
+    /// The rotation that makes `v`, with the head norm before it: ops, the value they start from, norm, rotation.
+    fn turned(&self, v: ValueId) -> Option<(Vec<usize>, ValueId, Option<HeadNorm>, RopeId)> {
+        let turn = self.maker[v.0 as usize]?;
+        let &Op::Rope { x, rope, heads, .. } = &self.graph.ops[turn] else { return None };
+        if self.readers[v.0 as usize].len() != 1 {
+            return None;
+        }
+        match self.made_by(x) {
+            Some(&Op::RmsNorm { x: raw, weight, eps, out })
+                if self.readers[out.0 as usize].len() == 1
+                    && self.graph.weight(weight).cols * heads == self.graph.value(raw).width =>
+            {
+                let norm = self.maker[out.0 as usize]?;
+                Some((vec![norm, turn], raw, Some(HeadNorm { weight, eps }), rope))
+            }
+            _ => Some((vec![turn], x, None, rope)),
+        }
+    }
+
+    /// Norms and expert sums, with the residual after them.
+    fn tail(&mut self, i: usize) -> Option<(usize, Step)> {
+        let op = &self.graph.ops[i];
+        if !matches!(op, Op::RmsNorm { .. } | Op::ExpertSum { .. }) {
+            return None;
+        }
+        self.taken[i] = true;
+        let out = *op.writes().first()?;
+        let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
+        Some(match *op {
+            Op::RmsNorm { x, weight, eps, .. } => (at, Step::Norm { x, weight, eps, residual, out }),
+            Op::ExpertSum { x, shares, .. } => (at, Step::ExpertSum { x, shares, residual, out }),
+            _ => return None,
+        })
+    }
+}
+
+fn other_index(v: ValueId) -> usize {
+    v.0 as usize
+}
