@@ -70,10 +70,9 @@ impl<'a> Hparams<'a> {
             let why = format!("kjit runs only values as long as keys ({})", h.head_dim);
             return Err(h.bad("attention.value_length", v, &why));
         }
-        let embd = gguf.tensor_info("token_embd.weight").ok_or_else(|| GraphError::MissingTensor {
-            name: "token_embd.weight".into(),
-            arch: arch.into(),
-        })?;
+        let embd = gguf
+            .tensor_info("token_embd.weight")
+            .ok_or_else(|| GraphError::MissingTensor { name: "token_embd.weight".into(), arch: arch.into() })?;
         h.vocab = match *embd.dims() {
             [_, rows] if rows > 0 && rows <= u64::from(LARGEST) => rows as usize,
             _ => {

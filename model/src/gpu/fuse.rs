@@ -311,9 +311,8 @@ impl<'g> Fuser<'g> {
 
     /// Head norms → rotations → cache write → attention, found from the first of them.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
-        let &Op::Attention { q, cache, heads, scale, soft_cap, out } = self.graph.ops.iter().skip(i).find(|op| {
-            matches!(op, Op::Attention { .. })
-        })?
+        let &Op::Attention { q, cache, heads, scale, soft_cap, out } =
+            self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention { .. }))?
         else {
             return None;
         };

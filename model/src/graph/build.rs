@@ -117,10 +117,10 @@ impl<'a> Builder<'a> {
         cols: usize,
         want: Vec<u64>,
     ) -> Result<WeightId, GraphError> {
-        let tensor = self.gguf.tensor_info(name).ok_or_else(|| GraphError::MissingTensor {
-            name: name.to_string(),
-            arch: self.graph.arch.clone(),
-        })?;
+        let tensor = self
+            .gguf
+            .tensor_info(name)
+            .ok_or_else(|| GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() })?;
         // Trailing dimensions of one are written by some converters and not by others.
         let trim = |dims: &[u64]| {
             let used = dims.iter().rposition(|&d| d != 1).map_or(1, |i| i + 1);

@@ -48,7 +48,8 @@ struct OpText<'a>(&'a Graph, &'a Op);
 impl Display for OpText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let OpText(g, op) = self;
-        let made: Vec<String> = op.writes().iter().map(|&v| format!("{}: {}", g.value(v).name, shape(g.value(v)))).collect();
+        let made: Vec<String> =
+            op.writes().iter().map(|&v| format!("{}: {}", g.value(v).name, shape(g.value(v)))).collect();
         if !made.is_empty() {
             write!(f, "{} = ", made.join(", "))?;
         }
