@@ -315,7 +315,7 @@ impl fmt::Display for TypeId {
     }
 }
 
-/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after 96 characters.
+/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after about 96 bytes.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {
@@ -341,13 +341,16 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
         f.write_char('\'')?;
-        for (i, c) in self.0.chars().enumerate() {
-            if i == 96 {
-                f.write_char('…')?;
+        let mut out = String::new();
+        for c in self.0.chars() {
+            // By what is written: a control character takes up to ten.
+            if out.len() >= 96 {
+                out.push('…');
                 break;
             }
-            write_escaped(f, c)?;
+            write_escaped(&mut out, c)?;
         }
+        f.write_str(&out)?;
         f.write_char('\'')
     }
 }

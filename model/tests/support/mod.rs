@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod exercise;
+pub mod peak;
+pub mod writer;
+
 use std::path::PathBuf;
 
 /// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root); `None`, said aloud, if it is not there.

@@ -1,0 +1,48 @@
+//! Counts what a thread has allocated at most: how "no memory beyond what the file warrants" is shown.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting by thread.
+pub struct Counting;
+
+fn grow(n: usize) {
+    // During a thread's end the counters may be gone already; then nobody asks.
+    let _ = LIVE.try_with(|live| {
+        live.set(live.get().saturating_add(n));
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
+    });
+}
+
+fn shrink(n: usize) {
+    let _ = LIVE.try_with(|live| live.set(live.get().saturating_sub(n)));
+}
+
+// SAFETY: every call goes to the system's allocator with the arguments it came with; the counters are `Cell`s in the thread and do not
+// allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        shrink(layout.size());
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// The most bytes that this thread had allocated at once during `work`, beyond what it had before.
+pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = work();
+    (result, PEAK.get().saturating_sub(before))
+}
