@@ -4,3 +4,4 @@ pub mod arch;
 pub mod gguf;
 pub mod gpu;
 pub mod graph;
+pub mod tokenizer;

@@ -1,0 +1,215 @@
+//! Ids back to text.
+
+use super::bpe;
+use super::error::TokenizerError;
+use super::special::attr;
+use super::spm::SPACE_MARK;
+use super::{Algorithm, Tokenizer};
+
+/// How special tokens are treated when ids become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeOptions {
+    /// Leave out a BOS in front and an EOS at the end if the model adds them.
+    pub remove_special: bool,
+    /// Write control and unknown tokens as their texts (`<|im_end|>`) instead of leaving them out.
+    pub unparse_special: bool,
+}
+
+impl Tokenizer {
+    /// The bytes of some ids, special tokens written out: `decode_with(ids, remove_special: false, unparse_special: true)`.
+    ///
+    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space before `?!.,` and in
+    /// contractions is dropped. [`Detokenizer`] does neither.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn decode(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
+        self.decode_with(ids, DecodeOptions { remove_special: false, unparse_special: true })
+    }
+
+    /// The bytes of some ids.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
+        let mut ids = ids;
+        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is removed stood before it.
+        let mut drop_space = self.add_space_prefix;
+        if options.remove_special {
+            if let ([first, rest @ ..], true) = (ids, self.add_bos)
+                && Some(*first) == self.special.bos
+            {
+                drop_space = false;
+                ids = rest;
+            }
+            if let ([rest @ .., last], true) = (ids, self.add_eos)
+                && Some(*last) == self.special.eos
+            {
+                ids = rest;
+            }
+        }
+        let mut out = Vec::new();
+        for &id in ids {
+            let start = out.len();
+            self.push_piece(id, options.unparse_special, &mut out)?;
+            if drop_space && out.get(start) == Some(&b' ') {
+                out.remove(start);
+            }
+            drop_space = false;
+        }
+        Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
+    }
+
+    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they are asked for.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn push_piece(&self, id: u32, special: bool, out: &mut Vec<u8>) -> Result<(), TokenizerError> {
+        let attrs = self.attrs(id)?;
+        let text = self.table.text(id).unwrap_or_default();
+        if attrs & (attr::CONTROL | attr::UNKNOWN) != 0 {
+            if special {
+                out.extend_from_slice(text);
+            }
+        } else if attrs & attr::USER_DEFINED != 0 {
+            out.extend_from_slice(text);
+        } else if attrs & attr::NORMAL != 0 {
+            match &self.algorithm {
+                Algorithm::Bpe(_) if !self.raw_utf8 => bpe::decode_letters(text, out),
+                _ => unescape(text, out),
+            }
+        } else if attrs & attr::BYTE != 0 {
+            let hex = text.get(3..5).and_then(|hex| std::str::from_utf8(hex).ok());
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => out.push(byte),
+                None => out.extend_from_slice(text),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unescape(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        if let Some(tail) = rest.strip_prefix(SPACE_MARK) {
+            out.push(b' ');
+            rest = tail;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+}
+
+/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the space before `'s`,
+/// `'m`, `'re` and `'ve`.
+fn clean_spaces(text: &[u8]) -> Vec<u8> {
+    let at = |text: &[u8], i: usize| text.get(i).copied().unwrap_or(0);
+    let mut first = Vec::with_capacity(text.len());
+    for (i, &b) in text.iter().enumerate() {
+        if i > 0 && at(text, i - 1) == b' ' && matches!(b, b'?' | b'!' | b'.' | b',') {
+            first.pop();
+        }
+        first.push(b);
+    }
+    let mut second = Vec::with_capacity(first.len());
+    let mut i = 0;
+    let mut previous = 0;
+    while let Some(&b) = first.get(i) {
+        second_pass(&first, &mut i, &mut previous, b, &mut second);
+    }
+    let mut third = Vec::with_capacity(second.len());
+    for (i, &b) in second.iter().enumerate() {
+        if i > 0 && at(&second, i - 1) == b' ' && b == b'\'' {
+            let after = (at(&second, i + 1), at(&second, i + 2));
+            if matches!(after, (b's' | b'm', _) | (b'r' | b'v', b'e')) {
+                third.pop();
+            }
+        }
+        third.push(b);
+    }
+    third
+}
+
+/// One step of dropping the spaces around a lone apostrophe.
+fn second_pass(text: &[u8], i: &mut usize, previous: &mut u8, b: u8, out: &mut Vec<u8>) {
+    let lone = *i > 0 && b == b'\'' && *previous == b' ' && text.get(*i + 1) == Some(&b' ');
+    if lone {
+        out.pop();
+        *i += 1;
+    }
+    out.push(b);
+    *previous = if lone { 0 } else { b };
+    *i += 1;
+}
+
+/// Turns ids into text one by one, as they are generated, and never gives out half a character.
+///
+/// Bytes that cannot become a character any more are given out as U+FFFD.
+#[derive(Debug)]
+pub struct Detokenizer<'t> {
+    tokenizer: &'t Tokenizer,
+    special: bool,
+    /// Begin of a character whose end has not come yet: at most 3 bytes between calls.
+    pending: Vec<u8>,
+}
+
+impl<'t> Detokenizer<'t> {
+    /// With `special`, control tokens are written as their texts; else they are left out.
+    pub fn new(tokenizer: &'t Tokenizer, special: bool) -> Self {
+        Detokenizer { tokenizer, special, pending: Vec::new() }
+    }
+
+    /// The text that is certain with one more id; `None` if there is nothing to show yet.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn push(&mut self, id: u32) -> Result<Option<String>, TokenizerError> {
+        self.tokenizer.push_piece(id, self.special, &mut self.pending)?;
+        let mut text = String::new();
+        let mut rest = self.pending.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    rest = &[];
+                    break;
+                }
+                Err(error) => {
+                    let (valid, tail) = rest.split_at_checked(error.valid_up_to()).unwrap_or_default();
+                    text.push_str(std::str::from_utf8(valid).unwrap_or_default());
+                    rest = tail;
+                    let Some(bad) = error.error_len() else { break };
+                    text.push(char::REPLACEMENT_CHARACTER);
+                    rest = rest.get(bad..).unwrap_or_default();
+                }
+            }
+        }
+        self.pending = rest.to_vec();
+        Ok((!text.is_empty()).then_some(text))
+    }
+
+    /// What is left at the end: the replacement character if a character was left unfinished.
+    pub fn finish(&mut self) -> Option<String> {
+        let pending = std::mem::take(&mut self.pending);
+        (!pending.is_empty()).then(|| String::from_utf8_lossy(&pending).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_before_punctuation_and_in_contractions_are_dropped() {
+        let clean = |text: &str| String::from_utf8(clean_spaces(text.as_bytes())).unwrap();
+        assert_eq!(clean("a ? b ! c . d , e ;"), "a? b! c. d, e ;");
+        assert_eq!(clean("x  ."), "x .");
+        assert_eq!(clean(" ' "), "'");
+        assert_eq!(clean("a ' ' b"), "a'' b");
+        assert_eq!(clean("it 's I 'm we 've you 're he 'll can 't I 'd"), "it's I'm we've you're he 'll can 't I 'd");
+        assert_eq!(clean(" 's"), "'s");
+        assert_eq!(clean(""), "");
+    }
+}

@@ -1,0 +1,405 @@
+//! Text to token ids and back, by the vocabulary in the file.
+//!
+//! Three algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece (`llama`) and WordPiece
+//! (`bert`). Ids are those of llama.cpp, which is what GGUF vocabularies are written for, down to its treatment of bytes
+//! that are no UTF-8; where that differs from a model's original tokenizer, the file's users expect the former.
+//!
+//! Time is linear in the text but for the merges of one very long word, which take n log n.
+
+mod bpe;
+mod decode;
+mod error;
+mod partition;
+mod pretokenize;
+mod special;
+mod spm;
+mod table;
+mod unicode;
+mod vocabulary;
+mod wordpiece;
+
+use std::borrow::Cow;
+
+pub use decode::{DecodeOptions, Detokenizer};
+pub use error::TokenizerError;
+pub use special::SpecialIds;
+pub use vocabulary::{FimIds, Vocabulary};
+
+use crate::gguf::Gguf;
+use bpe::Bpe;
+use partition::{Fragment, Partition};
+use pretokenize::Pretokenizer;
+use special::Resolved;
+use spm::Spm;
+use table::TokenTable;
+use wordpiece::WordPiece;
+
+/// How a text is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Put BOS in front and EOS at the end if the model asks for them.
+    pub add_special: bool,
+    /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always recognised.
+    pub parse_special: bool,
+}
+
+impl EncodeOptions {
+    /// A prompt that a chat template rendered, or that is to be read as the model's own markup.
+    pub const PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+    /// Text and nothing else.
+    pub const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+    /// Text that begins a context, markup in it not recognised.
+    pub const RAW_PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
+}
+
+/// A vocabulary with the algorithm that encodes with it.
+#[derive(Debug)]
+pub struct Tokenizer {
+    /// The vocabulary, then texts that only merges mention.
+    table: TokenTable,
+    attrs: Vec<u8>,
+    algorithm: Algorithm,
+    partition: Partition,
+    special: SpecialIds,
+    eog: Vec<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+    clean_spaces: bool,
+    /// Tokens are written in UTF-8 with U+2581 for spaces, not in the alphabet of byte-level BPE.
+    raw_utf8: bool,
+}
+
+#[derive(Debug)]
+enum Algorithm {
+    Bpe(Bpe),
+    Spm(Spm),
+    WordPiece(WordPiece),
+}
+
+/// What an algorithm assumes where the file is silent.
+#[derive(Default)]
+struct Defaults {
+    ids: SpecialIds,
+    add_bos: bool,
+    add_space_prefix: bool,
+    clean_spaces: bool,
+    raw_utf8: bool,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a vocabulary alone.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and keys of the wrong type.
+    pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(&Vocabulary::from_gguf(file)?)
+    }
+
+    /// Builds the tokenizer of a vocabulary.
+    ///
+    /// # Errors
+    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit each other.
+    pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
+        let kind = Kind::of(vocabulary)?;
+        let mut table = read_tokens(vocabulary)?;
+        let n_vocab = table.len() as u32;
+        let defaults = kind.defaults();
+        let Resolved { ids, attrs, eog } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
+        let partition = Partition::new(&table, &attrs);
+        let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
+        let add_eos = vocabulary.add_eos.unwrap_or(false);
+        let algorithm = match kind {
+            Kind::Bpe(pre) => {
+                let merges = vocabulary.merges.as_deref().ok_or_else(|| missing("merges"))?;
+                Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
+            }
+            Kind::Spm => {
+                let scores = vocabulary.scores.clone().unwrap_or_else(|| vec![0.0; n_vocab as usize]);
+                fits("scores", scores.len(), n_vocab)?;
+                Algorithm::Spm(Spm::new(&table, scores, ids.unk)?)
+            }
+            Kind::WordPiece => {
+                add_bos = true;
+                let lowercase = vocabulary.lowercase.unwrap_or(true);
+                Algorithm::WordPiece(WordPiece {
+                    lowercase,
+                    strip_accents: vocabulary.strip_accents.unwrap_or(lowercase),
+                    max_token_len: vocabulary.tokens.iter().map(|text| text.len()).max().unwrap_or(0),
+                    unknown: ids.unk.ok_or_else(|| missing("unknown_token_id"))?,
+                })
+            }
+        };
+        if kind.is_word_piece() && ids.sep.is_none() {
+            return Err(missing("seperator_token_id"));
+        }
+        if add_bos && ids.bos.is_none() {
+            return Err(TokenizerError::vocabulary(
+                "tokenizer.ggml.bos_token_id",
+                "missing, though the vocabulary asks for BOS in front of every text",
+            ));
+        }
+        if add_eos && ids.eos.is_none() {
+            return Err(TokenizerError::vocabulary(
+                "tokenizer.ggml.eos_token_id",
+                "missing, though the vocabulary asks for EOS at the end of every text",
+            ));
+        }
+        Ok(Tokenizer {
+            table,
+            attrs,
+            algorithm,
+            partition,
+            special: ids,
+            eog,
+            add_bos,
+            add_eos,
+            add_space_prefix: vocabulary.add_space_prefix.unwrap_or(defaults.add_space_prefix),
+            clean_spaces: defaults.clean_spaces,
+            raw_utf8: defaults.raw_utf8,
+        })
+    }
+
+    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for bytes that are not,
+    /// SentencePiece takes them as they are.
+    pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
+        let mut out = Vec::new();
+        let bos_and_end = match &self.algorithm {
+            Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
+            _ => (self.special.bos.filter(|_| self.add_bos), self.special.eos.filter(|_| self.add_eos)),
+        };
+        out.extend(bos_and_end.0.filter(|_| options.add_special));
+        let fragments = self.partition.split(&self.table, text, options.parse_special);
+        let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
+        match &self.algorithm {
+            Algorithm::Bpe(bpe) => {
+                // The texts outlive the session, which remembers words in them.
+                let texts: Vec<Cow<'_, [u8]>> = fragments
+                    .iter()
+                    .map(|fragment| match *fragment {
+                        Fragment::Token(_) => Cow::Borrowed::<[u8]>(&[]),
+                        Fragment::Text { start, end } if self.raw_utf8 => {
+                            Cow::Owned(unicode::normalize(&escape(bytes(start, end), false)).into_owned())
+                        }
+                        Fragment::Text { start, end } => unicode::normalize(bytes(start, end)),
+                    })
+                    .collect();
+                let mut session = bpe.session(&self.table);
+                for (fragment, text) in fragments.iter().zip(&texts) {
+                    match *fragment {
+                        Fragment::Token(id) => out.push(id),
+                        Fragment::Text { .. } => session.encode(text, &mut out),
+                    }
+                }
+            }
+            Algorithm::Spm(spm) => {
+                let mut session = spm.session(&self.table);
+                let mut after_special = true;
+                for fragment in fragments {
+                    match fragment {
+                        Fragment::Token(id) => out.push(id),
+                        Fragment::Text { start, end } => {
+                            let text = escape(bytes(start, end), self.add_space_prefix && after_special);
+                            session.encode(&text, &mut out);
+                        }
+                    }
+                    after_special = matches!(fragment, Fragment::Token(_));
+                }
+            }
+            Algorithm::WordPiece(pieces) => {
+                for fragment in fragments {
+                    match fragment {
+                        Fragment::Token(id) => out.push(id),
+                        Fragment::Text { start, end } => pieces.encode(&self.table, bytes(start, end), &mut out),
+                    }
+                }
+            }
+        }
+        out.extend(bos_and_end.1.filter(|_| options.add_special));
+        out
+    }
+
+    /// Number of tokens.
+    pub fn n_vocab(&self) -> usize {
+        self.attrs.len()
+    }
+
+    /// The ids of tokens with a role.
+    pub fn special(&self) -> &SpecialIds {
+        &self.special
+    }
+
+    /// Begin of sequence.
+    pub fn bos(&self) -> Option<u32> {
+        self.special.bos
+    }
+
+    /// End of sequence.
+    pub fn eos(&self) -> Option<u32> {
+        self.special.eos
+    }
+
+    /// End of turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.special.eot
+    }
+
+    /// Whether the model wants BOS in front of every text.
+    pub fn add_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// Whether the model wants EOS at the end of every text.
+    pub fn add_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// Whether a token ends a generation.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.eog.binary_search(&id).is_ok()
+    }
+
+    /// The tokens that end a generation, ascending.
+    pub fn eog_ids(&self) -> &[u32] {
+        &self.eog
+    }
+
+    /// Whether a token is markup that no text becomes unless asked for: a control or unknown token.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn is_control(&self, id: u32) -> Result<bool, TokenizerError> {
+        Ok(self.attrs(id)? & (special::attr::CONTROL | special::attr::UNKNOWN) != 0)
+    }
+
+    /// The text of a token as it stands in the vocabulary (byte-level BPE: in its alphabet).
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn token_text(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        self.attrs(id)?;
+        Ok(self.table.text(id).unwrap_or_default())
+    }
+
+    /// The id of a token by its text in the vocabulary.
+    pub fn token_id(&self, text: &[u8]) -> Option<u32> {
+        self.table.get(text).filter(|&id| (id as usize) < self.n_vocab())
+    }
+
+    fn attrs(&self, id: u32) -> Result<u8, TokenizerError> {
+        let attrs = self.attrs.get(id as usize).copied();
+        attrs.ok_or(TokenizerError::IdOutOfRange { id, n_vocab: self.n_vocab() })
+    }
+}
+
+enum Kind {
+    Bpe(&'static Pretokenizer),
+    Spm,
+    WordPiece,
+}
+
+impl Kind {
+    fn of(vocabulary: &Vocabulary<'_>) -> Result<Kind, TokenizerError> {
+        let pre = match vocabulary.model {
+            "gpt2" => vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default"),
+            "gemma4" => "gemma4",
+            "llama" => return Ok(Kind::Spm),
+            "bert" => return Ok(Kind::WordPiece),
+            "none" | "no_vocab" => return Err(TokenizerError::NoVocabulary(vocabulary.model.to_owned())),
+            other => return Err(TokenizerError::UnknownModel(other.to_owned())),
+        };
+        Pretokenizer::find(pre).map(Kind::Bpe).ok_or_else(|| TokenizerError::UnknownPre {
+            name: pre.to_owned(),
+            known: Pretokenizer::names().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    fn is_word_piece(&self) -> bool {
+        matches!(self, Kind::WordPiece)
+    }
+
+    fn defaults(&self) -> Defaults {
+        match self {
+            Kind::Bpe(pre) => {
+                let legacy = Some(11).filter(|_| !pre.raw_utf8);
+                Defaults {
+                    ids: SpecialIds { bos: legacy.filter(|_| !pre.no_default_bos), eos: legacy, ..Default::default() },
+                    add_bos: pre.add_bos,
+                    add_space_prefix: false,
+                    clean_spaces: pre.clean_spaces,
+                    raw_utf8: pre.raw_utf8,
+                }
+            }
+            Kind::Spm => Defaults {
+                ids: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..Default::default() },
+                add_bos: true,
+                add_space_prefix: true,
+                ..Default::default()
+            },
+            Kind::WordPiece => Defaults {
+                ids: SpecialIds {
+                    bos: Some(101),
+                    unk: Some(100),
+                    sep: Some(102),
+                    pad: Some(0),
+                    mask: Some(103),
+                    ..Default::default()
+                },
+                add_bos: true,
+                clean_spaces: true,
+                ..Default::default()
+            },
+        }
+    }
+}
+
+fn missing(key: &str) -> TokenizerError {
+    TokenizerError::vocabulary(&format!("tokenizer.ggml.{key}"), "missing, though the tokenizer needs it")
+}
+
+fn fits(key: &str, len: usize, n_vocab: u32) -> Result<(), TokenizerError> {
+    if len >= n_vocab as usize {
+        return Ok(());
+    }
+    let problem = format!("{len} elements for {n_vocab} tokens");
+    Err(TokenizerError::vocabulary(&format!("tokenizer.ggml.{key}"), problem))
+}
+
+fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError> {
+    const KEY: &str = "tokenizer.ggml.tokens";
+    let n = vocabulary.tokens.len();
+    if n == 0 {
+        return Err(TokenizerError::vocabulary(KEY, "missing or empty"));
+    }
+    let n_vocab = u32::try_from(n).map_err(|_| TokenizerError::vocabulary(KEY, "more than 4294967295 tokens"))?;
+    if let Some(types) = &vocabulary.types {
+        fits("token_type", types.len(), n_vocab)?;
+    }
+    let mut table = TokenTable::with_capacity(n, vocabulary.tokens.iter().map(|text| text.len()).sum());
+    for (i, text) in vocabulary.tokens.iter().enumerate() {
+        let (id, new) = match text.is_empty() {
+            true => table.intern(format!("[EMPTY_{i}]").as_bytes()),
+            false => table.intern(text),
+        };
+        if !new {
+            let text = String::from_utf8_lossy(text);
+            return Err(TokenizerError::vocabulary(KEY, format!("tokens {id} and {i} have the same text {text:?}")));
+        }
+    }
+    Ok(table)
+}
+
+/// Spaces to U+2581, with one more in front if asked for.
+fn escape(text: &[u8], space_in_front: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + text.len() / 2 + 3);
+    if space_in_front {
+        out.extend_from_slice(spm::SPACE_MARK);
+    }
+    for &b in text {
+        match b {
+            b' ' => out.extend_from_slice(spm::SPACE_MARK),
+            _ => out.push(b),
+        }
+    }
+    out
+}

@@ -1,0 +1,212 @@
+//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined, again and again, over the
+//! whole text; what is no token in the end becomes bytes.
+
+use std::collections::{BinaryHeap, HashMap, HashSet};
+
+use super::error::TokenizerError;
+use super::table::TokenTable;
+use super::unicode::utf8_len;
+
+/// U+2581, which stands for a space.
+pub const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
+
+/// Pieces up to this length are remembered within one text.
+const CACHED_LEN: usize = 64;
+
+/// Scores and byte tokens.
+#[derive(Debug)]
+pub struct Spm {
+    scores: Vec<f32>,
+    bytes: [u32; 256],
+    /// Characters that stand before U+2581 within some token. Everywhere else a text can be cut before U+2581: no token
+    /// spans the cut, so no join does, and the pieces come out as they would from the whole. It is what makes words worth
+    /// remembering.
+    before_space: HashSet<Box<[u8]>>,
+}
+
+impl Spm {
+    /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may stand.
+    pub fn new(table: &TokenTable, scores: Vec<f32>, unknown: Option<u32>) -> Result<Spm, TokenizerError> {
+        let mut bytes = [0; 256];
+        for (b, entry) in (0..=255u8).zip(bytes.iter_mut()) {
+            let token = table.get(format!("<0x{b:02X}>").as_bytes()).or_else(|| table.get(&[b])).or(unknown);
+            *entry = token.ok_or_else(|| {
+                TokenizerError::vocabulary(
+                    "tokenizer.ggml.tokens",
+                    format!("neither a token <0x{b:02X}> nor an unknown token: byte {b} cannot be encoded"),
+                )
+            })?;
+        }
+        let mut before_space = HashSet::new();
+        for id in 0..table.len() as u32 {
+            let text = table.text(id).unwrap_or_default();
+            let mut previous: &[u8] = &[];
+            let mut start = 0;
+            while start < text.len() {
+                let c = character(text, start);
+                if c == SPACE_MARK && !previous.is_empty() && !before_space.contains(previous) {
+                    before_space.insert(previous.into());
+                }
+                start += c.len();
+                previous = c;
+            }
+        }
+        Ok(Spm { scores, bytes, before_space })
+    }
+
+    /// A worker for one text of any number of fragments.
+    pub fn session<'t>(&'t self, table: &'t TokenTable) -> Session<'t> {
+        Session { spm: self, table, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
+    }
+}
+
+/// The character at an offset, by its first byte alone: text that is no UTF-8 is not repaired.
+fn character(text: &[u8], start: usize) -> &[u8] {
+    let first = text.get(start).copied().unwrap_or_default();
+    let end = (start + utf8_len(first)).min(text.len());
+    text.get(start..end).unwrap_or_default()
+}
+
+/// The state of encoding one text.
+pub struct Session<'t> {
+    spm: &'t Spm,
+    table: &'t TokenTable,
+    cache: HashMap<Box<[u8]>, (usize, usize)>,
+    memory: Vec<u32>,
+    scratch: Scratch,
+}
+
+#[derive(Default)]
+struct Scratch {
+    symbols: Vec<Symbol>,
+    heap: BinaryHeap<Candidate>,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A part of the piece; empty once it was joined to the one before.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u32,
+    len: u32,
+    previous: u32,
+    next: u32,
+}
+
+/// A join that was possible when it was noted: best score first, then leftmost.
+struct Candidate {
+    score: f32,
+    left: u32,
+    right: u32,
+    len: u32,
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate {}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl Session<'_> {
+    /// Appends the ids of a text whose spaces are U+2581 already.
+    pub fn encode(&mut self, text: &[u8], out: &mut Vec<u32>) {
+        let mut piece_start = 0;
+        let mut start = 0;
+        let mut previous: &[u8] = &[];
+        while start < text.len() {
+            let c = character(text, start);
+            let cut = c == SPACE_MARK && start > piece_start && !self.spm.before_space.contains(previous);
+            if cut {
+                self.piece(text.get(piece_start..start).unwrap_or_default(), out);
+                piece_start = start;
+            }
+            start += c.len();
+            previous = c;
+        }
+        self.piece(text.get(piece_start..).unwrap_or_default(), out);
+    }
+
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u32>) {
+        if piece.len() > CACHED_LEN {
+            return self.join(piece, out);
+        }
+        if let Some(&(start, end)) = self.cache.get(piece) {
+            out.extend_from_slice(self.memory.get(start..end).unwrap_or_default());
+            return;
+        }
+        let start = out.len();
+        self.join(piece, out);
+        let at = self.memory.len();
+        self.memory.extend_from_slice(out.get(start..).unwrap_or_default());
+        self.cache.insert(piece.into(), (at, self.memory.len()));
+    }
+
+    fn join(&mut self, piece: &[u8], out: &mut Vec<u32>) {
+        let Session { spm, table, scratch: Scratch { symbols, heap }, .. } = self;
+        let token =
+            |start: u32, len: u32| piece.get(start as usize..(start + len) as usize).and_then(|text| table.get(text));
+        let note = |heap: &mut BinaryHeap<Candidate>, symbols: &[Symbol], left: u32, right: u32| {
+            let (Some(l), Some(r)) = (symbols.get(left as usize), symbols.get(right as usize)) else { return };
+            let len = l.len + r.len;
+            if let Some(id) = token(l.start, len) {
+                let score = spm.scores.get(id as usize).copied().unwrap_or(0.0) + 0.0; // no -0.0
+                heap.push(Candidate { score, left, right, len });
+            }
+        };
+        symbols.clear();
+        heap.clear();
+        let mut start = 0;
+        while start < piece.len() {
+            let len = character(piece, start).len();
+            let i = symbols.len() as u32;
+            symbols.push(Symbol { start: start as u32, len: len as u32, previous: i.wrapping_sub(1), next: i + 1 });
+            start += len;
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        for i in 1..symbols.len() as u32 {
+            note(heap, symbols, i - 1, i);
+        }
+        while let Some(c) = heap.pop() {
+            let (Some(&l), Some(&r)) = (symbols.get(c.left as usize), symbols.get(c.right as usize)) else { continue };
+            if l.len == 0 || r.len == 0 || l.len + r.len != c.len {
+                continue;
+            }
+            if let Some(l) = symbols.get_mut(c.left as usize) {
+                (l.len, l.next) = (c.len, r.next);
+            }
+            if let Some(r) = symbols.get_mut(c.right as usize) {
+                r.len = 0;
+            }
+            if let Some(after) = symbols.get_mut(r.next as usize) {
+                after.previous = c.left;
+            }
+            note(heap, symbols, l.previous, c.left);
+            note(heap, symbols, c.left, r.next);
+        }
+        for symbol in symbols.iter().filter(|s| s.len > 0) {
+            match token(symbol.start, symbol.len) {
+                Some(id) => out.push(id),
+                None => {
+                    let text = piece.get(symbol.start as usize..(symbol.start + symbol.len) as usize);
+                    out.extend(text.unwrap_or_default().iter().filter_map(|&b| spm.bytes.get(usize::from(b)).copied()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Ids and text of every reference vocabulary, against llama.cpp's (see tests/data/oracle/README.md).
+
+mod support;
+
+use std::path::PathBuf;
+
+use kjit_model::gguf::Gguf;
+use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
+use serde_json::Value;
+use support::model_path;
+
+fn oracle(name: &str) -> Value {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle/tokenizer").join(name);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn unhex(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// Compares everything the oracle has about a vocabulary.
+fn check(name: &str, file: &str) {
+    let Some(path) = model_path(file) else { return };
+    let tokenizer = Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap();
+    let expected = oracle(&format!("{name}.json"));
+    let id = |key: &str| expected[key].as_i64().and_then(|id| u32::try_from(id).ok());
+    assert_eq!(tokenizer.n_vocab() as u64, expected["n_vocab"].as_u64().unwrap());
+    assert_eq!(tokenizer.add_bos(), expected["add_bos"].as_bool().unwrap());
+    assert_eq!(tokenizer.add_eos(), expected["add_eos"].as_bool().unwrap());
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (id("bos"), id("eos")));
+    assert_eq!(tokenizer.eog_ids(), ids(&expected["eog_ids"]));
+    // Where several tokens may be the end of turn, the reference takes whichever its hash table has first.
+    assert_eq!(tokenizer.eot().is_some(), id("eot").is_some());
+    assert!(tokenizer.eot().is_none_or(|eot| tokenizer.is_eog(eot)));
+
+    let strings = oracle("strings.json");
+    let cases = expected["cases"].as_array().unwrap();
+    // The vocabulary-only files come without the two renderings of `special`; where they are given, BOS alone is a difference.
+    let has_special_texts = cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
+    assert_eq!(cases.len(), strings["strings"].as_array().unwrap().len());
+    for (case, string) in cases.iter().zip(strings["strings"].as_array().unwrap()) {
+        assert_eq!(case["id"], string["id"]);
+        let text = unhex(string["hex"].as_str().unwrap());
+        let what = format!("{name}, string {}: {:?}", case["id"], String::from_utf8_lossy(&text));
+        let (plain, special) = (ids(&case["plain"]), ids(&case["special"]));
+        assert_eq!(tokenizer.encode(&text, EncodeOptions::PLAIN), plain, "plain, {what}");
+        assert_eq!(tokenizer.encode(&text, EncodeOptions::PROMPT), special, "special, {what}");
+
+        let same_unless = |key: &str| case[key].as_str().map_or(text.clone(), unhex);
+        let decoded = tokenizer.decode(&plain).unwrap();
+        assert_eq!(decoded, same_unless("detok_plain_hex"), "detok_plain, {what}");
+        if !has_special_texts {
+            continue;
+        }
+        let stripped = DecodeOptions { remove_special: true, unparse_special: false };
+        let decoded = tokenizer.decode_with(&special, stripped).unwrap();
+        assert_eq!(decoded, same_unless("detok_special_stripped_hex"), "detok_special_stripped, {what}");
+        let decoded = tokenizer.decode(&special).unwrap();
+        assert_eq!(decoded, same_unless("detok_special_rendered_hex"), "detok_special_rendered, {what}");
+    }
+}
+
+#[test]
+fn smollm2_has_the_reference_ids() {
+    check("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
+}
+
+#[test]
+fn gemma_3_has_the_reference_ids() {
+    check("gemma3", "gemma-3-270m-q4_k_m.gguf");
+}
+
+#[test]
+fn gpt_2_has_the_reference_ids() {
+    check("vocab_gpt_2", "vocab/ggml-vocab-gpt-2.gguf");
+}
+
+#[test]
+fn llama_3_has_the_reference_ids() {
+    check("vocab_llama_bpe", "vocab/ggml-vocab-llama-bpe.gguf");
+}
+
+#[test]
+fn deepseek_llm_has_the_reference_ids() {
+    check("vocab_deepseek_llm", "vocab/ggml-vocab-deepseek-llm.gguf");
+}
+
+#[test]
+fn llama_2_has_the_reference_ids() {
+    check("vocab_llama_spm", "vocab/ggml-vocab-llama-spm.gguf");
+}
+
+#[test]
+fn phi_3_has_the_reference_ids() {
+    check("vocab_phi_3", "vocab/ggml-vocab-phi-3.gguf");
+}
+
+#[test]
+fn bert_bge_has_the_reference_ids() {
+    check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
+}
