@@ -25,7 +25,7 @@ pub struct Bpe {
     n_vocab: u32,
     merges: PairMap,
     /// Byte-level: the symbol of each byte. Raw UTF-8: the `<0xXX>` token of each byte.
-    bytes: [Option<u32>; 256],
+    bytes: Box<[Option<u32>; 256]>,
 }
 
 impl Bpe {
@@ -52,7 +52,7 @@ impl Bpe {
             let (left, right) = (table.intern(left).0, table.intern(right).0);
             map.insert(left, right, Merge { rank: i as u32, into: table.intern(&joined).0 });
         }
-        let mut bytes = [None; 256];
+        let mut bytes = Box::new([None; 256]);
         for (b, entry) in (0..=255u8).zip(bytes.iter_mut()) {
             *entry = if pre.raw_utf8 {
                 table.get(format!("<0x{b:02X}>").as_bytes()).filter(|&id| id < n_vocab)

@@ -5,6 +5,8 @@
 //! Here one walk with a trie finds where tokens occur at all; where occurrences do not overlap, as nearly always, each
 //! stands; only in stretches of overlapping ones the rule is played out, among the tokens that occur there.
 
+use std::cmp::Reverse;
+
 use super::special::attr;
 use super::table::TokenTable;
 
@@ -65,7 +67,7 @@ impl Partition {
             .map(|(id, &attrs)| Special { id, len: table.text(id).map_or(0, <[u8]>::len), attrs })
             .filter(|token| token.len > 0)
             .collect();
-        tokens.sort_by(|a, b| b.len.cmp(&a.len));
+        tokens.sort_by_key(|token| Reverse(token.len));
         let mut partition = Partition { tokens, nodes: vec![Node::default()], first: Box::new([0; 256]) };
         for rank in 0..partition.tokens.len() {
             let id = partition.tokens.get(rank).map_or(0, |t| t.id);

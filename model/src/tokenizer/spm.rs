@@ -17,7 +17,7 @@ const CACHED_LEN: usize = 64;
 #[derive(Debug)]
 pub struct Spm {
     scores: Vec<f32>,
-    bytes: [u32; 256],
+    bytes: Box<[u32; 256]>,
     /// Characters that stand before U+2581 within some token. Everywhere else a text can be cut before U+2581: no token
     /// spans the cut, so no join does, and the pieces come out as they would from the whole. It is what makes words worth
     /// remembering.
@@ -27,7 +27,7 @@ pub struct Spm {
 impl Spm {
     /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may stand.
     pub fn new(table: &TokenTable, scores: Vec<f32>, unknown: Option<u32>) -> Result<Spm, TokenizerError> {
-        let mut bytes = [0; 256];
+        let mut bytes = Box::new([0; 256]);
         for (b, entry) in (0..=255u8).zip(bytes.iter_mut()) {
             let token = table.get(format!("<0x{b:02X}>").as_bytes()).or_else(|| table.get(&[b])).or(unknown);
             *entry = token.ok_or_else(|| {
