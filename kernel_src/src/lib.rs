@@ -4,3 +4,4 @@
 
 pub mod format;
 pub mod ggml;
+pub mod layout;

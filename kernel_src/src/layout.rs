@@ -1,0 +1,407 @@
+//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time, its scales beside them.
+//!
+//! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of 16), one after the other, so that
+//! one row is one contiguous piece (a single bulk copy). A record has sections, each starting at a multiple of 16 bytes:
+//!
+//! | section | bytes for each 32 weights | what |
+//! |---|---|---|
+//! | `c8` | 32 | 8-bit codes as they are |
+//! | `c4` | 16 | 4-bit codes: word w of the section holds weights 8w..8w+4 in the low nibbles of its bytes, 8w+4..8w+8 in the high ones |
+//! | `c2` | 8 | 2-bit codes: word w holds weights 16w + 4j .. 16w + 4j + 4 in bits 2j of its bytes |
+//! | `c1` | 4 | 1-bit codes: word w holds weights 32w + 4j .. 32w + 4j + 4 in bits j of its bytes |
+//! | `groups` | 1 or 2 | group scales, see [`Groups`] |
+//! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
+//!
+//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product with four bytes of activations. Codes
+//! stay as the file has them (unsigned; biases and tables are applied by the kernel). Plain formats (F32, F16, BF16) keep their
+//! elements in order, a row padded with zeros to a multiple of 16 bytes.
+//!
+//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %)
+//! and IQ4_XS (+1.5 %), and up to 15 bytes of padding a section.
+
+use crate::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value};
+use half::{bf16, f16};
+
+/// What stands in the `blocks` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Blocks {
+    /// Nothing: a plain format.
+    None,
+    /// The block's scale `d`, a half.
+    Half,
+    /// `d` and `m`, two halves.
+    HalfPair,
+    /// An E8M0 byte, halved: 2^(e − 128).
+    HalfE8M0,
+}
+
+/// What stands in the `groups` section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Groups {
+    /// Nothing: the block's scale is all.
+    None,
+    /// A byte `s` and a byte `t` for each group of 32.
+    BytePair,
+    /// A byte for each group of 16, `s` in its low nibble and `t` in its high one.
+    NibblePair,
+    /// A signed byte for each group of 16, any bias taken off.
+    Signed16,
+    /// A signed byte for each group of 32, any bias taken off.
+    Signed32,
+}
+
+impl Blocks {
+    const fn bytes(self) -> usize {
+        match self {
+            Blocks::None => 0,
+            Blocks::HalfE8M0 => 1,
+            Blocks::Half => 2,
+            Blocks::HalfPair => 4,
+        }
+    }
+}
+
+impl Groups {
+    /// Bytes for each 32 weights.
+    const fn bytes(self) -> usize {
+        match self {
+            Groups::None => 0,
+            Groups::Signed32 => 1,
+            Groups::BytePair | Groups::NibblePair | Groups::Signed16 => 2,
+        }
+    }
+}
+
+/// Why a matrix cannot be laid out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// A row is not a whole number of blocks.
+    #[error("a row of {cols} weights is not a whole number of {format} blocks of {block}")]
+    PartialBlock {
+        /// The format's name.
+        format: &'static str,
+        /// Length of a row.
+        cols: usize,
+        /// Weights in a block.
+        block: usize,
+    },
+    /// Too large to count.
+    #[error("{experts} × {rows} × {cols} weights are more than can be addressed")]
+    TooLarge {
+        /// Matrices.
+        experts: usize,
+        /// Rows of each.
+        rows: usize,
+        /// Length of a row.
+        cols: usize,
+    },
+    /// A host buffer has another length than the layout says.
+    #[error("{what} has {got} bytes, the layout asks for {want}")]
+    Length {
+        /// Which buffer.
+        what: &'static str,
+        /// Its length.
+        got: usize,
+        /// The length asked for.
+        want: usize,
+    },
+}
+
+/// The layout of a row record. All offsets and sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// The format of the weights.
+    pub format: &'static Format,
+    /// Weights in a row.
+    pub cols: usize,
+    /// Offsets of the code sections by log2 of their bits (1, 2, 4, 8), where the format has them.
+    pub codes: [Option<usize>; 4],
+    /// Offset of the group scales.
+    pub groups_at: usize,
+    /// What they are.
+    pub groups: Groups,
+    /// Offset of the block scales.
+    pub blocks_at: usize,
+    /// What they are.
+    pub blocks: Blocks,
+    /// Size of a record.
+    pub row_bytes: usize,
+}
+
+impl std::hash::Hash for Layout {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.format.ggml_id, self.cols).hash(state); // all else follows from these
+    }
+}
+
+impl Layout {
+    /// The layout of rows of `cols` weights.
+    ///
+    /// # Errors
+    /// A row that is not a whole number of blocks, or is empty, or too large for 32-bit offsets.
+    pub fn new(format: &'static Format, cols: usize) -> Result<Layout, LayoutError> {
+        let raw = format.row_bytes(cols).filter(|&b| b > 0).ok_or(LayoutError::PartialBlock {
+            format: format.name,
+            cols,
+            block: format.block_elems(),
+        })?;
+        // A record has at most twice the file's bytes, so all sums below stay in range.
+        if raw > 1 << 29 {
+            return Err(LayoutError::TooLarge { experts: 1, rows: 1, cols });
+        }
+        let mut layout = Layout {
+            format,
+            cols,
+            codes: [None; 4],
+            groups_at: 0,
+            groups: Groups::None,
+            blocks_at: 0,
+            blocks: Blocks::None,
+            row_bytes: raw.next_multiple_of(16),
+        };
+        if let Encoding::Blocks(b) = &format.encoding {
+            let mut at = 0;
+            let mut section = |bytes: usize| {
+                let here = at;
+                at = (at + bytes).next_multiple_of(16);
+                here
+            };
+            for log in (0..4).rev() {
+                if b.planes.iter().any(|p| p.bits == 1 << log) {
+                    layout.codes[log] = Some(section((cols << log).div_ceil(8)));
+                }
+            }
+            layout.groups = match b.group_scale {
+                GroupScale::One => Groups::None,
+                GroupScale::SixBitPairs(_) => Groups::BytePair,
+                GroupScale::NibblePair(_) => Groups::NibblePair,
+                GroupScale::Planes { .. } if b.group == 16 => Groups::Signed16,
+                GroupScale::Planes { .. } => Groups::Signed32,
+            };
+            layout.groups_at = section(cols / 32 * layout.groups.bytes());
+            layout.blocks = match (b.scale, b.offset) {
+                (BlockScale::HalfE8M0(_), _) => Blocks::HalfE8M0,
+                (BlockScale::F16(_), Offset::None) => Blocks::Half,
+                (BlockScale::F16(_), _) => Blocks::HalfPair,
+            };
+            layout.blocks_at = section(cols / b.elems * layout.blocks.bytes());
+            layout.row_bytes = at;
+        }
+        Ok(layout)
+    }
+
+    /// Bytes of `experts` matrices of `rows` rows.
+    ///
+    /// # Errors
+    /// [`LayoutError::TooLarge`].
+    pub fn bytes(&self, rows: usize, experts: usize) -> Result<usize, LayoutError> {
+        let all = self.row_bytes.checked_mul(rows).and_then(|b| b.checked_mul(experts));
+        all.filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge { experts, rows, cols: self.cols })
+    }
+
+    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8 bits, 16 of 8-bit codes, 8 halves,
+    /// 4 singles. The largest section of a unit is 16 bytes.
+    pub fn unit(&self) -> usize {
+        match &self.format.encoding {
+            Encoding::F32 => 4,
+            Encoding::F16 | Encoding::BF16 => 8,
+            Encoding::Blocks(_) if self.codes[3].is_some() => 16,
+            Encoding::Blocks(_) => 32,
+        }
+    }
+
+    /// Units in a row.
+    pub fn units(&self) -> usize {
+        self.cols.div_ceil(self.unit())
+    }
+
+    /// The block description, of a quantised format.
+    pub fn block(&self) -> Option<&'static BlockFormat> {
+        match &self.format.encoding {
+            Encoding::Blocks(b) => Some(b),
+            _ => None,
+        }
+    }
+
+    /// Lays one row of the file out, as the device's `repack` kernel does: the reference for it.
+    ///
+    /// # Errors
+    /// [`LayoutError::Length`] if either slice has not exactly the bytes of a row.
+    pub fn repack_row(&self, raw: &[u8], record: &mut [u8]) -> Result<(), LayoutError> {
+        check("a row of the file", raw.len(), self.cols / self.format.block_elems() * self.format.block_bytes())?;
+        check("a row record", record.len(), self.row_bytes)?;
+        record.fill(0);
+        let Some(b) = self.block() else {
+            record[..raw.len()].copy_from_slice(raw);
+            return Ok(());
+        };
+        for (n, block) in raw.chunks_exact(b.bytes).enumerate() {
+            for i in 0..b.elems {
+                let mut low = 0;
+                for plane in b.planes {
+                    let (log, bits) = (plane.bits.ilog2() as usize, u32::from(plane.bits));
+                    let (byte, shift) = place(log, n * b.elems + i);
+                    record[self.codes[log].unwrap_or(0) + byte] |= (plane.bits_of(block, i) as u8) << shift;
+                    low += bits;
+                }
+                debug_assert!(low <= 8);
+            }
+            for g in 0..b.elems / b.group {
+                let (s, t) = b.group_codes(block, g);
+                let at = n * (b.elems / b.group) + g;
+                match self.groups {
+                    Groups::None => {}
+                    Groups::BytePair => {
+                        record[self.groups_at + 2 * at] = s as u8;
+                        record[self.groups_at + 2 * at + 1] = t as u8;
+                    }
+                    Groups::NibblePair => record[self.groups_at + at] = (s | t << 4) as u8,
+                    Groups::Signed16 | Groups::Signed32 => record[self.groups_at + at] = s as u8,
+                }
+            }
+            let size = self.blocks.bytes();
+            let to = &mut record[self.blocks_at + n * size..][..size];
+            match b.scale {
+                BlockScale::F16(at) => to[..2].copy_from_slice(&block[at as usize..][..2]),
+                BlockScale::HalfE8M0(at) => to[0] = block[at as usize],
+            }
+            if let Offset::Plus(at) | Offset::MinusScaled(at) = b.offset {
+                to[2..4].copy_from_slice(&block[at as usize..][..2]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a row record into f32, bit for bit as [`Format::decode`] decodes the file's row.
+    ///
+    /// # Errors
+    /// [`LayoutError::Length`] if the record or the output (in elements) has another length.
+    pub fn decode_row(&self, record: &[u8], out: &mut [f32]) -> Result<(), LayoutError> {
+        check("a row record", record.len(), self.row_bytes)?;
+        check("the output (elements)", out.len(), self.cols)?;
+        let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]);
+        match &self.format.encoding {
+            Encoding::F32 => {
+                out.iter_mut().zip(record.as_chunks::<4>().0).for_each(|(o, b)| *o = f32::from_le_bytes(*b))
+            }
+            Encoding::F16 => out.iter_mut().enumerate().for_each(|(i, o)| *o = half(2 * i).to_f32()),
+            Encoding::BF16 => {
+                out.iter_mut().enumerate().for_each(|(i, o)| *o = bf16::from_bits(half(2 * i).to_bits()).to_f32())
+            }
+            Encoding::Blocks(b) => {
+                for (i, o) in out.iter_mut().enumerate() {
+                    let (mut code, mut low) = (0u32, 0);
+                    for plane in b.planes {
+                        let log = plane.bits.ilog2() as usize;
+                        let (byte, shift) = place(log, i);
+                        let bits =
+                            u32::from(record[self.codes[log].unwrap_or(0) + byte]) >> shift & ((1 << plane.bits) - 1);
+                        code |= bits << low;
+                        low += plane.bits;
+                    }
+                    let value = match b.value {
+                        Value::Biased(bias) => code as i32 - i32::from(bias),
+                        Value::Signed => i32::from(code as u8 as i8),
+                        Value::Table(table) => i32::from(table[code as usize & 15]),
+                    };
+                    let block = self.blocks_at + i / b.elems * self.blocks.bytes();
+                    let (d, m) = match self.blocks {
+                        Blocks::HalfE8M0 => (half_e8m0(record[block]), 0.0),
+                        Blocks::HalfPair => (half(block).to_f32(), half(block + 2).to_f32()),
+                        Blocks::Half | Blocks::None => (half(block).to_f32(), 0.0),
+                    };
+                    let g = self.groups_at + i / b.group;
+                    let (s, t) = match self.groups {
+                        Groups::None => (1, 1),
+                        Groups::BytePair => {
+                            let g = self.groups_at + 2 * (i / b.group);
+                            (i32::from(record[g]), i32::from(record[g + 1]))
+                        }
+                        Groups::NibblePair => (i32::from(record[g] & 15), i32::from(record[g] >> 4)),
+                        Groups::Signed16 | Groups::Signed32 => (i32::from(record[g] as i8), 1),
+                    };
+                    let scale = if self.groups == Groups::None { d } else { d * s as f32 };
+                    let scaled = scale * value as f32;
+                    *o = match b.offset {
+                        Offset::None => scaled,
+                        Offset::Plus(_) => scaled + m,
+                        Offset::MinusScaled(_) => scaled + -(m * t as f32),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Byte in its section, and shift there, of the `1 << log` bits of weight `i`.
+const fn place(log: usize, i: usize) -> (usize, usize) {
+    let bits = 1 << log;
+    let per_word = 32 / bits; // weights a word holds; four neighbours share a shift
+    (i / per_word * 4 + i % 4, i % per_word / 4 * bits)
+}
+
+fn half_e8m0(e: u8) -> f32 {
+    f32::from_bits(match e {
+        0 => 0x0020_0000,
+        1 => 0x0040_0000,
+        _ => (u32::from(e) - 1) << 23,
+    })
+}
+
+fn check(what: &'static str, got: usize, want: usize) -> Result<(), LayoutError> {
+    if got == want { Ok(()) } else { Err(LayoutError::Length { what, got, want }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::ALL;
+
+    fn random(seed: &mut u64) -> u8 {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*seed >> 33) as u8
+    }
+
+    #[test]
+    fn weights_read_from_the_planes_have_the_bits_of_the_files() {
+        let mut seed = 7;
+        for format in ALL {
+            for blocks in [1, 3, 18] {
+                let cols = format.block_elems() * blocks;
+                let layout = Layout::new(format, cols).unwrap();
+                let raw: Vec<u8> = (0..format.row_bytes(cols).unwrap()).map(|_| random(&mut seed)).collect();
+                let mut record = vec![0xa5; layout.row_bytes];
+                layout.repack_row(&raw, &mut record).unwrap();
+                let (mut want, mut got) = (vec![0.0; cols], vec![f32::NAN; cols]);
+                format.decode(&raw, &mut want).unwrap();
+                layout.decode_row(&record, &mut got).unwrap();
+                for (i, (w, g)) in want.iter().zip(&got).enumerate() {
+                    assert!(
+                        w.to_bits() == g.to_bits() || w.is_nan() && g.is_nan(),
+                        "{format} {cols}: weight {i}: {w} {g}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn records_are_as_large_as_the_files_rows_within_four_percent() {
+        for format in ALL {
+            let layout = Layout::new(format, 4096).unwrap();
+            let (file, ours) = (format.row_bytes(4096).unwrap() as f64, layout.row_bytes as f64);
+            assert!((1.0..1.04).contains(&(ours / file)), "{format}: {file} bytes became {ours}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_part_of_a_block_is_refused_by_name() {
+        let q4 = Format::by_name("Q4_K").unwrap();
+        let error = Layout::new(q4, 4000).unwrap_err().to_string();
+        assert_eq!(error, "a row of 4000 weights is not a whole number of Q4_K blocks of 256");
+        assert!(Layout::new(q4, 0).is_err());
+        assert!(Layout::new(q4, 1 << 40).is_err());
+        assert!(Layout::new(q4, 256).unwrap().bytes(usize::MAX / 256, 2).is_err());
+    }
+}
