@@ -1,0 +1,280 @@
+//! The file format of one entry: self-describing, and verified from one read.
+//!
+//! ```text
+//! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since 1970)
+//! field: source key · field: build key (empty in a record) · map: needs · map: meta · field: payload
+//! SHA-256 of all before it
+//! ```
+//! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs of fields in
+//! rising order. The digests of both keys follow from their fields, so an entry cannot lie about what it is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::key::{BuildKey, Digest, Key};
+use crate::wire::{Reader, WireError, put_bytes, put_map};
+
+/// First bytes of every entry.
+pub(crate) const MAGIC: [u8; 8] = *b"kjcache\n";
+/// Format of entries that this crate writes and reads. The directory's name carries it too, so that programs of
+/// different age sharing one home do not throw each other's entries out.
+pub const FORMAT: u32 = 1;
+/// Bytes from the start up to and with `created`.
+pub(crate) const HEADER_LEN: usize = 32;
+const HASH_LEN: usize = 32;
+const KIND_ENTRY: u32 = 1;
+const KIND_RECORD: u32 = 2;
+
+/// Why bytes are not a usable entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// The file does not begin with the magic bytes.
+    #[error("no entry: the magic bytes are missing")]
+    Magic,
+    /// Written by a newer or older format.
+    #[error("format {found}, this program reads {FORMAT}")]
+    Format {
+        /// The format number found.
+        found: u32,
+    },
+    /// Shorter or longer than it says it is.
+    #[error("{found} bytes where the header says {stated}")]
+    Length {
+        /// Bytes there.
+        found: u64,
+        /// Bytes stated.
+        stated: u64,
+    },
+    /// The SHA-256 at the end does not fit what is before it.
+    #[error("checksum mismatch")]
+    Checksum,
+    /// A field does not parse.
+    #[error("malformed: {0}")]
+    Malformed(String),
+    /// A good entry, but of another key.
+    #[error("this is the entry of another key ({found})")]
+    OtherKey {
+        /// The digest it belongs to.
+        found: Digest,
+    },
+}
+
+impl From<WireError> for EntryError {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+/// An artefact to be kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Artefact {
+    /// The bytes that were expensive to make.
+    pub payload: Vec<u8>,
+    /// What describes it; shown by `list` and used by its filters.
+    pub meta: BTreeMap<String, String>,
+    /// What a machine must offer to use it; judged by the predicate given to [`crate::Cache::find`].
+    pub needs: BTreeMap<String, String>,
+}
+
+impl Artefact {
+    /// An artefact without metadata and needs.
+    pub fn new(payload: impl Into<Vec<u8>>) -> Self {
+        Self { payload: payload.into(), ..Self::default() }
+    }
+
+    /// Adds a pair of metadata.
+    #[must_use]
+    pub fn meta(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.meta.insert(key.into(), value.into());
+        self
+    }
+
+    /// Adds a need.
+    #[must_use]
+    pub fn need(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.needs.insert(key.into(), value.into());
+        self
+    }
+}
+
+/// A verified entry in memory. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    bytes: Arc<Vec<u8>>,
+    key: BuildKey,
+    created_ms: u64,
+    needs: Arc<BTreeMap<String, String>>,
+    meta: Arc<BTreeMap<String, String>>,
+    payload: Range<usize>,
+}
+
+impl Entry {
+    /// Encodes an artefact; `created_ms` is milliseconds since 1970 and only orders the builds of one source.
+    pub fn encode(key: &BuildKey, artefact: &Artefact, created_ms: u64) -> Vec<u8> {
+        encode(KIND_ENTRY, key.source().encoded(), key.build().encoded(), artefact, created_ms)
+    }
+
+    /// Verifies and parses the bytes of a whole file.
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing of a faulty entry is returned.
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, EntryError> {
+        let raw = Raw::parse(&bytes, KIND_ENTRY)?;
+        let key = BuildKey::join(Key::decode(raw.source)?, Key::decode(raw.build)?)
+            .ok_or_else(|| EntryError::Malformed("the build key is not one of the source key".into()))?;
+        let (created_ms, payload) = (raw.created_ms, raw.payload.clone());
+        let (needs, meta) = (Arc::new(raw.needs), Arc::new(raw.meta));
+        Ok(Self { bytes: Arc::new(bytes), key, created_ms, needs, meta, payload })
+    }
+
+    /// The entry that `bytes`, just encoded from these parts, would decode to.
+    pub(crate) fn of_encoded(key: &BuildKey, artefact: &Artefact, created_ms: u64, bytes: Vec<u8>) -> Self {
+        let end = bytes.len().saturating_sub(HASH_LEN);
+        Self {
+            payload: end.saturating_sub(artefact.payload.len())..end,
+            bytes: Arc::new(bytes),
+            key: key.clone(),
+            created_ms,
+            needs: Arc::new(artefact.needs.clone()),
+            meta: Arc::new(artefact.meta.clone()),
+        }
+    }
+
+    /// As [`Entry::decode`], and the entry must be that of `build`.
+    ///
+    /// # Errors
+    /// As `decode`, and [`EntryError::OtherKey`].
+    pub fn decode_for(bytes: Vec<u8>, build: Digest) -> Result<Self, EntryError> {
+        let entry = Self::decode(bytes)?;
+        match entry.key.digest() {
+            found if found == build => Ok(entry),
+            found => Err(EntryError::OtherKey { found }),
+        }
+    }
+
+    /// Both keys with their fields in clear.
+    pub fn key(&self) -> &BuildKey {
+        &self.key
+    }
+
+    /// The artefact's bytes, as they were verified.
+    pub fn payload(&self) -> &[u8] {
+        self.bytes.get(self.payload.clone()).unwrap_or_default()
+    }
+
+    /// Metadata given by the maker.
+    pub fn meta(&self) -> &BTreeMap<String, String> {
+        &self.meta
+    }
+
+    /// What a machine must offer.
+    pub fn needs(&self) -> &BTreeMap<String, String> {
+        &self.needs
+    }
+
+    /// Milliseconds since 1970 by the clock of its maker, made to rise among the builds of one source.
+    pub fn created_ms(&self) -> u64 {
+        self.created_ms
+    }
+
+    /// The whole file.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A small value kept by key under the same rules: one key, a payload, and no build key.
+pub(crate) fn encode_record(key: &Key, payload: &[u8], created_ms: u64) -> Vec<u8> {
+    encode(KIND_RECORD, key.encoded(), &[], &Artefact::new(payload), created_ms)
+}
+
+/// The key and payload of a record; with `wanted`, it must be that key's.
+pub(crate) fn decode_record(bytes: &[u8], wanted: Option<Digest>) -> Result<(Key, Vec<u8>), EntryError> {
+    let raw = Raw::parse(bytes, KIND_RECORD)?;
+    let key = Key::decode(raw.source)?;
+    if !raw.build.is_empty() {
+        return Err(EntryError::Malformed("a record has no build key".into()));
+    }
+    match wanted {
+        Some(wanted) if wanted != key.digest() => Err(EntryError::OtherKey { found: key.digest() }),
+        _ => Ok((key, bytes.get(raw.payload).unwrap_or_default().to_vec())),
+    }
+}
+
+/// `created` out of the first [`HEADER_LEN`] bytes. Unverified: good for ordering only.
+pub(crate) fn peek_created(header: &[u8]) -> Option<u64> {
+    let bytes = header.get(24..32)?.try_into().ok()?;
+    header.starts_with(&MAGIC).then(|| u64::from_le_bytes(bytes))
+}
+
+fn encode(kind: u32, source: &[u8], build: &[u8], artefact: &Artefact, created_ms: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(artefact.payload.len() + source.len() + build.len() + 512);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&FORMAT.to_le_bytes());
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&created_ms.to_le_bytes());
+    put_bytes(&mut out, source);
+    put_bytes(&mut out, build);
+    put_map(&mut out, &artefact.needs);
+    put_map(&mut out, &artefact.meta);
+    put_bytes(&mut out, &artefact.payload);
+    let total = (out.len() + HASH_LEN) as u64;
+    out[16..24].copy_from_slice(&total.to_le_bytes());
+    let hash = Digest::of(&out);
+    out.extend_from_slice(&hash.0);
+    out
+}
+
+/// The sections of a verified file.
+struct Raw<'a> {
+    created_ms: u64,
+    source: &'a [u8],
+    build: &'a [u8],
+    needs: BTreeMap<String, String>,
+    meta: BTreeMap<String, String>,
+    payload: Range<usize>,
+}
+
+impl<'a> Raw<'a> {
+    /// Magic and format first (so that a foreign format is called that), then length and checksum, then the fields.
+    fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
+        let mut reader = Reader::new(bytes);
+        if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {
+            return Err(EntryError::Magic);
+        }
+        match reader.u32("the format")? {
+            FORMAT => {}
+            found => return Err(EntryError::Format { found }),
+        }
+        let found_kind = reader.u32("the kind")?;
+        let stated = reader.u64("the length")?;
+        let created_ms = reader.u64("the creation time")?;
+        let found = bytes.len() as u64;
+        if stated != found {
+            return Err(EntryError::Length { found, stated });
+        }
+        let split = bytes.len().checked_sub(HASH_LEN).ok_or(EntryError::Checksum)?;
+        let (body, hash) = bytes.split_at(split);
+        if Digest::of(body).0 != hash {
+            return Err(EntryError::Checksum);
+        }
+        if found_kind != kind {
+            return Err(EntryError::Malformed(format!("kind {found_kind} where {kind} is kept")));
+        }
+        let mut reader = Reader::new(body);
+        reader.take(HEADER_LEN as u64, "the header")?;
+        let source = reader.bytes("the source key")?;
+        let build = reader.bytes("the build key")?;
+        let needs = reader.map("the needs")?;
+        let meta = reader.map("the metadata")?;
+        let len = reader.bytes("the payload")?.len();
+        let end = reader.position();
+        if !reader.is_at_end() {
+            return Err(EntryError::Malformed("bytes after the payload".into()));
+        }
+        Ok(Self { created_ms, source, build, needs, meta, payload: end - len..end })
+    }
+}

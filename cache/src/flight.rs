@@ -1,0 +1,99 @@
+//! Single flight inside one process: of many threads that ask for one key, one works and the others wait.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::entry::Entry;
+use crate::key::Digest;
+
+/// How a flight ended: with an entry, with the maker's error, or with its thread (a panic).
+#[derive(Clone)]
+pub(crate) enum Landing {
+    Entry(Entry),
+    Failed(Arc<dyn Any + Send + Sync>),
+    Abandoned,
+}
+
+#[derive(Default)]
+struct Flight {
+    landing: Mutex<Option<Landing>>,
+    landed: Condvar,
+}
+
+/// The keys being made in this process.
+#[derive(Default)]
+pub(crate) struct Flights {
+    open: Mutex<HashMap<Digest, Arc<Flight>>>,
+}
+
+/// What a thread that asks for a key is to do.
+pub(crate) enum Boarding<'a> {
+    /// Make it, and land the ticket.
+    Lead(Ticket<'a>),
+    /// Somebody else made it.
+    Landed(Landing),
+    /// The one who is making it takes too long.
+    TimedOut,
+}
+
+/// The duty to land a flight; dropping it without landing tells the waiters that nothing will come.
+pub(crate) struct Ticket<'a> {
+    flights: &'a Flights,
+    key: Digest,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    /// Joins the flight of `key`, or starts one. Waits until `deadline` at most.
+    pub(crate) fn board(&self, key: Digest, deadline: Instant) -> Boarding<'_> {
+        let flight = {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            match open.get(&key) {
+                Some(flight) => flight.clone(),
+                None => {
+                    let flight = Arc::new(Flight::default());
+                    open.insert(key, flight.clone());
+                    return Boarding::Lead(Ticket { flights: self, key, flight });
+                }
+            }
+        };
+        let mut landing = flight.landing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(landing) = landing.as_ref() {
+                return Boarding::Landed(landing.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Boarding::TimedOut;
+            }
+            landing = flight.landed.wait_timeout(landing, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Ticket<'_> {
+    pub(crate) fn land(self, landing: Landing) {
+        self.finish(landing);
+    }
+
+    fn finish(&self, landing: Landing) {
+        let mut open = self.flights.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            open.remove(&self.key);
+        }
+        drop(open);
+        let mut slot = self.flight.landing.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            *slot = Some(landing);
+        }
+        self.flight.landed.notify_all();
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.finish(Landing::Abandoned);
+    }
+}

@@ -1,0 +1,290 @@
+//! Keys: SHA-256 over labelled, length-prefixed fields, with the fields kept in clear beside the digest.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::wire::{Reader, WireError, put_bytes};
+
+/// First field of every key: keys of another encoding can never be equal to ours.
+const ENCODING: &str = "kjit-cache key 1";
+const CLEAR: u8 = 0;
+const CONTENT: u8 = 1;
+
+/// A SHA-256 digest. Printed and parsed as 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// 64 lower-case hexadecimal digits.
+    pub fn hex(&self) -> String {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = String::with_capacity(64);
+        for byte in self.0 {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from(DIGITS[usize::from(nibble)]));
+            }
+        }
+        text
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.hex())
+    }
+}
+
+/// The text is not 64 lower-case hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is 64 lower-case hexadecimal digits")]
+pub struct BadDigest;
+
+impl FromStr for Digest {
+    type Err = BadDigest;
+
+    fn from_str(text: &str) -> Result<Self, BadDigest> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(BadDigest);
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(BadDigest),
+        };
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = match pair {
+                [high, low] => value(*high)? << 4 | value(*low)?,
+                _ => return Err(BadDigest),
+            };
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// What a key keeps of one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldValue {
+    /// The bytes themselves.
+    Clear(Vec<u8>),
+    /// Digest and length of a text too long to be repeated in every entry.
+    Content {
+        /// SHA-256 of the text.
+        digest: Digest,
+        /// Its length in bytes.
+        len: u64,
+    },
+}
+
+impl fmt::Display for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clear(bytes) => write!(f, "{}", String::from_utf8_lossy(bytes).escape_debug()),
+            Self::Content { digest, len } => write!(f, "sha256:{digest} ({len} bytes)"),
+        }
+    }
+}
+
+/// One labelled field of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// What the field is.
+    pub label: String,
+    /// What it holds.
+    pub value: FieldValue,
+}
+
+/// A digest and the fields that it was made of. Cheap to clone.
+#[derive(Clone)]
+pub struct Key {
+    digest: Digest,
+    /// The bytes that were hashed. They are what an entry stores, so reading one back re-derives the digest.
+    encoded: Arc<[u8]>,
+}
+
+impl Key {
+    /// Starts a key. `domain` keeps keys of different meaning apart ("kernel source", "tuning").
+    pub fn builder(domain: &str) -> KeyBuilder {
+        let mut encoded = Vec::with_capacity(256);
+        put_bytes(&mut encoded, ENCODING.as_bytes());
+        put_bytes(&mut encoded, domain.as_bytes());
+        KeyBuilder { encoded }
+    }
+
+    /// The digest: the key's name on disk.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    pub(crate) fn encoded(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    pub(crate) fn decode(encoded: &[u8]) -> Result<Self, WireError> {
+        let key = Self { digest: Digest::of(encoded), encoded: encoded.into() };
+        key.parse()?;
+        Ok(key)
+    }
+
+    fn parse(&self) -> Result<(String, Vec<Field>), WireError> {
+        let mut reader = Reader::new(&self.encoded);
+        if reader.text("the key's encoding")? != ENCODING {
+            return Err(WireError::Order { what: "the key's encoding" });
+        }
+        let domain = reader.text("the key's domain")?.to_owned();
+        let mut fields = Vec::new();
+        while !reader.is_at_end() {
+            let kind = reader.u8("a key field")?;
+            let label = reader.text("a key field's label")?.to_owned();
+            let value = match kind {
+                CLEAR => FieldValue::Clear(reader.bytes("a key field")?.to_vec()),
+                CONTENT => FieldValue::Content {
+                    digest: Digest(reader.array("a key field")?),
+                    len: reader.u64("a key field")?,
+                },
+                _ => return Err(WireError::Order { what: "a key field's kind" }),
+            };
+            fields.push(Field { label, value });
+        }
+        Ok((domain, fields))
+    }
+
+    /// What the key was made for: the builder's `domain`.
+    pub fn domain(&self) -> String {
+        self.parse().map(|(domain, _)| domain).unwrap_or_default()
+    }
+
+    /// The fields in clear, in the order in which they were added.
+    pub fn fields(&self) -> Vec<Field> {
+        self.parse().map(|(_, fields)| fields).unwrap_or_default()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Key {}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} {})", self.domain(), self.digest)
+    }
+}
+
+/// Collects a key's fields. Labels and lengths are hashed too, so no two lists of fields run into each other;
+/// the order counts (use [`KeyBuilder::sorted`] where it should not).
+#[derive(Debug, Clone)]
+pub struct KeyBuilder {
+    encoded: Vec<u8>,
+}
+
+impl KeyBuilder {
+    fn label(&mut self, kind: u8, label: &str) {
+        self.encoded.push(kind);
+        put_bytes(&mut self.encoded, label.as_bytes());
+    }
+
+    /// Adds a field that every entry repeats in clear.
+    #[must_use]
+    pub fn field(mut self, label: &str, value: impl AsRef<[u8]>) -> Self {
+        self.label(CLEAR, label);
+        put_bytes(&mut self.encoded, value.as_ref());
+        self
+    }
+
+    /// Adds a long text (a source file): hashed as a whole, kept in entries as digest and length.
+    #[must_use]
+    pub fn content(self, label: &str, text: impl AsRef<[u8]>) -> Self {
+        let text = text.as_ref();
+        self.content_digest(label, Digest::of(text), text.len() as u64)
+    }
+
+    /// As [`KeyBuilder::content`], for a text whose digest the caller already has.
+    #[must_use]
+    pub fn content_digest(mut self, label: &str, digest: Digest, len: u64) -> Self {
+        self.label(CONTENT, label);
+        self.encoded.extend_from_slice(&digest.0);
+        self.encoded.extend_from_slice(&len.to_le_bytes());
+        self
+    }
+
+    /// Adds named values in the order of their names, whatever the order they come in. Each becomes the field
+    /// `label.name`.
+    #[must_use]
+    pub fn sorted<N: AsRef<str>, V: AsRef<[u8]>>(self, label: &str, values: impl IntoIterator<Item = (N, V)>) -> Self {
+        let mut values: Vec<(N, V)> = values.into_iter().collect();
+        values.sort_by(|a, b| (a.0.as_ref(), a.1.as_ref()).cmp(&(b.0.as_ref(), b.1.as_ref())));
+        values.iter().fold(self, |key, (name, value)| key.field(&format!("{label}.{}", name.as_ref()), value.as_ref()))
+    }
+
+    /// The key.
+    pub fn finish(self) -> Key {
+        Key { digest: Digest::of(&self.encoded), encoded: self.encoded.into() }
+    }
+}
+
+/// The two keys of an entry: what was asked for (`source`) and by what exactly it was made (`build`).
+///
+/// Two compilers given the same source make two builds of one source key. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildKey {
+    source: Key,
+    build: Key,
+}
+
+impl BuildKey {
+    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever makes the artefact.
+    ///
+    /// ```
+    /// use kjit_cache::{BuildKey, Key};
+    /// let source = Key::builder("demo source").content("main.c", "int main() {}").field("target", "riscv64").finish();
+    /// let gcc = BuildKey::new(&source, |k| k.field("compiler", "gcc, sha256 12ab…").field("flags", "-O2"));
+    /// let clang = BuildKey::new(&source, |k| k.field("compiler", "clang, sha256 77fe…").field("flags", "-O2"));
+    /// assert_eq!(gcc.source(), clang.source());
+    /// assert_ne!(gcc.digest(), clang.digest());
+    /// ```
+    pub fn new(source: &Key, maker: impl FnOnce(KeyBuilder) -> KeyBuilder) -> Self {
+        let builder = Key::builder("build").field("source", source.digest().0);
+        Self { source: source.clone(), build: maker(builder).finish() }
+    }
+
+    /// The source key.
+    pub fn source(&self) -> &Key {
+        &self.source
+    }
+
+    /// The build key with its own fields; the first is the source key's digest.
+    pub fn build(&self) -> &Key {
+        &self.build
+    }
+
+    /// The build key's digest: the entry's name on disk.
+    pub fn digest(&self) -> Digest {
+        self.build.digest()
+    }
+
+    /// Puts two keys read from a file together again; `None` when the build is not one of this source.
+    pub(crate) fn join(source: Key, build: Key) -> Option<Self> {
+        let first = build.fields().into_iter().next()?;
+        let of_source = first.label == "source" && first.value == FieldValue::Clear(source.digest().0.to_vec());
+        (of_source && build.domain() == "build").then_some(Self { source, build })
+    }
+}

@@ -1,0 +1,115 @@
+//! Looking through the layers. Nothing here locks, and nothing unverified leaves.
+
+use std::sync::PoisonError;
+
+use crate::cache::{Cache, Found, Origin, Scope, count};
+use crate::entry::Entry;
+use crate::key::{BuildKey, Digest};
+use crate::safe_dir::Fault;
+use crate::store::{DirStore, Place};
+use crate::warning::Warning;
+
+impl Cache {
+    /// As [`Cache::get`], uncounted.
+    pub(crate) fn look_up(&self, key: &BuildKey) -> Option<Found> {
+        let build = key.digest();
+        let place = Place::entry(key.source().digest(), build);
+        let distrust = self.distrust().get(&build).copied().unwrap_or_default();
+        if let Some(home) = self.home.as_ref().filter(|_| !distrust.home)
+            && let Some(entry) = self.read_entry(home, &place, build, true)
+        {
+            return Some(Found { entry, origin: Origin::Home });
+        }
+        let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).get(build);
+        if let Some(entry) = in_memory {
+            return Some(Found { entry, origin: Origin::Memory });
+        }
+        if distrust.times > 0 {
+            return None;
+        }
+        self.layers.iter().find_map(|layer| {
+            let entry = self.read_entry(layer, &place, build, false)?;
+            Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
+        })
+    }
+
+    /// As [`Cache::find`], uncounted.
+    pub(crate) fn search(&self, source: Digest, scope: Scope, accept: &dyn Fn(&Entry) -> bool) -> Option<Found> {
+        if scope == Scope::Everywhere {
+            if let Some(home) = &self.home {
+                let distrusted = |build: &Digest| self.distrust().get(build).is_some_and(|distrust| distrust.home);
+                let entries = self.entries_of(home, source, true, &distrusted);
+                if let Some(entry) = newest(entries, accept) {
+                    return Some(Found { entry, origin: Origin::Home });
+                }
+            }
+            let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of_source(source);
+            if let Some(entry) = newest(in_memory, accept) {
+                return Some(Found { entry, origin: Origin::Memory });
+            }
+        }
+        let distrusted = |build: &Digest| self.distrust().contains_key(build);
+        self.layers.iter().find_map(|layer| {
+            let entry = newest(self.entries_of(layer, source, false, &distrusted), accept)?;
+            Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
+        })
+    }
+
+    fn entries_of(
+        &self,
+        store: &DirStore,
+        source: Digest,
+        ours: bool,
+        distrusted: &dyn Fn(&Digest) -> bool,
+    ) -> Vec<Entry> {
+        let builds = match store.builds(source) {
+            Ok(builds) => builds,
+            Err(fault) => {
+                self.warn_unusable(store, &fault);
+                return Vec::new();
+            }
+        };
+        let usable = builds.iter().filter_map(|place| {
+            let build = place.name().parse().ok().filter(|build| !distrusted(build))?;
+            self.read_entry(store, place, build, ours)
+        });
+        usable.collect()
+    }
+
+    /// Reads and verifies one entry. A faulty one is reported and, in a directory of ours, set aside.
+    pub(crate) fn read_entry(&self, store: &DirStore, place: &Place, build: Digest, ours: bool) -> Option<Entry> {
+        let reason = match store.read(place, self.config.entry_limit) {
+            Ok(bytes) => match Entry::decode_for(bytes?, build) {
+                Ok(entry) => return Some(entry),
+                Err(error) => error.to_string(),
+            },
+            Err(fault) if store.base().is_err() => {
+                self.warn_unusable(store, &fault);
+                return None;
+            }
+            Err(fault @ Fault::Refused(_)) => fault.to_string(),
+            Err(fault) => {
+                let path = store.path_of(place);
+                self.warnings.push(Warning::NotReadable { path, reason: fault.to_string() });
+                return None;
+            }
+        };
+        self.report_corrupt(store, place, reason, ours);
+        None
+    }
+
+    pub(crate) fn report_corrupt(&self, store: &DirStore, place: &Place, reason: String, ours: bool) {
+        count(&self.tally.corrupt);
+        self.warnings.push(Warning::Corrupt { path: store.path_of(place), reason });
+        if ours {
+            // Where it cannot be moved it is simply never taken: each read verifies.
+            let _ = store.set_aside(place);
+        }
+    }
+}
+
+fn newest(mut entries: Vec<Entry>, accept: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
+    // Ties (two machines, one millisecond) go by digest, so that every reader takes the same.
+    entries.sort_by_key(|entry| std::cmp::Reverse((entry.created_ms(), entry.key().digest())));
+    entries.into_iter().find(|entry| accept(entry))
+}

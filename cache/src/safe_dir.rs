@@ -1,0 +1,284 @@
+//! Directories that are trusted before they are used, reached by handle and never by a path twice.
+//!
+//! Every step opens one name below an open directory without following links, and asks the open handle — not the
+//! name — who owns it. So a link or a directory swapped in between two calls changes nothing.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+/// Directories are made for their owner alone.
+const DIR_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+const OTHERS_WRITE: u32 = 0o002;
+const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
+
+/// Why a directory or file is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+impl Fault {
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// The handle or name went stale under us (NFS): looking again from the top may help.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Self::Io(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
+    }
+}
+
+impl From<Errno> for Fault {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::LOOP => Self::Refused("it is a symbolic link"),
+            errno => Self::Io(errno.into()),
+        }
+    }
+}
+
+/// What a listing says of one name.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) is_dir: bool,
+}
+
+/// An open, trusted directory.
+#[derive(Debug)]
+pub(crate) struct SafeDir {
+    fd: OwnedFd,
+}
+
+const OPEN_DIR: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+fn trusted_owner(stat: &Stat) -> bool {
+    stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw()
+}
+
+impl SafeDir {
+    /// Opens the root of a store. The way there may pass links (a home on another disk); the last step may not be
+    /// one, must belong to us or to root, and must not be writable for everybody.
+    pub(crate) fn open_root(path: &Path) -> Result<Self, Fault> {
+        let fd = match rustix::fs::openat(CWD, path, OPEN_DIR, Mode::empty()) {
+            // A link opened with both flags reports ENOTDIR, not ELOOP, on Linux.
+            Err(Errno::NOTDIR) if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) => {
+                return Err(Fault::Refused("it is a symbolic link"));
+            }
+            result => result?,
+        };
+        Self::check(fd, OTHERS_WRITE)
+    }
+
+    /// Makes the root (and what is missing above it) for the owner alone, then opens it.
+    pub(crate) fn create_root(path: &Path) -> Result<Self, Fault> {
+        use std::os::unix::fs::DirBuilderExt;
+        match Self::open_root(path) {
+            Err(fault) if fault.is_absent() => {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                Self::open_root(path)
+            }
+            result => result,
+        }
+    }
+
+    fn check(fd: OwnedFd, forbidden: u32) -> Result<Self, Fault> {
+        let stat = rustix::fs::fstat(&fd)?;
+        if !trusted_owner(&stat) {
+            return Err(Fault::Refused("it belongs to another user"));
+        }
+        if stat.st_mode & forbidden != 0 {
+            return Err(Fault::Refused("others may write to it"));
+        }
+        Ok(Self { fd })
+    }
+
+    /// Opens a directory just below this one; nobody but its owner may be able to write there.
+    pub(crate) fn open_dir(&self, name: &str) -> Result<Self, Fault> {
+        let fd = match rustix::fs::openat(&self.fd, name, OPEN_DIR, Mode::empty()) {
+            Err(Errno::NOTDIR) => return Err(Fault::Refused("something that is no directory stands in its place")),
+            result => result?,
+        };
+        Self::check(fd, GROUP_OR_OTHERS_WRITE)
+    }
+
+    /// Opens a directory just below this one, made if it is not there.
+    pub(crate) fn create_dir(&self, name: &str) -> Result<Self, Fault> {
+        match self.open_dir(name) {
+            Err(fault) if fault.is_absent() => {
+                match rustix::fs::mkdirat(&self.fd, name, DIR_MODE) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                self.open_dir(name)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the directory behind the handle was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// Whether this handle and `other` are of the same directory.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        match (rustix::fs::fstat(&self.fd), rustix::fs::fstat(&other.fd)) {
+            (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Opens a regular file for reading, with its length. Never follows a link and never waits on a FIFO.
+    pub(crate) fn open_file(&self, name: &str) -> Result<(File, u64), Fault> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        let len = check_file(&fd)?;
+        Ok((File::from(fd), len))
+    }
+
+    /// Reads a whole file of at most `limit` bytes.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Fault> {
+        let (file, len) = self.open_file(name)?;
+        if len > limit {
+            return Err(Fault::Refused("it is larger than the limit for one entry"));
+        }
+        // One byte more than it says: a file that grew while it was read shows, and is never half taken.
+        let capacity = usize::try_from(len).map_err(|_| Fault::Refused("it does not fit in memory"))?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(capacity.saturating_add(1)).map_err(|_| Fault::Refused("it does not fit in memory"))?;
+        file.take(len.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Makes a file that must not have been there.
+    pub(crate) fn create_file(&self, name: &str) -> Result<File, Fault> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(File::from(rustix::fs::openat(&self.fd, name, flags, FILE_MODE)?))
+    }
+
+    /// Opens a file for locking or appending, made if it is not there.
+    pub(crate) fn open_shared(&self, name: &str, append: bool) -> Result<File, Fault> {
+        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        if append {
+            flags |= OFlags::APPEND;
+        }
+        let fd = rustix::fs::openat(&self.fd, name, flags, FILE_MODE)?;
+        check_file(&fd)?;
+        Ok(File::from(fd))
+    }
+
+    /// Whether `name` still names the open `file`.
+    pub(crate) fn names(&self, name: &str, file: &File) -> bool {
+        let by_name = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        match (by_name, rustix::fs::fstat(file)) {
+            (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Whether anything is there by that name.
+    pub(crate) fn exists(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Length of the regular file `name`.
+    pub(crate) fn file_len(&self, name: &str) -> Option<u64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+            .then(|| u64::try_from(stat.st_size).ok())
+            .flatten()
+    }
+
+    /// Renames over whatever was there.
+    pub(crate) fn rename(&self, from: &str, to_dir: &Self, to: &str) -> Result<(), Fault> {
+        Ok(rustix::fs::renameat(&self.fd, from, &to_dir.fd, to)?)
+    }
+
+    /// Removes a name that is no directory.
+    pub(crate) fn unlink(&self, name: &str) -> Result<(), Fault> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    pub(crate) fn rmdir(&self, name: &str) -> Result<(), Fault> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Makes renames in this directory durable; best effort, as some file systems refuse it.
+    pub(crate) fn sync(&self) {
+        let _ = rustix::fs::fsync(&self.fd);
+    }
+
+    /// The names in the directory that are valid UTF-8 (we make no others), in no order.
+    pub(crate) fn list(&self) -> Result<Vec<Listed>, Fault> {
+        let mut names = Vec::new();
+        for item in Dir::read_from(self.fd.as_fd())? {
+            let item = item?;
+            let bytes = item.file_name().to_bytes();
+            if bytes == b"." || bytes == b".." {
+                continue;
+            }
+            let Ok(name) = OsString::from(OsStr::from_bytes(bytes)).into_string() else { continue };
+            let is_dir = match item.file_type() {
+                FileType::Unknown => rustix::fs::statat(&self.fd, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+                    .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+                kind => kind == FileType::Directory,
+            };
+            names.push(Listed { name, is_dir });
+        }
+        Ok(names)
+    }
+}
+
+/// A regular file that belongs to us or to root and that nobody else can write; its length.
+pub(crate) fn check_file(fd: impl AsFd) -> Result<u64, Fault> {
+    let stat = rustix::fs::fstat(fd)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Fifo => return Err(Fault::Refused("a FIFO stands in its place")),
+        FileType::Directory => return Err(Fault::Refused("a directory stands in its place")),
+        _ => return Err(Fault::Refused("it is no regular file")),
+    }
+    if !trusted_owner(&stat) {
+        return Err(Fault::Refused("it belongs to another user"));
+    }
+    if stat.st_mode & GROUP_OR_OTHERS_WRITE != 0 {
+        return Err(Fault::Refused("others may write to it"));
+    }
+    u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))
+}
+
+/// Whether the process runs with rights that its starter lacks (setuid, setgid, file capabilities).
+pub(crate) fn is_privileged() -> bool {
+    rustix::process::getuid() != rustix::process::geteuid()
+        || rustix::process::getgid() != rustix::process::getegid()
+        || is_secure_execution()
+}
+
+/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not read its own
+/// auxiliary vector is one that was made undumpable for just that reason.
+fn is_secure_execution() -> bool {
+    const AT_SECURE: usize = 23;
+    const WORD: usize = size_of::<usize>();
+    match std::fs::read("/proc/self/auxv") {
+        Ok(bytes) => {
+            let words: Vec<usize> =
+                bytes.chunks_exact(WORD).map(|w| w.try_into().map_or(0, usize::from_ne_bytes)).collect();
+            words.chunks_exact(2).any(|pair| matches!(pair, [AT_SECURE, value] if *value != 0))
+        }
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
+}

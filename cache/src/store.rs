@@ -1,0 +1,368 @@
+//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not their meaning.
+//!
+//! ```text
+//! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are one small listing
+//! ROOT/v1/r/ab/KEY              records
+//! ROOT/v1/locks/NAME            one file for each key being made, gone afterwards
+//! ROOT/v1/aside/NAME            faulty entries, the newest few
+//! ROOT/v1/journal               order of use and sizes
+//! ```
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::entry::FORMAT;
+use crate::key::Digest;
+use crate::safe_dir::{Fault, SafeDir};
+
+/// So often a look-up starts again from the top when the file system says that a handle went stale.
+const STALE_RETRIES: usize = 4;
+/// So often a publication starts again when its directory was removed under it (by eviction or by hand).
+const PUBLISH_RETRIES: usize = 8;
+const ASIDE: &str = "aside";
+/// So many faulty entries are kept for whoever wants to look at them.
+const ASIDE_KEPT: usize = 16;
+const TEMP_PREFIX: &str = "tmp-";
+
+/// What is kept under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Entry,
+    Record,
+}
+
+/// Where something lies below the store's base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    dirs: Vec<String>,
+    name: String,
+}
+
+fn shard(hex: &str) -> String {
+    hex.chars().take(2).collect()
+}
+
+impl Place {
+    pub(crate) fn entry(source: Digest, build: Digest) -> Self {
+        let source = source.hex();
+        Self { dirs: vec!["e".into(), shard(&source), source], name: build.hex() }
+    }
+
+    pub(crate) fn record(key: Digest) -> Self {
+        let name = key.hex();
+        Self { dirs: vec!["r".into(), shard(&name)], name }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn path_below(&self, base: &Path) -> PathBuf {
+        self.dirs.iter().fold(base.to_owned(), |path, dir| path.join(dir)).join(&self.name)
+    }
+}
+
+/// A directory of entries. All methods take `&self` and may be called from any thread.
+#[derive(Debug)]
+pub(crate) struct DirStore {
+    path: PathBuf,
+    base: Mutex<Option<Arc<SafeDir>>>,
+}
+
+impl DirStore {
+    /// Names the directory; nothing is opened before it is needed.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, base: Mutex::new(None) }
+    }
+
+    /// The root, as the user knows it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Full path of what lies at `place`, for messages.
+    pub(crate) fn path_of(&self, place: &Place) -> PathBuf {
+        place.path_below(&self.path.join(base_name()))
+    }
+
+    /// The base directory, if it is there.
+    pub(crate) fn base(&self) -> Result<Arc<SafeDir>, Fault> {
+        let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(base) = cached.as_ref() {
+            return Ok(base.clone());
+        }
+        let base = Arc::new(SafeDir::open_root(&self.path)?.open_dir(&base_name())?);
+        *cached = Some(base.clone());
+        Ok(base)
+    }
+
+    /// The base directory, made if it is not there.
+    pub(crate) fn create_base(&self) -> Result<Arc<SafeDir>, Fault> {
+        match self.base() {
+            Err(fault) if fault.is_absent() => {
+                SafeDir::create_root(&self.path)?.create_dir(&base_name())?;
+                self.base()
+            }
+            result => result,
+        }
+    }
+
+    /// Drops a handle that no longer leads anywhere. True when there was one, so that trying again makes sense.
+    fn forget_if_removed(&self, fault: &Fault) -> bool {
+        let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        let dead = cached.as_ref().is_some_and(|base| fault.is_stale() || base.is_removed());
+        if dead {
+            *cached = None;
+        }
+        dead
+    }
+
+    fn open_place(&self, place: &Place) -> Result<SafeDir, Fault> {
+        let base = self.base()?;
+        let mut dirs = place.dirs.iter();
+        let mut dir = base.open_dir(dirs.next().map_or("", String::as_str))?;
+        for name in dirs {
+            dir = dir.open_dir(name)?;
+        }
+        Ok(dir)
+    }
+
+    fn create_place(&self, place: &Place) -> Result<SafeDir, Fault> {
+        let base = self.create_base()?;
+        let mut dirs = place.dirs.iter();
+        let mut dir = make_room(&base, &base, dirs.next().map_or("", String::as_str))?;
+        for name in dirs {
+            dir = make_room(&base, &dir, name)?;
+        }
+        Ok(dir)
+    }
+
+    /// Runs a look-up, again from the top when a handle went stale; absence is `None`.
+    fn looking<T>(&self, look: impl Fn() -> Result<T, Fault>) -> Result<Option<T>, Fault> {
+        let mut result = look();
+        for _ in 0..STALE_RETRIES {
+            match &result {
+                Err(fault) if fault.is_stale() || fault.is_absent() => {
+                    let again = self.forget_if_removed(fault) || fault.is_stale();
+                    if !again {
+                        break;
+                    }
+                    result = look();
+                }
+                _ => break,
+            }
+        }
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(fault) if fault.is_absent() => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// The bytes at `place`, from one read.
+    pub(crate) fn read(&self, place: &Place, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
+        self.looking(|| self.open_place(place)?.read(&place.name, limit))
+    }
+
+    /// The first `len` bytes at `place`, or fewer. Unverified.
+    pub(crate) fn peek(&self, place: &Place, len: usize) -> Option<Vec<u8>> {
+        use std::io::Read;
+        let (file, _) = self.open_place(place).ok()?.open_file(&place.name).ok()?;
+        let mut bytes = Vec::with_capacity(len);
+        file.take(len as u64).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// The builds there are of one source.
+    pub(crate) fn builds(&self, source: Digest) -> Result<Vec<Place>, Fault> {
+        let place = Place::entry(source, source);
+        let listed = self.looking(|| self.open_place(&place)?.list())?.unwrap_or_default();
+        let builds = listed.iter().filter_map(|item| item.name.parse().ok());
+        Ok(builds.map(|build| Place::entry(source, build)).collect())
+    }
+
+    /// Writes `bytes` so that they appear under their name whole, durably, or not at all.
+    pub(crate) fn publish(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+        let mut result = self.publish_once(place, bytes);
+        for _ in 0..PUBLISH_RETRIES {
+            match &result {
+                Err(fault) if fault.is_absent() || fault.is_stale() => {
+                    self.forget_if_removed(fault);
+                    result = self.publish_once(place, bytes);
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+
+    fn publish_once(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+        let dir = self.create_place(place)?;
+        sweep_temps(&dir);
+        let (temp, file) = create_temp(&dir)?;
+        let written = write_durably(&file, bytes).and_then(|()| {
+            let renamed = dir.rename(&temp, &dir, &place.name);
+            if renamed.is_err() && self.set_aside(place).is_ok() {
+                // Something that no file can replace (a directory) stood there.
+                return dir.rename(&temp, &dir, &place.name);
+            }
+            renamed
+        });
+        match written {
+            Ok(()) => {
+                dir.sync();
+                Ok(())
+            }
+            Err(fault) => {
+                let _ = dir.unlink(&temp);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Takes what lies at `place` out of the way, whatever it is. Kept for inspection where that is possible.
+    pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
+        let dir = self.open_place(place)?;
+        let moved = self.base()?.create_dir(ASIDE).and_then(|aside| {
+            trim_aside(&aside);
+            dir.rename(&place.name, &aside, &unique_name(&place.name))
+        });
+        match moved {
+            Err(fault) if !fault.is_absent() => dir.unlink(&place.name).or_else(|_| dir.rmdir(&place.name)),
+            moved => moved,
+        }
+    }
+
+    /// Removes what lies at `place`, and its directory when that was the last build of its source.
+    pub(crate) fn remove(&self, place: &Place) -> Result<(), Fault> {
+        let dir = self.open_place(place)?;
+        dir.unlink(&place.name).or_else(|fault| if fault.is_absent() { Ok(()) } else { dir.rmdir(&place.name) })?;
+        if let [parents @ .., source] = place.dirs.as_slice()
+            && source.len() == 64
+        {
+            let parent = Place { dirs: parents.to_vec(), name: String::new() };
+            // Fails where another build is left, or comes just now: as it should.
+            let _ = self.open_place(&parent).and_then(|dir| dir.rmdir(source));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the file at `place`.
+    pub(crate) fn len(&self, place: &Place) -> Option<u64> {
+        self.open_place(place).ok()?.file_len(&place.name)
+    }
+
+    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left behind when `sweep`.
+    pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
+        let mut found = Vec::new();
+        let Ok(base) = self.base() else { return found };
+        let Ok(top) = base.open_dir(if kind == Kind::Entry { "e" } else { "r" }) else { return found };
+        for (shard, dir) in subdirs(&top) {
+            if sweep {
+                sweep_temps(&dir);
+            }
+            if kind == Kind::Record {
+                let dirs = vec!["r".to_owned(), shard];
+                found.extend(files(&dir, &dirs));
+                continue;
+            }
+            for (source, dir) in subdirs(&dir) {
+                if sweep {
+                    sweep_temps(&dir);
+                }
+                let dirs = vec!["e".to_owned(), shard.clone(), source];
+                found.extend(files(&dir, &dirs));
+            }
+        }
+        found
+    }
+}
+
+/// Makes a directory below `dir`; what stands in its place (a file, a link, a FIFO) is moved aside.
+fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<SafeDir, Fault> {
+    match dir.create_dir(name) {
+        Err(Fault::Refused(_)) => {
+            dir.rename(name, &base.create_dir(ASIDE)?, &unique_name(name))?;
+            dir.create_dir(name)
+        }
+        result => result,
+    }
+}
+
+/// The directory below the root that belongs to this format.
+pub(crate) fn base_name() -> String {
+    format!("v{FORMAT}")
+}
+
+fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
+    let listed = dir.list().unwrap_or_default();
+    listed.into_iter().filter_map(|item| dir.open_dir(&item.name).ok().map(|sub| (item.name, sub))).collect()
+}
+
+/// What bears a digest's name, whatever it is: a FIFO in an entry's place is found too, with no bytes.
+fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
+    let listed = dir.list().unwrap_or_default();
+    let named = listed.into_iter().filter(|item| item.name.parse::<Digest>().is_ok());
+    named
+        .map(|item| {
+            let bytes = dir.file_len(&item.name).unwrap_or(0);
+            (Place { dirs: dirs.to_vec(), name: item.name }, bytes)
+        })
+        .collect()
+}
+
+fn unique_name(prefix: &str) -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    // The time only tells processes of one number apart (containers that share a home); O_EXCL decides.
+    let nanos =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+    format!("{prefix}-{}-{count}-{nanos}", std::process::id())
+}
+
+fn create_temp(dir: &SafeDir) -> Result<(String, File), Fault> {
+    let mut last = Fault::Refused("no free name for a temporary file");
+    for _ in 0..STALE_RETRIES {
+        let name = unique_name(TEMP_PREFIX.trim_end_matches('-'));
+        match dir.create_file(&name) {
+            Ok(file) => {
+                // Tells sweepers that the writer lives; the lock dies with it. Without locks nobody sweeps.
+                let _ = file.try_lock();
+                return Ok((name, file));
+            }
+            Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::AlreadyExists => last = error.into(),
+            Err(fault) => return Err(fault),
+        }
+    }
+    Err(last)
+}
+
+fn write_durably(mut file: &File, bytes: &[u8]) -> Result<(), Fault> {
+    file.write_all(bytes)?;
+    // Some file systems report a full disk or quota only here.
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Removes the temporary files of writers that died: those whose lock can be had.
+fn sweep_temps(dir: &SafeDir) {
+    for item in dir.list().unwrap_or_default() {
+        if item.name.starts_with(TEMP_PREFIX)
+            && let Ok((file, _)) = dir.open_file(&item.name)
+            && file.try_lock().is_ok()
+        {
+            let _ = dir.unlink(&item.name);
+        }
+    }
+}
+
+fn trim_aside(aside: &SafeDir) {
+    let listed = aside.list().unwrap_or_default();
+    let surplus = (listed.len() + 1).saturating_sub(ASIDE_KEPT);
+    for item in listed.iter().take(surplus) {
+        let _ = aside.unlink(&item.name).or_else(|_| aside.rmdir(&item.name));
+    }
+}
