@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::config::Config;
 use crate::entry::{Artefact, Entry, HEADER_LEN, peek_created};
 use crate::flight::{Boarding, Flights, Landing};
+use crate::journal::Journal;
 use crate::key::{BuildKey, Digest, Key};
 use crate::lock::{self, KeyLock, Outcome};
 use crate::memory::MemoryLayer;
@@ -103,6 +104,7 @@ pub struct Cache {
     pub(crate) distrusted: Mutex<HashMap<Digest, Distrust>>,
     pub(crate) warnings: Warnings,
     pub(crate) tally: Tally,
+    pub(crate) journal: Mutex<Journal>,
     flights: Flights,
 }
 
@@ -124,6 +126,7 @@ impl Cache {
             records: Mutex::default(),
             distrusted: Mutex::default(),
             tally: Tally::default(),
+            journal: Mutex::default(),
             flights: Flights::default(),
             read_only: AtomicBool::new(false),
             config,
@@ -299,6 +302,7 @@ impl Cache {
                 if let Some(distrust) = self.distrust().get_mut(&entry.key().digest()) {
                     distrust.home = false;
                 }
+                self.note_added(home, entry.key().digest(), bytes.len() as u64);
                 true
             }
             Err(fault) => {

@@ -4,7 +4,9 @@
 mod cache;
 mod config;
 mod entry;
+mod evict;
 mod flight;
+mod journal;
 mod key;
 mod lock;
 mod lookup;

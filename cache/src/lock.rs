@@ -91,15 +91,23 @@ pub(crate) fn acquire<T>(
     }
 }
 
+/// Takes the lock `name` if nobody has it, without waiting.
+pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Option<KeyLock> {
+    match acquire::<()>(store, name, Instant::now(), || None) {
+        Outcome::Held { lock, .. } => Some(lock),
+        _ => None,
+    }
+}
+
 /// Removes lock files that nobody holds: those of processes that died.
 pub(crate) fn sweep(store: &DirStore) {
     let Ok(dir) = store.base().and_then(|base| base.open_dir(LOCKS)) else { return };
-    for item in dir.list().unwrap_or_default() {
-        if let Ok(file) = dir.open_shared(&item.name, false)
+    for name in dir.list().unwrap_or_default() {
+        if let Ok(file) = dir.open_shared(&name, false)
             && file.try_lock().is_ok()
-            && dir.names(&item.name, &file)
+            && dir.names(&name, &file)
         {
-            let _ = dir.unlink(&item.name);
+            let _ = dir.unlink(&name);
             let _ = file.unlock();
         }
     }

@@ -18,6 +18,7 @@ impl Cache {
         if let Some(home) = self.home.as_ref().filter(|_| !distrust.home)
             && let Some(entry) = self.read_entry(home, &place, build, true)
         {
+            self.note_use(build);
             return Some(Found { entry, origin: Origin::Home });
         }
         let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).get(build);
@@ -40,6 +41,7 @@ impl Cache {
                 let distrusted = |build: &Digest| self.distrust().get(build).is_some_and(|distrust| distrust.home);
                 let entries = self.entries_of(home, source, true, &distrusted);
                 if let Some(entry) = newest(entries, accept) {
+                    self.note_use(entry.key().digest());
                     return Some(Found { entry, origin: Origin::Home });
                 }
             }

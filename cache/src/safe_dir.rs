@@ -48,13 +48,6 @@ impl From<Errno> for Fault {
     }
 }
 
-/// What a listing says of one name.
-#[derive(Debug, Clone)]
-pub(crate) struct Listed {
-    pub(crate) name: String,
-    pub(crate) is_dir: bool,
-}
-
 /// An open, trusted directory.
 #[derive(Debug)]
 pub(crate) struct SafeDir {
@@ -133,14 +126,6 @@ impl SafeDir {
         rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Whether this handle and `other` are of the same directory.
-    pub(crate) fn same(&self, other: &Self) -> bool {
-        match (rustix::fs::fstat(&self.fd), rustix::fs::fstat(&other.fd)) {
-            (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
-            _ => false,
-        }
-    }
-
     /// Opens a regular file for reading, with its length. Never follows a link and never waits on a FIFO.
     pub(crate) fn open_file(&self, name: &str) -> Result<(File, u64), Fault> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -163,9 +148,9 @@ impl SafeDir {
         Ok(bytes)
     }
 
-    /// Makes a file that must not have been there.
+    /// Makes a file that must not have been there; whatever is written goes to its end.
     pub(crate) fn create_file(&self, name: &str) -> Result<File, Fault> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, FILE_MODE)?))
     }
 
@@ -187,11 +172,6 @@ impl SafeDir {
             (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
             _ => false,
         }
-    }
-
-    /// Whether anything is there by that name.
-    pub(crate) fn exists(&self, name: &str) -> bool {
-        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Length of the regular file `name`.
@@ -223,7 +203,7 @@ impl SafeDir {
     }
 
     /// The names in the directory that are valid UTF-8 (we make no others), in no order.
-    pub(crate) fn list(&self) -> Result<Vec<Listed>, Fault> {
+    pub(crate) fn list(&self) -> Result<Vec<String>, Fault> {
         let mut names = Vec::new();
         for item in Dir::read_from(self.fd.as_fd())? {
             let item = item?;
@@ -232,12 +212,7 @@ impl SafeDir {
                 continue;
             }
             let Ok(name) = OsString::from(OsStr::from_bytes(bytes)).into_string() else { continue };
-            let is_dir = match item.file_type() {
-                FileType::Unknown => rustix::fs::statat(&self.fd, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
-                    .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
-                kind => kind == FileType::Directory,
-            };
-            names.push(Listed { name, is_dir });
+            names.push(name);
         }
         Ok(names)
     }

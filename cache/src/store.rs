@@ -180,7 +180,7 @@ impl DirStore {
     pub(crate) fn builds(&self, source: Digest) -> Result<Vec<Place>, Fault> {
         let place = Place::entry(source, source);
         let listed = self.looking(|| self.open_place(&place)?.list())?.unwrap_or_default();
-        let builds = listed.iter().filter_map(|item| item.name.parse().ok());
+        let builds = listed.iter().filter_map(|name| name.parse().ok());
         Ok(builds.map(|build| Place::entry(source, build)).collect())
     }
 
@@ -250,11 +250,6 @@ impl DirStore {
         Ok(())
     }
 
-    /// Bytes of the file at `place`.
-    pub(crate) fn len(&self, place: &Place) -> Option<u64> {
-        self.open_place(place).ok()?.file_len(&place.name)
-    }
-
     /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left behind when `sweep`.
     pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
         let mut found = Vec::new();
@@ -299,22 +294,23 @@ pub(crate) fn base_name() -> String {
 
 fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
     let listed = dir.list().unwrap_or_default();
-    listed.into_iter().filter_map(|item| dir.open_dir(&item.name).ok().map(|sub| (item.name, sub))).collect()
+    listed.into_iter().filter_map(|name| dir.open_dir(&name).ok().map(|sub| (name, sub))).collect()
 }
 
 /// What bears a digest's name, whatever it is: a FIFO in an entry's place is found too, with no bytes.
 fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
     let listed = dir.list().unwrap_or_default();
-    let named = listed.into_iter().filter(|item| item.name.parse::<Digest>().is_ok());
+    let named = listed.into_iter().filter(|name| name.parse::<Digest>().is_ok());
     named
-        .map(|item| {
-            let bytes = dir.file_len(&item.name).unwrap_or(0);
-            (Place { dirs: dirs.to_vec(), name: item.name }, bytes)
+        .map(|name| {
+            let bytes = dir.file_len(&name).unwrap_or(0);
+            (Place { dirs: dirs.to_vec(), name }, bytes)
         })
         .collect()
 }
 
-fn unique_name(prefix: &str) -> String {
+/// A name that no other process uses, with high probability; whoever creates it insists on being the first.
+pub(crate) fn unique_name(prefix: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     // The time only tells processes of one number apart (containers that share a home); O_EXCL decides.
@@ -349,12 +345,12 @@ fn write_durably(mut file: &File, bytes: &[u8]) -> Result<(), Fault> {
 
 /// Removes the temporary files of writers that died: those whose lock can be had.
 fn sweep_temps(dir: &SafeDir) {
-    for item in dir.list().unwrap_or_default() {
-        if item.name.starts_with(TEMP_PREFIX)
-            && let Ok((file, _)) = dir.open_file(&item.name)
+    for name in dir.list().unwrap_or_default() {
+        if name.starts_with(TEMP_PREFIX)
+            && let Ok((file, _)) = dir.open_file(&name)
             && file.try_lock().is_ok()
         {
-            let _ = dir.unlink(&item.name);
+            let _ = dir.unlink(&name);
         }
     }
 }
@@ -362,7 +358,7 @@ fn sweep_temps(dir: &SafeDir) {
 fn trim_aside(aside: &SafeDir) {
     let listed = aside.list().unwrap_or_default();
     let surplus = (listed.len() + 1).saturating_sub(ASIDE_KEPT);
-    for item in listed.iter().take(surplus) {
-        let _ = aside.unlink(&item.name).or_else(|_| aside.rmdir(&item.name));
+    for name in listed.iter().take(surplus) {
+        let _ = aside.unlink(&name).or_else(|_| aside.rmdir(&name));
     }
 }

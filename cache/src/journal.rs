@@ -1,0 +1,264 @@
+//! The order of use, kept by us: file systems lie about access times, and clocks go backwards.
+//!
+//! An append-only file of small records; their order is the order of use. It also carries the sizes of what came and
+//! went, so that the total is known without a walk. It is a hint: whatever is lost, torn or forged in it costs an
+//! entry its rank and nothing else.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use crate::key::Digest;
+use crate::safe_dir::{Fault, SafeDir};
+
+const NAME: &str = "journal";
+/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check (4). 120 bits of a
+/// digest tell all entries apart that will ever be; the time is for people to look at and decides nothing.
+const RECORD: usize = 40;
+const MARK: [u8; 4] = *b"kjj1";
+/// Longer journals than this are not read to the end: it is 32 million uses, and rewritten long before that.
+const READ_LIMIT: u64 = 1 << 30;
+
+/// The part of a build digest that the journal keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ShortDigest([u8; 15]);
+
+impl From<Digest> for ShortDigest {
+    fn from(digest: Digest) -> Self {
+        let mut short = [0; 15];
+        for (to, from) in short.iter_mut().zip(digest.0) {
+            *to = from;
+        }
+        Self(short)
+    }
+}
+
+/// What happened to an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Published, with its size.
+    Added,
+    /// Published earlier and used since; written when the journal is rewritten.
+    AddedAndUsed,
+    /// Used.
+    Used,
+    /// Removed, with its size.
+    Removed,
+}
+
+impl Event {
+    fn code(self) -> u8 {
+        match self {
+            Self::Added => 1,
+            Self::AddedAndUsed => 2,
+            Self::Used => 3,
+            Self::Removed => 4,
+        }
+    }
+
+    fn of_code(code: u8) -> Option<Self> {
+        [Self::Added, Self::AddedAndUsed, Self::Used, Self::Removed].into_iter().find(|event| event.code() == code)
+    }
+}
+
+fn check(body: &[u8]) -> [u8; 4] {
+    // FNV-1a: finds torn writes; nobody is kept out by it.
+    let hash = body.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    hash.to_le_bytes()
+}
+
+pub(crate) fn encode(event: Event, build: ShortDigest, bytes: u64, time_s: u64) -> Vec<u8> {
+    let mut record = Vec::with_capacity(RECORD);
+    record.extend_from_slice(&MARK);
+    record.push(event.code());
+    record.extend_from_slice(&build.0);
+    record.extend_from_slice(&bytes.to_le_bytes());
+    record.extend_from_slice(&time_s.to_le_bytes());
+    let check = check(&record);
+    record.extend_from_slice(&check);
+    record
+}
+
+fn decode(record: &[u8]) -> Option<(Event, ShortDigest, u64, u64)> {
+    let (body, found) = record.split_at_checked(RECORD - 4)?;
+    if !body.starts_with(&MARK) || found != check(body) {
+        return None;
+    }
+    let event = Event::of_code(*body.get(4)?)?;
+    let build = ShortDigest(body.get(5..20)?.try_into().ok()?);
+    let number = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
+    Some((event, build, number(20)?, number(28)?))
+}
+
+/// Rank and size of an entry as the journal knows them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// Higher is later.
+    pub(crate) rank: u64,
+    /// Used since it was published.
+    pub(crate) used: bool,
+    /// When it was last published or used, in seconds since 1970, by the clock of whoever did.
+    pub(crate) time_s: u64,
+    bytes: u64,
+}
+
+/// What a journal says, read as far as it went.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reading {
+    pub(crate) uses: HashMap<ShortDigest, Use>,
+    /// Sum of the sizes of what is there.
+    pub(crate) total: u64,
+    /// Bytes read so far; only what comes after is read the next time.
+    pub(crate) offset: u64,
+    rank: u64,
+}
+
+impl Reading {
+    fn apply(&mut self, event: Event, build: ShortDigest, bytes: u64, time_s: u64) {
+        self.rank = self.rank.saturating_add(1);
+        let rank = self.rank;
+        let known = self.uses.get(&build).copied();
+        match event {
+            Event::Used => {
+                // An entry that the journal does not know (it was lost) has no size here; the next walk finds it.
+                let bytes = known.map_or(0, |known| known.bytes);
+                self.uses.insert(build, Use { rank, used: true, time_s, bytes });
+            }
+            Event::Added | Event::AddedAndUsed => {
+                let before = known.map_or(0, |known| known.bytes);
+                self.total = self.total.saturating_sub(before).saturating_add(bytes);
+                self.uses.insert(build, Use { rank, used: event == Event::AddedAndUsed, time_s, bytes });
+            }
+            Event::Removed => {
+                if let Some(known) = self.uses.remove(&build) {
+                    self.total = self.total.saturating_sub(known.bytes);
+                }
+            }
+        }
+    }
+
+    /// Takes in what is left of `bytes`, skipping what is no record; returns how many bytes are done with.
+    fn absorb(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(record) = bytes.get(at..at + RECORD) {
+            match decode(record) {
+                Some((event, build, size, time_s)) => {
+                    self.apply(event, build, size, time_s);
+                    at += RECORD;
+                }
+                // A torn record (disk full) shifts all that follow: find the next mark.
+                None => {
+                    let rest = bytes.get(at + 1..).unwrap_or_default();
+                    match rest.windows(MARK.len()).position(|window| window == MARK) {
+                        Some(next) => at += 1 + next,
+                        None => return at.max(bytes.len().saturating_sub(RECORD)),
+                    }
+                }
+            }
+        }
+        at
+    }
+}
+
+/// The open journal of a home directory.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    file: Option<File>,
+    reading: Reading,
+}
+
+impl Journal {
+    /// Appends one record; a journal that was replaced meanwhile is opened anew.
+    pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<(), Fault> {
+        let file = self.open(base)?;
+        // One write on a handle opened for appending: records of several processes do not mix.
+        Ok((&*file).write_all(record)?)
+    }
+
+    fn open(&mut self, base: &SafeDir) -> Result<&File, Fault> {
+        let replaced = self.file.as_ref().is_none_or(|file| {
+            use std::os::unix::fs::MetadataExt;
+            file.metadata().map_or(true, |meta| meta.nlink() == 0)
+        });
+        if replaced {
+            self.reading = Reading::default();
+            self.file = Some(base.open_shared(NAME, true)?);
+        }
+        self.file.as_ref().ok_or(Fault::Refused("the journal is not open"))
+    }
+
+    /// Reads what was appended since the last time, by whomever.
+    pub(crate) fn catch_up(&mut self, base: &SafeDir) -> Result<&Reading, Fault> {
+        self.open(base)?;
+        let Self { file: Some(file), reading } = self else { return Ok(&self.reading) };
+        let len = file.metadata()?.len().min(READ_LIMIT);
+        if len < reading.offset {
+            // Somebody cut it off: what we knew from it no longer counts.
+            *reading = Reading::default();
+        }
+        let todo = usize::try_from(len - reading.offset).map_err(|_| Fault::Refused("the journal is too long"))?;
+        let mut bytes = vec![0; todo];
+        file.read_exact_at(&mut bytes, reading.offset)?;
+        let done = reading.absorb(&bytes);
+        reading.offset += done as u64;
+        Ok(&self.reading)
+    }
+
+    /// Replaces the journal by one record for each entry there is, in their order. What others appended to the old
+    /// one after `read_to` is carried over.
+    pub(crate) fn rewrite(&mut self, base: &SafeDir, temp: &str, records: &[u8], read_to: u64) -> Result<(), Fault> {
+        let file = base.create_file(temp)?;
+        let written = (&file).write_all(records).map_err(Fault::from).and_then(|()| {
+            base.rename(temp, base, NAME)?;
+            if let Some(old) = &self.file {
+                let len = old.metadata()?.len();
+                let mut tail = vec![0; usize::try_from(len.saturating_sub(read_to)).unwrap_or(0)];
+                old.read_exact_at(&mut tail, read_to)?;
+                (&file).write_all(&tail)?;
+            }
+            Ok(())
+        });
+        if written.is_err() {
+            let _ = base.unlink(temp);
+        }
+        self.file = None;
+        self.reading = Reading::default();
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(n: u8) -> ShortDigest {
+        ShortDigest([n; 15])
+    }
+
+    #[test]
+    fn a_torn_record_loses_itself_and_nothing_after_it() {
+        for torn in 1..RECORD {
+            let mut bytes = encode(Event::Added, short(1), 10, 0);
+            bytes.extend_from_slice(&encode(Event::Added, short(2), 20, 0)[..torn]);
+            bytes.extend_from_slice(&encode(Event::Added, short(3), 30, 0));
+            bytes.extend_from_slice(&encode(Event::Used, short(1), 0, 0));
+            let mut reading = Reading::default();
+            reading.absorb(&bytes);
+            assert_eq!(reading.total, 40, "torn at {torn}");
+            assert!(reading.uses[&short(1)].used && reading.uses[&short(1)].rank > reading.uses[&short(3)].rank);
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_still_being_written_is_read_the_next_time() {
+        let record = encode(Event::Added, short(1), 10, 0);
+        for part in 0..RECORD {
+            let mut reading = Reading::default();
+            let done = reading.absorb(&record[..part]);
+            assert_eq!((done, reading.total), (0, 0));
+            reading.absorb(&record[done..]);
+            assert_eq!(reading.total, 10);
+        }
+    }
+}
