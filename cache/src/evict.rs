@@ -113,12 +113,19 @@ impl Cache {
     }
 }
 
-fn rewrite(journal: &mut Journal, base: &crate::safe_dir::SafeDir, mut kept: Vec<Candidate>, read_to: u64) -> Result<(), Fault> {
+fn rewrite(
+    journal: &mut Journal,
+    base: &crate::safe_dir::SafeDir,
+    mut kept: Vec<Candidate>,
+    read_to: u64,
+) -> Result<(), Fault> {
     kept.sort_by_key(|candidate| candidate.rank);
     let records: Vec<u8> = kept
         .iter()
-        .flat_map(|entry| let event = if entry.used { Event::AddedAndUsed } else { Event::Added };
-            encode(event, entry.short, entry.bytes, entry.time_s))
+        .flat_map(|entry| {
+            let event = if entry.used { Event::AddedAndUsed } else { Event::Added };
+            encode(event, entry.short, entry.bytes, entry.time_s)
+        })
         .collect();
     journal.rewrite(base, &unique_name("tmp"), &records, read_to)
 }
@@ -129,7 +136,8 @@ pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     let known = walked.into_iter().filter_map(|(place, bytes)| {
         let short = ShortDigest::from(place.name().parse::<Digest>().ok()?);
         // Unknown to the journal: its rank was lost, and it goes first.
-        let (rank, used, time_s) = reading.uses.get(&short).map_or((0, false, 0), |known| (known.rank, known.used, known.time_s));
+        let (rank, used, time_s) =
+            reading.uses.get(&short).map_or((0, false, 0), |known| (known.rank, known.used, known.time_s));
         Some(Candidate { place, bytes, short, rank, used, time_s })
     });
     known.collect()
