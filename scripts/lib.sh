@@ -32,3 +32,17 @@ install_debian() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
     die "apt-get could not install: $*"
 }
+
+# python_with MODULE PACKAGE: prints the first Python 3 that has MODULE: the one on PATH, else Debian's with PACKAGE installed.
+python_with() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c "import $1" >/dev/null 2>&1; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  install_debian "$2"
+  /usr/bin/python3 -c "import $1" >/dev/null 2>&1 || die "/usr/bin/python3 has no module $1 with Debian's package $2 installed"
+  printf '/usr/bin/python3\n'
+}
