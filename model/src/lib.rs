@@ -1,6 +1,7 @@
 //! GGUF in, tokens out.
 
 pub mod arch;
+pub mod chat;
 pub mod gguf;
 pub mod gpu;
 pub mod graph;

@@ -1,0 +1,126 @@
+//! `strftime_now`, which templates use to tell the model the date. UTC: the same prompt on every machine at one time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Error, ErrorKind};
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+pub fn strftime_now(format: &str) -> Result<String, Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    strftime(format, now)
+}
+
+/// Formats seconds since 1970 with the directives of C's `strftime` that dates and times need.
+fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let (year, month, day) = civil(days);
+    let weekday = DAYS.get((days + 4) as usize % 7).copied().unwrap_or_default(); // 1970-01-01 was a Thursday
+    let month_name = MONTHS.get(month as usize - 1).copied().unwrap_or_default();
+    let short = |name: &str| name.get(..3).unwrap_or_default().to_owned();
+    let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut directive = chars.next();
+        let padded = directive != Some('-');
+        if !padded {
+            directive = chars.next();
+        }
+        let two = |n: u64| if padded { format!("{n:02}") } else { n.to_string() };
+        let part = match directive {
+            Some('Y') => year.to_string(),
+            Some('y') => two(year % 100),
+            Some('m') => two(month),
+            Some('d') => two(day),
+            Some('e') => format!("{day:2}"),
+            Some('H') => two(hour),
+            Some('I') => two(hour12),
+            Some('M') => two(minute),
+            Some('S') => two(second),
+            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            Some('B') => month_name.to_owned(),
+            Some('b' | 'h') => short(month_name),
+            Some('A') => weekday.to_owned(),
+            Some('a') => short(weekday),
+            Some('j') => format!("{:03}", days - days_before(year) + 1),
+            Some('F') => format!("{year}-{month:02}-{day:02}"),
+            Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
+            Some('Z') => "UTC".to_owned(),
+            Some('z') => "+0000".to_owned(),
+            Some('%') => "%".to_owned(),
+            other => {
+                let other = other.map_or("its end".to_owned(), |c| format!("%{c}"));
+                let problem = format!("strftime_now does not know {other} in {format:?}");
+                return Err(Error::new(ErrorKind::InvalidOperation, problem));
+            }
+        };
+        out.push_str(&part);
+    }
+    Ok(out)
+}
+
+/// Days from 1970-01-01 to the first day of a year.
+fn days_before(year: u64) -> u64 {
+    let y = year - 1;
+    365 * (year - 1970) + (y / 4 - y / 100 + y / 400) - (1969 / 4 - 1969 / 100 + 1969 / 400)
+}
+
+/// Year, month and day of a number of days since 1970-01-01.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let mut year = 1970 + days / 366;
+    while days_before(year + 1) <= days {
+        year += 1;
+    }
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let mut day = days - days_before(year);
+    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    for (month, length) in (1..).zip(lengths) {
+        if day < length {
+            return (year, month, day + 1);
+        }
+        day -= length;
+    }
+    (year, 12, 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = |seconds| strftime("%A %d %B %Y %H:%M:%S %j", seconds).unwrap();
+        assert_eq!(at(0), "Thursday 01 January 1970 00:00:00 001");
+        assert_eq!(at(951_782_400), "Tuesday 29 February 2000 00:00:00 060");
+        assert_eq!(at(1_795_231_899), "Saturday 21 November 2026 03:31:39 325");
+        assert_eq!(at(4_107_542_399), "Sunday 28 February 2100 23:59:59 059");
+        assert_eq!(at(4_107_542_400), "Monday 01 March 2100 00:00:00 060");
+        assert_eq!(strftime("%-d %b %y, %-I %p 100%%", 46_800).unwrap(), "1 Jan 70, 1 PM 100%");
+    }
+
+    #[test]
+    fn an_unknown_directive_is_named() {
+        assert!(strftime("%Q", 0).unwrap_err().to_string().contains("%Q"));
+        assert!(strftime("%", 0).unwrap_err().to_string().contains("its end"));
+    }
+}

@@ -1,0 +1,53 @@
+//! Rendered prompts against jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
+
+mod support;
+
+use kjit_model::chat::{ChatTemplate, Message};
+use kjit_model::gguf::Gguf;
+use kjit_model::tokenizer::Tokenizer;
+use serde_json::Value;
+use support::model_path;
+
+#[test]
+fn smollm2_renders_conversations_as_the_reference_does() {
+    let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let file = Gguf::open(path).unwrap();
+    let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/oracle/chat_templates.json");
+    let oracle: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let cases = oracle["smollm2"]["cases"].as_array().unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let prompt = case["add_generation_prompt"].as_bool().unwrap();
+        let expected = case["rendered"].as_str().unwrap();
+        assert_eq!(template.render_json(&case["messages"].to_string(), None, prompt).unwrap(), expected);
+        let messages: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();
+        assert_eq!(template.render(&messages, prompt).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_file_without_a_template_says_to_use_raw() {
+    let Some(path) = model_path("vocab/ggml-vocab-llama-bpe.gguf") else { return };
+    let file = Gguf::open(path).unwrap();
+    let error = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("--raw"), "{error}");
+}
+
+/// The templates in the vocabulary-only files are the longest and strangest at hand.
+#[test]
+fn templates_of_other_models_render() {
+    for name in ["command-r", "gemma-4", "phi-3", "qwen2", "qwen35"] {
+        let Some(path) = model_path(&format!("vocab/ggml-vocab-{name}.gguf")) else { return };
+        let file = Gguf::open(path).unwrap();
+        let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
+        let conversation = [
+            Message::new("user", "first question"),
+            Message::new("assistant", "first answer"),
+            Message::new("user", "second question"),
+        ];
+        let prompt = template.render(conversation, true).unwrap();
+        let at = |text: &str| prompt.find(text).unwrap_or_else(|| panic!("{name}: {text:?} is not in {prompt:?}"));
+        assert!(at("first question") < at("first answer") && at("first answer") < at("second question"), "{prompt:?}");
+    }
+}
