@@ -91,7 +91,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     while days_before(year + 1) <= days {
         year += 1;
     }
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut day = days - days_before(year);
     let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     for (month, length) in (1..).zip(lengths) {
