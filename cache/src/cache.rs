@@ -11,6 +11,7 @@ use crate::entry::{Artefact, Entry, HEADER_LEN, peek_created};
 use crate::flight::{Boarding, Flights, Landing};
 use crate::journal::Journal;
 use crate::key::{BuildKey, Digest, Key};
+use crate::layer::{Layer, layers_at};
 use crate::lock::{self, KeyLock, Outcome};
 use crate::memory::MemoryLayer;
 use crate::safe_dir::{Fault, is_privileged};
@@ -98,9 +99,9 @@ pub struct Cache {
     pub(crate) home: Option<DirStore>,
     /// Set when the home directory proved not to be ours to write: no further attempt is made.
     pub(crate) read_only: AtomicBool,
-    pub(crate) layers: Vec<DirStore>,
+    pub(crate) layers: Vec<Layer>,
     pub(crate) memory: Mutex<MemoryLayer>,
-    pub(crate) records: Mutex<HashMap<Digest, Vec<u8>>>,
+    pub(crate) records: Mutex<HashMap<Digest, (Key, Vec<u8>)>>,
     pub(crate) distrusted: Mutex<HashMap<Digest, Distrust>>,
     pub(crate) warnings: Warnings,
     pub(crate) tally: Tally,
@@ -121,7 +122,7 @@ impl Cache {
         }
         let paths = if privileged { Vec::new() } else { config.read_only_paths() };
         let cache = Self {
-            layers: paths.into_iter().map(DirStore::new).collect(),
+            layers: paths.iter().flat_map(|path| layers_at(path, &config.app, &|w| warnings.push(w))).collect(),
             memory: Mutex::new(MemoryLayer::new(config.memory_bytes)),
             records: Mutex::default(),
             distrusted: Mutex::default(),

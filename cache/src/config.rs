@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::pack::PublicKey;
 use crate::warning::{OnWarning, Warning};
 
 /// Two gigabytes: 40,000 artefacts of 50 kB.
@@ -28,6 +29,7 @@ pub struct Config {
     pub(crate) max_bytes: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) entry_limit: u64,
+    pub(crate) signers: Vec<PublicKey>,
     pub(crate) on_warning: Option<OnWarning>,
 }
 
@@ -43,6 +45,7 @@ impl Config {
             max_bytes: DEFAULT_MAX_BYTES,
             memory_bytes: DEFAULT_MEMORY_BYTES,
             entry_limit: DEFAULT_ENTRY_LIMIT,
+            signers: Vec::new(),
             on_warning: None,
         }
     }
@@ -87,6 +90,13 @@ impl Config {
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
+        self
+    }
+
+    /// Takes packs only when this key signed them; more than one may be given.
+    #[must_use]
+    pub fn signer(mut self, key: PublicKey) -> Self {
+        self.signers.push(key);
         self
     }
 

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use crate::cache::{Cache, Found, Origin, Scope, count};
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryError};
 use crate::key::{BuildKey, Digest};
 use crate::safe_dir::Fault;
 use crate::store::{DirStore, Place};
@@ -29,7 +29,7 @@ impl Cache {
             return None;
         }
         self.layers.iter().find_map(|layer| {
-            let entry = self.read_entry(layer, &place, build, false)?;
+            let entry = self.entry_in_layer(layer, key.source().digest(), build)?;
             Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
         })
     }
@@ -37,43 +37,35 @@ impl Cache {
     /// As [`Cache::find`], uncounted.
     pub(crate) fn search(&self, source: Digest, scope: Scope, accept: &dyn Fn(&Entry) -> bool) -> Option<Found> {
         if scope == Scope::Everywhere {
-            if let Some(home) = &self.home {
-                let distrusted = |build: &Digest| self.distrust().get(build).is_some_and(|distrust| distrust.home);
-                let entries = self.entries_of(home, source, true, &distrusted);
-                if let Some(entry) = newest(entries, accept) {
-                    self.note_use(entry.key().digest());
-                    return Some(Found { entry, origin: Origin::Home });
-                }
+            if let Some(home) = &self.home
+                && let Some(entry) = newest(self.entries_at_home(home, source), accept)
+            {
+                self.note_use(entry.key().digest());
+                return Some(Found { entry, origin: Origin::Home });
             }
             let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of_source(source);
             if let Some(entry) = newest(in_memory, accept) {
                 return Some(Found { entry, origin: Origin::Memory });
             }
         }
-        let distrusted = |build: &Digest| self.distrust().contains_key(build);
         self.layers.iter().find_map(|layer| {
-            let entry = newest(self.entries_of(layer, source, false, &distrusted), accept)?;
+            let builds = self.builds_in_layer(layer, source);
+            let trusted = builds.into_iter().filter(|build| !self.distrust().contains_key(build));
+            let entries = trusted.filter_map(|build| self.entry_in_layer(layer, source, build)).collect();
+            let entry = newest(entries, accept)?;
             Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
         })
     }
 
-    fn entries_of(
-        &self,
-        store: &DirStore,
-        source: Digest,
-        ours: bool,
-        distrusted: &dyn Fn(&Digest) -> bool,
-    ) -> Vec<Entry> {
-        let builds = match store.builds(source) {
-            Ok(builds) => builds,
-            Err(fault) => {
-                self.warn_unusable(store, &fault);
-                return Vec::new();
-            }
-        };
+    fn entries_at_home(&self, home: &DirStore, source: Digest) -> Vec<Entry> {
+        let builds = home.builds(source).unwrap_or_else(|fault| {
+            self.warn_unusable(home, &fault);
+            Vec::new()
+        });
         let usable = builds.iter().filter_map(|place| {
-            let build = place.name().parse().ok().filter(|build| !distrusted(build))?;
-            self.read_entry(store, place, build, ours)
+            let build: Digest = place.name().parse().ok()?;
+            let distrusted = self.distrust().get(&build).is_some_and(|distrust| distrust.home);
+            (!distrusted).then(|| self.read_entry(home, place, build, true)).flatten()
         });
         usable.collect()
     }
@@ -82,7 +74,8 @@ impl Cache {
     pub(crate) fn read_entry(&self, store: &DirStore, place: &Place, build: Digest, ours: bool) -> Option<Entry> {
         let reason = match store.read(place, self.config.entry_limit) {
             Ok(bytes) => match Entry::decode_for(bytes?, build) {
-                Ok(entry) => return Some(entry),
+                Ok(entry) if place.is_of_source(entry.key().source().digest()) => return Some(entry),
+                Ok(entry) => EntryError::OtherKey { found: entry.key().source().digest() }.to_string(),
                 Err(error) => error.to_string(),
             },
             Err(fault) if store.base().is_err() => {

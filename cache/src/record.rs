@@ -16,7 +16,7 @@ use crate::safe_dir::Fault;
 use crate::store::{DirStore, Place};
 
 /// A record is read as a whole on the way to something else: it stays small.
-const RECORD_LIMIT: u64 = 16 << 20;
+pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
 /// A file that changed within this time may change again without its times showing it: file systems stamp in steps
 /// of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -31,7 +31,9 @@ impl Cache {
             return Some(value);
         }
         let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
-        in_memory.or_else(|| self.layers.iter().find_map(|layer| self.read_record(layer, digest, false)))
+        in_memory
+            .map(|(_, value)| value)
+            .or_else(|| self.layers.iter().find_map(|layer| self.record_in_layer(layer, digest, RECORD_LIMIT)))
     }
 
     /// Keeps `value` under `key`, in place of what was there.
@@ -44,7 +46,7 @@ impl Cache {
                 Err(fault) => self.warn_unwritable(home, &fault),
             }
         }
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(key.digest(), value.to_vec());
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(key.digest(), (key.clone(), value.to_vec()));
     }
 
     /// Replaces a record by what `change` makes of it, under the key's lock, so that no other process's update is
@@ -58,7 +60,7 @@ impl Cache {
         drop(lock);
     }
 
-    fn read_record(&self, store: &DirStore, digest: Digest, ours: bool) -> Option<Vec<u8>> {
+    pub(crate) fn read_record(&self, store: &DirStore, digest: Digest, ours: bool) -> Option<Vec<u8>> {
         let place = Place::record(digest);
         let reason = match store.read(&place, RECORD_LIMIT) {
             Ok(bytes) => match decode_record(&bytes?, Some(digest)) {

@@ -218,20 +218,34 @@ impl SafeDir {
     }
 }
 
+/// Opens a file by its path for reading, without following a link in the last step or waiting on a FIFO. Nothing is
+/// known about it yet.
+pub(crate) fn open_untrusted(path: &Path) -> Result<File, Fault> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+}
+
 /// A regular file that belongs to us or to root and that nobody else can write; its length.
 pub(crate) fn check_file(fd: impl AsFd) -> Result<u64, Fault> {
+    let len = regular_file_len(&fd)?;
+    let stat = rustix::fs::fstat(fd)?;
+    if !trusted_owner(&stat) {
+        return Err(Fault::Refused("it belongs to another user"));
+    }
+    if stat.st_mode & GROUP_OR_OTHERS_WRITE != 0 {
+        return Err(Fault::Refused("others may write to it"));
+    }
+    Ok(len)
+}
+
+/// The length of a regular file, whoever owns it.
+pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
     let stat = rustix::fs::fstat(fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
         FileType::Fifo => return Err(Fault::Refused("a FIFO stands in its place")),
         FileType::Directory => return Err(Fault::Refused("a directory stands in its place")),
         _ => return Err(Fault::Refused("it is no regular file")),
-    }
-    if !trusted_owner(&stat) {
-        return Err(Fault::Refused("it belongs to another user"));
-    }
-    if stat.st_mode & GROUP_OR_OTHERS_WRITE != 0 {
-        return Err(Fault::Refused("others may write to it"));
     }
     u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))
 }

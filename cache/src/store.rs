@@ -60,6 +60,11 @@ impl Place {
         &self.name
     }
 
+    /// Whether this is where an entry of `source` belongs.
+    pub(crate) fn is_of_source(&self, source: Digest) -> bool {
+        self.dirs.last().is_some_and(|dir| *dir == source.hex())
+    }
+
     fn path_below(&self, base: &Path) -> PathBuf {
         self.dirs.iter().fold(base.to_owned(), |path, dir| path.join(dir)).join(&self.name)
     }
@@ -359,6 +364,6 @@ fn trim_aside(aside: &SafeDir) {
     let listed = aside.list().unwrap_or_default();
     let surplus = (listed.len() + 1).saturating_sub(ASIDE_KEPT);
     for name in listed.iter().take(surplus) {
-        let _ = aside.unlink(&name).or_else(|_| aside.rmdir(&name));
+        let _ = aside.unlink(name).or_else(|_| aside.rmdir(name));
     }
 }

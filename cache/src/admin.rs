@@ -1,0 +1,343 @@
+//! What an owner of a cache wants to know and do: list, count, verify, clear.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::PoisonError;
+
+use crate::cache::{Cache, Origin};
+use crate::entry::{Entry, decode_record};
+use crate::evict::candidates;
+use crate::key::{BuildKey, Digest, Key};
+use crate::layer::Layer;
+use crate::record::RECORD_LIMIT;
+use crate::store::{DirStore, Kind, Place};
+
+/// One entry of a listing.
+#[derive(Debug, Clone)]
+pub struct EntryInfo {
+    /// Both keys with their fields.
+    pub key: BuildKey,
+    /// The layer it lies in.
+    pub layer: Origin,
+    /// Its file; in a pack, the pack.
+    pub path: Option<PathBuf>,
+    /// Bytes of the whole entry.
+    pub bytes: u64,
+    /// When it was made: milliseconds since 1970 by its maker's clock.
+    pub created_ms: u64,
+    /// When it was last published or used here: seconds since 1970; `None` when not known.
+    pub used_s: Option<u64>,
+    /// Its metadata.
+    pub meta: BTreeMap<String, String>,
+    /// Its needs.
+    pub needs: BTreeMap<String, String>,
+}
+
+impl EntryInfo {
+    fn new(entry: &Entry, layer: Origin, path: Option<PathBuf>, used_s: Option<u64>) -> Self {
+        Self {
+            key: entry.key().clone(),
+            layer,
+            path,
+            bytes: entry.as_bytes().len() as u64,
+            created_ms: entry.created_ms(),
+            used_s,
+            meta: entry.meta().clone(),
+            needs: entry.needs().clone(),
+        }
+    }
+}
+
+/// Entries, records and bytes of one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerStat {
+    /// Which layer.
+    pub layer: Origin,
+    /// Entries in it.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records in it.
+    pub records: u64,
+    /// Their bytes.
+    pub record_bytes: u64,
+}
+
+/// Figures of a cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The home directory.
+    pub home: Option<PathBuf>,
+    /// Its cap in bytes.
+    pub max_bytes: u64,
+    /// Home first (when there is one), then memory, then the read-only layers in their order.
+    pub layers: Vec<LayerStat>,
+}
+
+/// What [`Cache::verify`] found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Entries and records whose every byte was checked and found good.
+    pub good: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Good entries that lay under another name, put back under their own.
+    pub moved: u64,
+    /// What was faulty, and why. Set aside in the home directory, left alone in read-only layers.
+    pub bad: Vec<(PathBuf, String)>,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Entries removed.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Cache {
+    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are left out (and
+    /// reported as a warning).
+    pub fn list(&self) -> Vec<EntryInfo> {
+        let mut list = Vec::new();
+        if let Some(home) = &self.home {
+            for (place, used_s) in self.places_by_use(home) {
+                let entry = place.name().parse().ok().and_then(|build| self.read_entry(home, &place, build, true));
+                list.extend(
+                    entry.map(|entry| EntryInfo::new(&entry, Origin::Home, Some(home.path_of(&place)), used_s)),
+                );
+            }
+        }
+        let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).all();
+        list.extend(in_memory.iter().map(|entry| EntryInfo::new(entry, Origin::Memory, None, None)));
+        for layer in &self.layers {
+            let origin = Origin::ReadOnly(layer.path().to_owned());
+            list.extend(
+                self.layer_entries(layer)
+                    .into_iter()
+                    .map(|(entry, path)| EntryInfo::new(&entry, origin.clone(), Some(path), None)),
+            );
+        }
+        list
+    }
+
+    fn places_by_use(&self, home: &DirStore) -> Vec<(Place, Option<u64>)> {
+        let reading = match home.base() {
+            Ok(base) => {
+                let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+                journal.catch_up(&base).cloned().unwrap_or_default()
+            }
+            Err(_) => return Vec::new(),
+        };
+        let candidates = candidates(home, &reading).into_iter();
+        candidates.map(|known| (known.place, (known.time_s > 0).then_some(known.time_s))).collect()
+    }
+
+    pub(crate) fn layer_entries(&self, layer: &Layer) -> Vec<(Entry, PathBuf)> {
+        match layer {
+            Layer::Dir(store) => {
+                let walked = store.walk(Kind::Entry, false).into_iter();
+                let entries = walked.filter_map(|(place, _)| {
+                    let entry = self.read_entry(store, &place, place.name().parse().ok()?, false)?;
+                    Some((entry, store.path_of(&place)))
+                });
+                entries.collect()
+            }
+            Layer::Pack(lazy) => {
+                let Some(pack) = self.pack(lazy) else { return Vec::new() };
+                let items = pack.items.iter().filter(|item| item.kind == Kind::Entry);
+                let entries = items.filter_map(|item| {
+                    let entry = pack.entry(item, self.config.entry_limit);
+                    let entry = entry.map_err(|reason| self.report_bad_item(pack, item.build, reason)).ok()?;
+                    Some((entry, pack.path().to_owned()))
+                });
+                entries.collect()
+            }
+        }
+    }
+
+    /// All records of home and memory: key, and value.
+    pub fn records(&self) -> Vec<(Key, Vec<u8>)> {
+        let mut records: Vec<(Key, Vec<u8>)> =
+            self.records.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        if let Some(home) = &self.home {
+            records.extend(home.walk(Kind::Record, false).into_iter().filter_map(|(place, _)| {
+                let name: Digest = place.name().parse().ok()?;
+                let bytes = home.read(&place, RECORD_LIMIT).ok()??;
+                decode_record(&bytes, Some(name)).ok()
+            }));
+        }
+        records
+    }
+
+    /// Counts and sizes of every layer. Reads directories and pack indexes, no entry.
+    pub fn stat(&self) -> Stat {
+        let mut layers = Vec::new();
+        let of_dir = |layer: Origin, store: &DirStore| {
+            let sum = |walked: Vec<(Place, u64)>| (walked.len() as u64, walked.iter().map(|(_, bytes)| bytes).sum());
+            let (entries, bytes) = sum(store.walk(Kind::Entry, false));
+            let (records, record_bytes) = sum(store.walk(Kind::Record, false));
+            LayerStat { layer, entries, bytes, records, record_bytes }
+        };
+        if let Some(home) = &self.home {
+            layers.push(of_dir(Origin::Home, home));
+        }
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        layers.push(LayerStat {
+            layer: Origin::Memory,
+            entries: memory.all().len() as u64,
+            bytes: memory.bytes(),
+            records: records.len() as u64,
+            record_bytes: records.values().map(|(_, value)| value.len() as u64).sum(),
+        });
+        drop((memory, records));
+        for layer in &self.layers {
+            let origin = Origin::ReadOnly(layer.path().to_owned());
+            match layer {
+                Layer::Dir(store) => layers.push(of_dir(origin, store)),
+                Layer::Pack(lazy) => {
+                    let Some(pack) = self.pack(lazy) else { continue };
+                    let of_kind = |kind| pack.items.iter().filter(move |item| item.kind == kind);
+                    layers.push(LayerStat {
+                        layer: origin,
+                        entries: of_kind(Kind::Entry).count() as u64,
+                        bytes: of_kind(Kind::Entry).map(|item| item.len).sum(),
+                        records: of_kind(Kind::Record).count() as u64,
+                        record_bytes: of_kind(Kind::Record).map(|item| item.len).sum(),
+                    });
+                }
+            }
+        }
+        let home = self.home.as_ref().map(|home| home.path().to_owned());
+        Stat { home, max_bytes: self.config.max_bytes, layers }
+    }
+
+    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty entries are
+    /// set aside (they will be made again), good ones under a wrong name are put under their own, what crashed
+    /// writers left is swept, and the journal is written anew from what is there.
+    pub fn verify(&self) -> Verification {
+        let mut report = Verification::default();
+        if let Some(home) = &self.home {
+            self.verify_dir(home, true, &mut report);
+            if self.writable_home().is_some() {
+                self.make_room(home, self.config.max_bytes);
+            }
+        }
+        for layer in &self.layers {
+            match layer {
+                Layer::Dir(store) => self.verify_dir(store, false, &mut report),
+                Layer::Pack(lazy) => {
+                    let Some(pack) = self.pack(lazy) else {
+                        report.bad.push((layer.path().to_owned(), "the pack is not used; see the warnings".into()));
+                        continue;
+                    };
+                    for item in &pack.items {
+                        let checked = match item.kind {
+                            Kind::Entry => pack.entry(item, self.config.entry_limit).map(drop),
+                            Kind::Record => pack.record(item, RECORD_LIMIT).map(drop),
+                        };
+                        report.add(checked, item.len, || pack.path().join(item.build.hex()));
+                    }
+                }
+            }
+        }
+        report
+    }
+
+    fn verify_dir(&self, store: &DirStore, ours: bool, report: &mut Verification) {
+        for (place, bytes) in store.walk(Kind::Entry, false) {
+            let read = store.read(&place, self.config.entry_limit);
+            let decoded = match read {
+                Ok(None) => continue,
+                Ok(Some(bytes)) => Entry::decode(bytes).map_err(|error| error.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            let own_place = decoded.as_ref().ok().map(|entry| {
+                let key = entry.key();
+                Place::entry(key.source().digest(), key.digest())
+            });
+            let misplaced = own_place.is_some_and(|own| own != place);
+            let checked = match decoded {
+                Ok(entry) if misplaced && ours && self.publish_entry(&entry) => {
+                    report.moved += 1;
+                    let _ = store.remove(&place);
+                    Ok(())
+                }
+                Ok(_) if misplaced => Err("it lies under another entry's name".to_owned()),
+                other => other.map(drop),
+            };
+            if let (Err(reason), true) = (&checked, ours) {
+                self.report_corrupt(store, &place, reason.clone(), true);
+            }
+            report.add(checked, bytes, || store.path_of(&place));
+        }
+        for (place, bytes) in store.walk(Kind::Record, false) {
+            let name = place.name().parse().ok();
+            let checked = match store.read(&place, RECORD_LIMIT) {
+                Ok(None) => continue,
+                Ok(Some(bytes)) => decode_record(&bytes, name).map(drop).map_err(|error| error.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            if let (Err(reason), true) = (&checked, ours) {
+                self.report_corrupt(store, &place, reason.clone(), true);
+            }
+            report.add(checked, bytes, || store.path_of(&place));
+        }
+    }
+
+    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are.
+    pub fn clear(&self, which: impl Fn(&EntryInfo) -> bool) -> Cleared {
+        let mut cleared = Cleared::default();
+        let mine = |info: &EntryInfo| matches!(info.layer, Origin::Home | Origin::Memory);
+        let mut in_memory: HashMap<Digest, u64> = HashMap::new();
+        for info in self.list().into_iter().filter(|info| mine(info) && which(info)) {
+            let build = info.key.digest();
+            if info.layer == Origin::Memory {
+                in_memory.insert(build, info.bytes);
+                continue;
+            }
+            let Some(home) = &self.home else { continue };
+            match home.remove(&Place::entry(info.key.source().digest(), build)) {
+                Ok(()) => {
+                    self.note_removed(home, build, info.bytes);
+                    cleared.entries += 1;
+                    cleared.bytes += info.bytes;
+                }
+                Err(fault) => self.warn_unwritable(home, &fault),
+            }
+        }
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        for (build, bytes) in in_memory {
+            if memory.remove(build) {
+                cleared.entries += 1;
+                cleared.bytes += bytes;
+            }
+        }
+        cleared
+    }
+
+    /// Removes the records of home and memory whose key `which` picks; returns how many.
+    pub fn clear_records(&self, which: impl Fn(&Key) -> bool) -> u64 {
+        let mut removed = 0;
+        for (key, _) in self.records().into_iter().filter(|(key, _)| which(key)) {
+            let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.digest());
+            let at_home = self.home.as_ref().is_some_and(|home| home.remove(&Place::record(key.digest())).is_ok());
+            removed += u64::from(in_memory.is_some() || at_home);
+        }
+        removed
+    }
+}
+
+impl Verification {
+    fn add(&mut self, checked: Result<(), String>, bytes: u64, path: impl FnOnce() -> PathBuf) {
+        match checked {
+            Ok(()) => {
+                self.good += 1;
+                self.bytes += bytes;
+            }
+            Err(reason) => self.bad.push((path(), reason)),
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Packs: many entries in one file, read in place.
+//!
+//! ```text
+//! magic "kjpack\n\0" · u32 format · u32 signed (0 or 1) · u64 length of the index
+//! index: map meta · u64 count · count × { u32 kind · source key 32 · build key 32 · u64 length · checksum 32 }
+//! public key 32 · signature 64 (zeros when not signed)   — Ed25519 over the SHA-256 of all before
+//! SHA-256 of all before
+//! the entries, as they lie in a cache, one after another in the order of the index
+//! ```
+//! An entry's checksum in the index is the one at its own end. So the signature covers every byte of every entry,
+//! and each is verified when it is read, from one read. Packs are read with `pread`, not mapped: a pack that is cut
+//! off while it is open is an error here and not a SIGBUS.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+
+use crate::entry::{Entry, FORMAT, decode_record};
+use crate::key::{BadDigest, Digest, Key};
+use crate::safe_dir::{Fault, check_file, open_untrusted, regular_file_len};
+use crate::store::Kind;
+use crate::wire::{Reader, WireError, put_map};
+
+const MAGIC: [u8; 8] = *b"kjpack\n\0";
+const HEADER_LEN: usize = 24;
+const SEAL_LEN: usize = 32 + 64 + 32;
+const ITEM_LEN: usize = 4 + 32 + 32 + 8 + 32;
+/// Room for half a million entries; a longer index is not read.
+const INDEX_LIMIT: u64 = 64 << 20;
+
+/// An Ed25519 public key: 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl FromStr for PublicKey {
+    type Err = BadDigest;
+
+    fn from_str(text: &str) -> Result<Self, BadDigest> {
+        text.trim().parse::<Digest>().map(|digest| Self(digest.0))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Digest(self.0).fmt(f)
+    }
+}
+
+/// An Ed25519 secret key: 32 random bytes, as 64 hexadecimal digits in a file. Never printed.
+#[derive(Clone)]
+pub struct SecretKey([u8; 32]);
+
+impl SecretKey {
+    /// Takes 32 bytes from a good source of randomness (`/dev/urandom`).
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key that others verify with.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(SigningKey::from_bytes(&self.0).verifying_key().to_bytes())
+    }
+}
+
+impl FromStr for SecretKey {
+    type Err = BadDigest;
+
+    fn from_str(text: &str) -> Result<Self, BadDigest> {
+        text.trim().parse::<Digest>().map(|digest| Self(digest.0))
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretKey(of {})", self.public())
+    }
+}
+
+/// Why a pack is not used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// It cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The pack.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It is not trusted.
+    #[error("{path}: {reason}")]
+    Refused {
+        /// The pack.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It does not parse, or its checksum is wrong.
+    #[error("{path} is no good pack: {reason}")]
+    Malformed {
+        /// The pack.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// One line of the index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    pub(crate) kind: Kind,
+    pub(crate) source: Digest,
+    pub(crate) build: Digest,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    checksum: Digest,
+}
+
+/// A pack whose index was verified.
+#[derive(Debug)]
+pub struct Pack {
+    path: PathBuf,
+    file: File,
+    meta: BTreeMap<String, String>,
+    signer: Option<PublicKey>,
+    pub(crate) items: Vec<Item>,
+    by_build: HashMap<Digest, usize>,
+    by_source: HashMap<Digest, Vec<usize>>,
+}
+
+impl Pack {
+    /// Opens a pack and verifies its index, and its signature where it has one.
+    ///
+    /// With `signers`, one of them must have signed it. Without, the file must belong to the user or to root and be
+    /// writable for nobody else.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not trusted, or is faulty.
+    pub fn open(path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Self, PackError> {
+        let path = path.as_ref();
+        let fail = |fault| match fault {
+            Fault::Io(source) => PackError::Io { path: path.to_owned(), source },
+            Fault::Refused(reason) => PackError::Refused { path: path.to_owned(), reason: reason.to_owned() },
+        };
+        let file = open_untrusted(path).map_err(fail)?;
+        // A signature by a key that the caller trusts says more than the name of the file's owner.
+        let len = if signers.is_empty() {
+            check_file(&file).map_err(fail)?
+        } else {
+            regular_file_len(&file).map_err(fail)?
+        };
+        let mut header = [0; HEADER_LEN];
+        let io = |source| PackError::Io { path: path.to_owned(), source };
+        let malformed = |reason: String| PackError::Malformed { path: path.to_owned(), reason };
+        file.read_exact_at(&mut header, 0).map_err(io)?;
+        let index_len = index_len(&header).map_err(malformed)?;
+        let head_len = usize::try_from(index_len).ok().and_then(|len| len.checked_add(HEADER_LEN + SEAL_LEN));
+        let head_len = head_len.filter(|head| *head as u64 <= len).ok_or_else(|| malformed("cut off".into()))?;
+        let mut head = vec![0; head_len];
+        file.read_exact_at(&mut head, 0).map_err(io)?;
+        let parsed = parse_head(&head, len).map_err(malformed)?;
+        if !signers.is_empty() && !parsed.signer.is_some_and(|signer| signers.contains(&signer)) {
+            let reason = match parsed.signer {
+                Some(signer) => format!("signed by {signer}, which is not among the keys asked for"),
+                None => "it is not signed, and a signature was asked for".to_owned(),
+            };
+            return Err(PackError::Refused { path: path.to_owned(), reason });
+        }
+        let mut pack = Self {
+            path: path.to_owned(),
+            file,
+            meta: parsed.meta,
+            signer: parsed.signer,
+            by_build: HashMap::with_capacity(parsed.items.len()),
+            by_source: HashMap::new(),
+            items: parsed.items,
+        };
+        for (at, item) in pack.items.iter().enumerate() {
+            if item.kind == Kind::Entry {
+                pack.by_build.insert(item.build, at);
+                pack.by_source.entry(item.source).or_default().push(at);
+            } else {
+                pack.by_build.insert(item.source, at);
+            }
+        }
+        Ok(pack)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its maker said about it.
+    pub fn meta(&self) -> &BTreeMap<String, String> {
+        &self.meta
+    }
+
+    /// Who signed it; the signature was verified.
+    pub fn signer(&self) -> Option<PublicKey> {
+        self.signer
+    }
+
+    /// How many entries and records it holds.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn item(&self, name: Digest, kind: Kind) -> Option<&Item> {
+        self.items.get(*self.by_build.get(&name)?).filter(|item| item.kind == kind)
+    }
+
+    pub(crate) fn builds(&self, source: Digest) -> Vec<Digest> {
+        let items = self.by_source.get(&source).map(Vec::as_slice).unwrap_or_default();
+        items.iter().filter_map(|at| Some(self.items.get(*at)?.build)).collect()
+    }
+
+    /// The bytes of an item; still to be verified by decoding, which covers all of them with the checksum.
+    fn read(&self, item: &Item, limit: u64) -> Result<Vec<u8>, String> {
+        let len = usize::try_from(item.len).ok().filter(|len| *len as u64 <= limit).ok_or("it is too large")?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| "it does not fit in memory")?;
+        bytes.resize(len, 0);
+        self.file.read_exact_at(&mut bytes, item.offset).map_err(|error| error.to_string())?;
+        if !bytes.ends_with(&item.checksum.0) {
+            return Err("its checksum is not the one in the index".to_owned());
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn entry(&self, item: &Item, limit: u64) -> Result<Entry, String> {
+        let entry = Entry::decode_for(self.read(item, limit)?, item.build).map_err(|error| error.to_string())?;
+        match entry.key().source().digest() == item.source {
+            true => Ok(entry),
+            false => Err("its source key is not the one in the index".to_owned()),
+        }
+    }
+
+    pub(crate) fn record(&self, item: &Item, limit: u64) -> Result<(Key, Vec<u8>), String> {
+        decode_record(&self.read(item, limit)?, Some(item.source)).map_err(|error| error.to_string())
+    }
+}
+
+struct Head {
+    meta: BTreeMap<String, String>,
+    signer: Option<PublicKey>,
+    items: Vec<Item>,
+}
+
+fn index_len(header: &[u8]) -> Result<u64, String> {
+    let mut reader = Reader::new(header);
+    let text = |error: WireError| error.to_string();
+    if reader.array::<8>("the magic").map_err(text)? != MAGIC {
+        return Err("the magic bytes are missing".into());
+    }
+    let format = reader.u32("the format").map_err(text)?;
+    if format != FORMAT {
+        return Err(format!("format {format}, this program reads {FORMAT}"));
+    }
+    reader.u32("the flags").map_err(text)?;
+    match reader.u64("the index").map_err(text)? {
+        len if len <= INDEX_LIMIT => Ok(len),
+        len => Err(format!("an index of {len} bytes is above the limit of {INDEX_LIMIT}")),
+    }
+}
+
+/// Checksum, then signature, then the index itself; the entries must fill the rest of the file exactly.
+fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
+    let (sealed, checksum) = head.split_at_checked(head.len().saturating_sub(32)).ok_or("cut off")?;
+    if Digest::of(sealed).0 != checksum {
+        return Err("checksum mismatch in the index".into());
+    }
+    let (signed, seal) = sealed.split_at_checked(sealed.len().saturating_sub(96)).ok_or("cut off")?;
+    let text = |error: WireError| error.to_string();
+    let mut reader = Reader::new(signed);
+    reader.take(12, "the header").map_err(text)?;
+    let signer = match reader.u32("the flags").map_err(text)? {
+        0 => None,
+        1 => Some(verify_signature(signed, seal)?),
+        flags => return Err(format!("unknown flags {flags:#x}")),
+    };
+    reader.u64("the index").map_err(text)?;
+    let meta = reader.map("the pack's metadata").map_err(text)?;
+    let count = reader.u64("the count").map_err(text)?;
+    // Checked before anything is reserved: a count is a claim, the bytes behind it are there.
+    let left = signed.len().saturating_sub(reader.position());
+    if usize::try_from(count).ok().and_then(|count| count.checked_mul(ITEM_LEN)) != Some(left) {
+        return Err(format!("{count} entries do not fill an index of {left} bytes"));
+    }
+    let mut items = Vec::with_capacity(left / ITEM_LEN);
+    let mut offset = head.len() as u64;
+    while !reader.is_at_end() {
+        let kind = match reader.u32("a kind").map_err(text)? {
+            1 => Kind::Entry,
+            2 => Kind::Record,
+            kind => return Err(format!("unknown kind {kind}")),
+        };
+        let source = Digest(reader.array("a source key").map_err(text)?);
+        let build = Digest(reader.array("a build key").map_err(text)?);
+        let len = reader.u64("a length").map_err(text)?;
+        let checksum = Digest(reader.array("a checksum").map_err(text)?);
+        items.push(Item { kind, source, build, offset, len, checksum });
+        offset = offset.checked_add(len).ok_or("the lengths overflow")?;
+    }
+    if offset != file_len {
+        return Err(format!("{file_len} bytes where the index speaks of {offset}"));
+    }
+    Ok(Head { meta, signer, items })
+}
+
+fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
+    let mut reader = Reader::new(seal);
+    let text = |error: WireError| error.to_string();
+    let public: [u8; 32] = reader.array("the public key").map_err(text)?;
+    let signature: [u8; 64] = reader.array("the signature").map_err(text)?;
+    let key = VerifyingKey::from_bytes(&public).map_err(|_| "its public key is none")?;
+    key.verify_strict(&Digest::of(signed).0, &Signature::from_bytes(&signature))
+        .map_err(|_| "its signature is wrong")?;
+    Ok(PublicKey(public))
+}
+
+/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length and checksum.
+pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(ITEM_LEN);
+    line.extend_from_slice(&(if kind == Kind::Entry { 1u32 } else { 2 }).to_le_bytes());
+    line.extend_from_slice(&source.0);
+    line.extend_from_slice(&build.0);
+    line.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    line.extend_from_slice(bytes.last_chunk::<32>().unwrap_or(&[0; 32]));
+    line
+}
+
+/// Everything before the entries.
+pub(crate) fn encode_head(meta: &BTreeMap<String, String>, lines: &[Vec<u8>], secret: Option<&SecretKey>) -> Vec<u8> {
+    let mut index = Vec::new();
+    put_map(&mut index, meta);
+    index.extend_from_slice(&(lines.len() as u64).to_le_bytes());
+    index.extend(lines.iter().flatten());
+    let mut head = MAGIC.to_vec();
+    head.extend_from_slice(&FORMAT.to_le_bytes());
+    head.extend_from_slice(&u32::from(secret.is_some()).to_le_bytes());
+    head.extend_from_slice(&(index.len() as u64).to_le_bytes());
+    head.extend_from_slice(&index);
+    let mut seal = [0; 96];
+    if let Some(secret) = secret {
+        let key = SigningKey::from_bytes(&secret.0);
+        let signature = key.sign(&Digest::of(&head).0);
+        let both = key.verifying_key().to_bytes().into_iter().chain(signature.to_bytes());
+        for (to, from) in seal.iter_mut().zip(both) {
+            *to = from;
+        }
+    }
+    head.extend_from_slice(&seal);
+    let checksum = Digest::of(&head);
+    head.extend_from_slice(&checksum.0);
+    head
+}
