@@ -326,6 +326,9 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 
 // ------------------------------------------------------------------------------------------------ the same for everybody
 
+#define RESTRICT __restrict__
+#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of either side may use it
+
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
 

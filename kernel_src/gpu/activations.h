@@ -1,0 +1,107 @@
+// activations.h: a column of activations made ready for the dot products of a matvec.
+//
+// Quantised (FLOAT_X 0): 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two planes of signed bytes,
+// q = 256·high + low, so that integer dot products by bytes stay exact and the error is 2^-16 of the group's largest (f16 has 2^-11 of
+// each). In vectors of 16 bytes, G = COLS / 32:
+//   2G  high bytes    2G  low bytes    G  {scale as f32, Σ q of the first 16, Σ q of the second 16, Σ q}
+// The two vectors of group g are at g and G + g (X_SPLIT 1: lanes take a group each, reads do not collide) or at 2g and 2g + 1.
+// Plain (FLOAT_X 1, for f32, f16 and bf16 weights): f32 in units of X_UNIT, zeros behind the end; the quads of unit u are at u,
+// UNITS + u.
+//
+// Constants: COLS, FLOAT_X, X_SPLIT or X_UNIT, PROLOGUE: 0 none, 1 RMS norm (aux: weight), 2 silu(x)·aux, 3 gelu(x)·aux.
+#pragma once
+#include "kjit.h"
+
+constexpr u32 X_GROUPS = COLS / 32;
+#if FLOAT_X
+constexpr u32 X_UNITS = (COLS + X_UNIT - 1) / X_UNIT;
+constexpr u32 X_QUADS = X_UNITS * (X_UNIT / 4);
+constexpr u32 X_VECTORS = X_QUADS;  // of 16 bytes, a column
+#else
+static_assert(COLS % 32 == 0, "quantised columns come in groups of 32");
+constexpr u32 X_QUADS = COLS / 4;
+constexpr u32 X_VECTORS = 5 * X_GROUPS;
+#endif
+
+STEP float silu(float x) { return x * sigmoid(x); }
+STEP float gelu(float x) {  // the tanh form
+    float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
+    return 0.5f * x * (1.0f + tanh_f32(inner));
+}
+
+// Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
+STEP void load_quad(const float* row, u32 q, float (&v)[4]) {
+    if constexpr (COLS % 4 == 0) {
+        u32x4 w = q < COLS / 4 ? load16(row + 4 * q) : u32x4{0, 0, 0, 0};
+        v[0] = as_f32(w.x), v[1] = as_f32(w.y), v[2] = as_f32(w.z), v[3] = as_f32(w.w);
+    } else {
+        UNROLL for (u32 i = 0; i < 4; i++) v[i] = 4 * q + i < COLS ? row[4 * q + i] : 0.0f;
+    }
+}
+
+// Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the same for the eight.
+STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
+#if FLOAT_X
+    u32 at = X_UNIT == 8 ? (q % 2) * X_UNITS + q / 2 : q;
+    if (active) column[at] = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
+#else
+    float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+    most = group_max(most, 8);
+    float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
+    if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
+    u32 high = 0, low = 0;
+    i32 sum = 0;
+    float bad = 0.0f;  // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it
+    UNROLL for (u32 i = 0; i < 4; i++) {
+        i32 whole = round_int(v[i] * inverse);
+        i32 bottom = (i32)(i8)(u8)whole;
+        low |= (u32)(u8)whole << (8 * i);
+        high |= (u32)(u8)((whole - bottom) >> 8) << (8 * i);
+        sum += whole;
+        bad += v[i] * 0.0f;
+    }
+    bad = group_sum(bad, 8);
+    i32 half = group_sum(sum, 4);
+    i32 other = wave_xor(half, 4);
+    u32 group = q / 8, vector = q / 4 % 2;
+    u32 at = X_SPLIT ? vector * X_GROUPS + group : 2 * group + vector;
+    if (active) {
+        ((u32*)(column + at))[q % 4] = high;
+        ((u32*)(column + 2 * X_GROUPS + at))[q % 4] = low;
+        if (q % 8 == 0) column[4 * X_GROUPS + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+    }
+#endif
+}
+
+// One column, by the whole block. Ends without a barrier.
+STEP void make_column(const float* x, const float* aux, float eps, u32x4* column) {
+    constexpr u32 passes = (X_QUADS + KJ_BLOCK - 1) / KJ_BLOCK;
+#if PROLOGUE == 1
+    float v[passes][4];  // the row stays in registers between the two passes
+    float squares = 0.0f;
+    UNROLL for (u32 i = 0; i < passes; i++) {
+        load_quad(x, thread_id() + i * KJ_BLOCK, v[i]);
+        UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
+    }
+    float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
+    UNROLL for (u32 i = 0; i < passes; i++) {
+        u32 q = thread_id() + i * KJ_BLOCK;
+        float w[4];
+        load_quad(aux, q, w);
+        UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = v[i][e] * scale * w[e];
+        keep_quad(column, q, v[i], q < X_QUADS);
+    }
+#else
+    NO_UNROLL for (u32 i = 0; i < passes; i++) {
+        u32 q = thread_id() + i * KJ_BLOCK;
+        float v[4];
+        load_quad(x, q, v);
+#if PROLOGUE >= 2
+        float up[4];
+        load_quad(aux, q, up);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] = (PROLOGUE == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
+#endif
+        keep_quad(column, q, v, q < X_QUADS);
+    }
+#endif
+}
