@@ -1,7 +1,15 @@
 //! The GPU sources, and beside each the Rust that specialises it; and the block formats, described once for host and GPU.
 //!
-//! This crate is text plus arithmetic: it calls no GPU and opens no file.
+//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to be computed; from it and a
+//! [`Target`](kjit_engine::Target) come a [`Kernel`](kernel::Kernel) (source, constants, entry point, block size, LDS) and the launch.
 
+pub mod activations;
+pub mod cases;
 pub mod format;
-pub mod ggml;
+pub mod kernel;
 pub mod layout;
+pub mod matvec;
+pub mod prepare;
+pub mod render;
+
+pub use kernel::{Kernel, SpecError};

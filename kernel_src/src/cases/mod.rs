@@ -1,0 +1,212 @@
+//! Test cases as data: a kernel, its launch, its arguments and what must come out. The same cases run on the simulated device, on a
+//! real one (`doctor --run`) and as proof bundles.
+//!
+//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed here in f64. A buffer without
+//! expectation must come back as it went in.
+
+mod data;
+mod matvec;
+
+pub use data::Random;
+
+use crate::kernel::{Kernel, SpecError};
+use kjit_engine::{Geometry, Target};
+
+/// One launch and what must come of it.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// What it is, for messages: family, sizes, formats.
+    pub name: String,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The launch.
+    pub geometry: Geometry,
+    /// Its arguments, in order.
+    pub args: Vec<CaseArg>,
+}
+
+/// An argument.
+#[derive(Debug, Clone)]
+pub enum CaseArg {
+    /// A device buffer.
+    Buffer {
+        /// Its name, for messages.
+        name: &'static str,
+        /// What is in it before the launch.
+        before: Vec<u8>,
+        /// What must be in it afterwards.
+        expect: Expect,
+    },
+    /// The null pointer.
+    Null,
+    /// A number.
+    U32(u32),
+    /// A number.
+    F32(f32),
+}
+
+/// What must be in a buffer after the launch.
+#[derive(Debug, Clone)]
+pub enum Expect {
+    /// What was in it before.
+    Same,
+    /// Anything: working memory.
+    Anything,
+    /// Exactly these bytes.
+    Bytes(Vec<u8>),
+    /// Real numbers, near enough.
+    Real {
+        /// How they are stored.
+        storage: Storage,
+        /// The oracle's values; a NaN stands for an element that must still be poisoned.
+        want: Vec<f64>,
+        /// How near.
+        tolerance: Tolerance,
+    },
+}
+
+/// How reals are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+}
+
+/// How near results must be to the oracle's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// Bound on ‖got − want‖₂ / ‖want‖₂.
+    pub norm: f64,
+    /// Bound on each |got − want|, in units of the root mean square of what is wanted.
+    pub each: f64,
+    /// Why these.
+    pub reason: &'static str,
+}
+
+/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its root mean square.
+pub const QUANTISED: Tolerance =
+    Tolerance { norm: 1e-4, each: 1e-3, reason: "activations are rounded to 2^-16 of their group's largest" };
+/// Sums in f32, in another order than the oracle's.
+pub const SINGLE: Tolerance = Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
+/// Results rounded to half precision.
+pub const HALF: Tolerance = Tolerance { norm: 6e-4, each: 4e-3, reason: "results rounded to half precision" };
+
+impl Case {
+    /// Holds the buffers after the launch, in the order of the arguments, against what was expected.
+    ///
+    /// # Errors
+    /// The first difference, as a sentence.
+    pub fn check(&self, after: &[Vec<u8>]) -> Result<(), String> {
+        let buffers: Vec<_> = self
+            .args
+            .iter()
+            .filter_map(|a| match a {
+                CaseArg::Buffer { name, before, expect } => Some((*name, before, expect)),
+                _ => None,
+            })
+            .collect();
+        if buffers.len() != after.len() {
+            return Err(format!("{}: {} buffers came back of {}", self.name, after.len(), buffers.len()));
+        }
+        for ((name, before, expect), got) in buffers.into_iter().zip(after) {
+            let fail = |why: String| Err(format!("{}: buffer {name}: {why}", self.name));
+            if got.len() != before.len() {
+                return fail(format!("{} bytes came back of {}", got.len(), before.len()));
+            }
+            let exact = match expect {
+                Expect::Anything => continue,
+                Expect::Same => before,
+                Expect::Bytes(want) => want,
+                Expect::Real { storage, want, tolerance } => {
+                    if let Err(why) = near(&storage.read(got), want, tolerance) {
+                        return fail(why);
+                    }
+                    continue;
+                }
+            };
+            if let Some(at) = exact.iter().zip(got).position(|(a, b)| a != b) {
+                let kind = if matches!(expect, Expect::Same) { "an input changed" } else { "wrong" };
+                return fail(format!("{kind}: byte {at} is {:#04x}, not {:#04x}", got[at], exact[at]));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Storage {
+    /// Elements of a buffer, as f64.
+    #[must_use]
+    pub fn read(self, bytes: &[u8]) -> Vec<f64> {
+        match self {
+            Storage::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
+            Storage::F16 => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect(),
+        }
+    }
+
+    const fn size(self) -> usize {
+        match self {
+            Storage::F32 => 4,
+            Storage::F16 => 2,
+        }
+    }
+}
+
+fn near(got: &[f64], want: &[f64], tolerance: &Tolerance) -> Result<(), String> {
+    if got.len() != want.len() {
+        return Err(format!("{} elements, the oracle has {}", got.len(), want.len()));
+    }
+    let wanted = want.iter().filter(|w| !w.is_nan());
+    let squares: f64 = wanted.clone().map(|w| w * w).sum();
+    let rms = (squares / wanted.count().max(1) as f64).sqrt().max(f64::MIN_POSITIVE);
+    let mut off = 0.0;
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        if w.is_nan() {
+            if !g.is_nan() {
+                return Err(format!("element {i} is {g}, nothing should have been written there"));
+            }
+            continue;
+        }
+        let d = (g - w).abs();
+        if d.is_nan() || d > tolerance.each * rms {
+            return Err(format!("element {i} is {g}, the oracle has {w} (root mean square {rms:.3e}; {})", tolerance.reason));
+        }
+        off += d * d;
+    }
+    let norm = off.sqrt() / squares.sqrt().max(f64::MIN_POSITIVE);
+    if norm > tolerance.norm {
+        return Err(format!("off by {norm:.2e} of its norm, {:.0e} allowed ({})", tolerance.norm, tolerance.reason));
+    }
+    Ok(())
+}
+
+/// An input that must not change.
+fn input(name: &'static str, bytes: Vec<u8>) -> CaseArg {
+    CaseArg::Buffer { name, before: bytes, expect: Expect::Same }
+}
+
+/// An f32 input.
+fn floats(name: &'static str, values: &[f32]) -> CaseArg {
+    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+}
+
+/// A u32 input.
+fn words(name: &'static str, values: &[u32]) -> CaseArg {
+    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+}
+
+/// An output, poisoned before.
+fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
+    CaseArg::Buffer { name, before: vec![0xff; want.len() * storage.size()], expect: Expect::Real { storage, want, tolerance } }
+}
+
+/// All cases for a target at one wave width (which must be one of its own).
+///
+/// # Errors
+/// A kernel that cannot be specialised for the target.
+pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
+    let mut cases = vec![];
+    matvec::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    Ok(cases)
+}

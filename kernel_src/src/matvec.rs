@@ -1,0 +1,303 @@
+//! Matrix × vector: one to three weights with a common input, for one or a few columns of activations. `gpu/matvec.hip`.
+
+use crate::activations::{Column, Prologue};
+use crate::format::Format;
+use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
+use crate::layout::Layout;
+use crate::render::weights_struct;
+use kjit_engine::{Geometry, Options, Target, Vendor};
+
+/// One of the weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// Its format.
+    pub format: &'static Format,
+    /// Its rows.
+    pub rows: usize,
+    /// Whether an f32 is added to each row.
+    pub bias: bool,
+}
+
+impl Eq for Segment {}
+
+impl std::hash::Hash for Segment {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.format.ggml_id, self.rows, self.bias).hash(state);
+    }
+}
+
+/// What happens to the rows' results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// Each segment's go to its own output.
+    Store,
+    /// A residual is added; one segment. The residual may be the output.
+    Add,
+    /// `silu(first) · second`, to the first output; two segments of one layout.
+    Silu,
+    /// `gelu(first) · second`, likewise.
+    Gelu,
+}
+
+/// A matrix–vector product. Arguments of the kernel, in order:
+/// `x, aux, residual, w0, b0, y0, w1, b1, y1, w2, b2, y2` (pointers, null where there is none), `eps: f32`, `blocks: u32` (the grid's
+/// size).
+///
+/// `x` is `columns × cols` f32 (or prepared columns, [`MatvecSpec::prepared`]); `aux` the norm's weight (`cols` f32) or the GLU's other
+/// factor (`columns × cols` f32); weights are row records of [`Layout`]; `b` is f32 per row; `y` and `residual` are `columns × rows`
+/// f32.
+///
+/// Numerics: quantised weights meet 16-bit integer activations (a scale for each 32, error 2⁻¹⁶ of the group's largest) in exact integer
+/// dot products; plain weights meet f32 activations. Sums across groups are f32.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MatvecSpec {
+    /// Length of a row.
+    pub cols: usize,
+    /// Columns of activations: 1 to 8.
+    pub columns: usize,
+    /// What happens to them first.
+    pub prologue: Prologue,
+    /// `x` has prepared columns (made by [`PrepareSpec`](crate::prepare::PrepareSpec)) instead of f32; then no prologue.
+    pub prepared: bool,
+    /// The weights.
+    pub segments: Vec<Segment>,
+    /// The end.
+    pub finish: Finish,
+    /// How the work is spread; `None`: the default of the target's family.
+    pub tuning: Option<MatvecTuning>,
+}
+
+/// How the work is spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatvecTuning {
+    /// Lanes in a wave.
+    pub wave: u32,
+    /// Threads of a block.
+    pub block: u32,
+    /// Lanes that share a row, a power of two up to `block`.
+    pub team: u32,
+    /// Rows that a team computes together.
+    pub rows: u32,
+    /// Units (see [`Layout::unit`]) of each of those rows that a lane has in flight.
+    pub batch: u32,
+    /// Blocks launched for each compute unit.
+    pub blocks_per_unit: u32,
+}
+
+/// Defaults of a family: `(block, batch, blocks per unit)`.
+///
+/// NVIDIA: 512 threads on each SM with a lane's whole part of a 4096-column row in flight reached twice the rate of 1024 blocks of 128
+/// on an H200. AMD: from resource counts; two units in flight keep a lane below 96 registers on every family, so that a SIMD has five
+/// waves or more.
+const fn family(vendor: Vendor) -> (u32, u32, u32) {
+    match vendor {
+        Vendor::Nvidia => (512, 4, 1),
+        Vendor::Amd => (256, 2, 4),
+    }
+}
+
+/// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
+const LANES_WANTED: usize = 65536;
+
+impl MatvecTuning {
+    /// The default for rows of `units` units, `rows` of them.
+    #[must_use]
+    pub fn default_for(target: &Target, columns: usize, lists: usize, units: usize, rows: usize) -> MatvecTuning {
+        let (block, batch, blocks_per_unit) = family(target.vendor());
+        let wave = target.default_wave();
+        // As many lanes as the matrix gives work for; wider than a wave only when rows are few.
+        let widest = (units.next_power_of_two() as u32).clamp(1, block);
+        let mut team = widest.min(wave);
+        while team < widest && (rows * team as usize) < LANES_WANTED {
+            team *= 2;
+        }
+        // With rows in plenty, a narrower team that leaves fewer lanes idle.
+        let busy = |t: u32| units as f64 / (units.div_ceil(t as usize) * t as usize) as f64;
+        while team > 4 && busy(team) < 0.8 && rows * team as usize / 2 >= LANES_WANTED {
+            team /= 2;
+        }
+        let steps = (units as u32).div_ceil(team).max(1);
+        let batch = (batch / lists as u32 / (columns as u32).div_ceil(4)).clamp(1, steps);
+        MatvecTuning { wave, block, team, rows: 1, batch, blocks_per_unit }
+    }
+
+    /// What is worth trying on a device.
+    #[must_use]
+    pub fn space(target: &Target) -> Vec<MatvecTuning> {
+        let (_, _, blocks_per_unit) = family(target.vendor());
+        let mut all = vec![];
+        for &wave in target.waves() {
+            for block in [256, 512] {
+                for team in [wave / 2, wave, 2 * wave, 4 * wave] {
+                    for (rows, batch) in [(1, 1), (1, 2), (1, 4), (2, 2), (2, 1), (4, 1)] {
+                        for more in [1, 2] {
+                            let blocks_per_unit = blocks_per_unit * more;
+                            all.push(MatvecTuning { wave, block, team, rows, batch, blocks_per_unit });
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+const NAME: &str = "matvec";
+
+impl MatvecSpec {
+    /// A plain product of one matrix with one column.
+    #[must_use]
+    pub fn new(format: &'static Format, rows: usize, cols: usize) -> MatvecSpec {
+        MatvecSpec {
+            cols,
+            columns: 1,
+            prologue: Prologue::None,
+            prepared: false,
+            segments: vec![Segment { format, rows, bias: false }],
+            finish: Finish::Store,
+            tuning: None,
+        }
+    }
+
+    fn glu(&self) -> bool {
+        matches!(self.finish, Finish::Silu | Finish::Gelu)
+    }
+
+    fn check(&self) -> Result<(), SpecError> {
+        let n = self.segments.len();
+        require((1..=8).contains(&self.columns), NAME, || format!("{} columns, it takes 1 to 8", self.columns))?;
+        require((1..=3).contains(&n), NAME, || format!("{n} weights, it takes 1 to 3"))?;
+        require(self.finish != Finish::Add || n == 1, NAME, || format!("a residual with {n} weights, it takes 1"))?;
+        let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
+        require(!self.glu() || matches!(self.segments.as_slice(), [a, b] if same(a, b)), NAME, || {
+            "a gated unit takes two weights of one format and size".to_owned()
+        })?;
+        require(!self.prepared || self.prologue == Prologue::None, NAME, || "prepared columns with a prologue".to_owned())?;
+        for s in &self.segments {
+            require(s.rows > 0 && s.rows <= 1 << 30, NAME, || format!("{} rows", s.rows))?;
+            Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?;
+        }
+        Ok(())
+    }
+
+    /// The form that the activations take: of `prepared` columns, and of those made in the block.
+    ///
+    /// # Errors
+    /// Weights that cannot share one.
+    pub fn column(&self) -> Result<Column, SpecError> {
+        Column::shared(&self.segments.iter().map(|s| s.format).collect::<Vec<_>>(), self.cols)
+    }
+
+    /// The tuning in force.
+    ///
+    /// # Errors
+    /// A weight that cannot be laid out, a tuning that the target cannot run.
+    pub fn tuning(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
+        self.check()?;
+        let (mut units, mut rows) = (0, 0);
+        for s in &self.segments {
+            units = Layout::new(s.format, self.cols)?.units().max(units);
+            rows += s.rows;
+        }
+        let lists = if self.glu() { 2 } else { 1 };
+        let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, self.columns, lists, units, rows));
+        require(target.waves().contains(&t.wave), NAME, || format!("wave {} on {target}", t.wave))?;
+        let sizes = t.team.is_power_of_two() && t.team <= t.block && t.block % t.wave == 0 && t.block <= 1024;
+        require(sizes && t.block > 0 && (t.team <= t.wave || t.block % t.team == 0), NAME, || format!("tuning {t:?}"))?;
+        let small = (1..=8).contains(&t.rows) && (1..=8).contains(&t.batch) && (1..=64).contains(&t.blocks_per_unit);
+        require(small, NAME, || format!("tuning {t:?}"))?;
+        Ok(t)
+    }
+
+    /// The specialised kernel.
+    ///
+    /// # Errors
+    /// A combination that is not covered; activations that do not fit the block's LDS (prepare them instead).
+    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
+        let tuning = self.tuning(target)?;
+        let column = self.column()?;
+        let mut header = String::new();
+        let mut constants = column
+            .constants(self.prologue)
+            .set("KJ_BLOCK", tuning.block)
+            .set("COLUMNS", self.columns as i64)
+            .set("TEAM", tuning.team)
+            .set("ROWS", tuning.rows)
+            .set("BATCH", tuning.batch)
+            .set("SEGMENTS", self.segments.len() as i64)
+            .set("BIASES", self.segments.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
+            .set("RESIDUAL", i64::from(self.finish == Finish::Add))
+            .set(
+                "GLU",
+                match self.finish {
+                    Finish::Silu => 1,
+                    Finish::Gelu => 2,
+                    Finish::Store | Finish::Add => 0,
+                },
+            )
+            .set("X_GLOBAL", i64::from(self.prepared));
+        let mut starts = vec![];
+        for (i, s) in self.segments.iter().enumerate() {
+            constants = constants.set(format!("ROWS_{i}"), s.rows as i64);
+            if i == 0 || self.segments[i - 1].format != s.format {
+                header.push_str(&weights_struct(&format!("Run{}", starts.len()), &Layout::new(s.format, self.cols)?));
+                starts.push(i);
+            }
+        }
+        for i in self.segments.len()..3 {
+            constants = constants.set(format!("ROWS_{i}"), 1);
+        }
+        for run in 1..3 {
+            constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.segments.len()) as i64);
+        }
+        let dynamic = if self.prepared { 0 } else { self.columns * column.bytes() };
+        let lists = if self.glu() { 2 } else { 1 };
+        let parts = (tuning.block / tuning.wave * tuning.rows) as usize * self.columns * lists * 4;
+        let shared = shared_bytes(NAME, target, dynamic, parts + 1024, "prepare the columns in a launch of their own")?;
+        Ok(Kernel {
+            source: source(NAME, "matvec.hip").file("weights_gen.h", header).entry(NAME),
+            constants,
+            options: Options::wave(tuning.wave),
+            entry: NAME,
+            block: tuning.block,
+            shared,
+        })
+    }
+
+    /// Blocks to launch on a device of `units` compute units: also the kernel's last argument.
+    ///
+    /// # Errors
+    /// As [`MatvecSpec::tuning`].
+    pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
+        let t = self.tuning(target)?;
+        let worker = if t.team <= t.wave { t.wave } else { t.block };
+        let tile = (worker / t.team * t.rows) as usize;
+        let segments = if self.glu() { &self.segments[..1] } else { &self.segments[..] };
+        let tiles: usize = segments.iter().map(|s| s.rows.div_ceil(tile)).sum();
+        let most = tiles.div_ceil((t.block / worker) as usize).min(1 << 20) as u32;
+        Ok(most.min(units.max(1).saturating_mul(t.blocks_per_unit)).max(1))
+    }
+
+    /// The launch on a device of `units` compute units.
+    ///
+    /// # Errors
+    /// As [`MatvecSpec::kernel`].
+    pub fn geometry(&self, target: &Target, units: u32) -> Result<Geometry, SpecError> {
+        Ok(self.kernel(target)?.launch(self.blocks(target, units)?))
+    }
+
+    /// Bytes of weights that it reads.
+    ///
+    /// # Errors
+    /// A weight that cannot be laid out.
+    pub fn weight_bytes(&self) -> Result<usize, SpecError> {
+        let bytes = |s: &Segment| Ok(Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?);
+        self.segments.iter().map(bytes).sum()
+    }
+
+    /// Whether the activations fit the block's LDS, or have to be prepared.
+    #[must_use]
+    pub fn fits(&self, target: &Target) -> bool {
+        self.kernel(target).is_ok()
+    }
+}
