@@ -76,7 +76,9 @@ impl Column {
         };
         let all = forms.iter().copied().try_fold(None, |all: Option<Form>, one| match (all, one) {
             (None, one) => Ok(Some(one)),
-            (Some(Form::Quantised { split: a }), Form::Quantised { split: b }) => Ok(Some(Form::Quantised { split: a && b })),
+            (Some(Form::Quantised { split: a }), Form::Quantised { split: b }) => {
+                Ok(Some(Form::Quantised { split: a && b }))
+            }
             (Some(a), b) if a == b => Ok(Some(a)),
             _ => Err(fail()),
         })?;

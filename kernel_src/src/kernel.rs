@@ -85,6 +85,8 @@ const FILES: &[(&str, &str)] = &[
     ("activations.h", include_str!("../gpu/activations.h")),
     ("matvec.h", include_str!("../gpu/matvec.h")),
     ("matvec.hip", include_str!("../gpu/matvec.hip")),
+    ("prepare.hip", include_str!("../gpu/prepare.hip")),
+    ("repack.hip", include_str!("../gpu/repack.hip")),
 ];
 
 /// The source whose main file is `file`, with all headers at hand (only those it includes count).

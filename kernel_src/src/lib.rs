@@ -11,5 +11,6 @@ pub mod layout;
 pub mod matvec;
 pub mod prepare;
 pub mod render;
+pub mod repack;
 
 pub use kernel::{Kernel, SpecError};

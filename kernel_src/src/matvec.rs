@@ -172,7 +172,9 @@ impl MatvecSpec {
         require(!self.glu() || matches!(self.segments.as_slice(), [a, b] if same(a, b)), NAME, || {
             "a gated unit takes two weights of one format and size".to_owned()
         })?;
-        require(!self.prepared || self.prologue == Prologue::None, NAME, || "prepared columns with a prologue".to_owned())?;
+        require(!self.prepared || self.prologue == Prologue::None, NAME, || {
+            "prepared columns with a prologue".to_owned()
+        })?;
         for s in &self.segments {
             require(s.rows > 0 && s.rows <= 1 << 30, NAME, || format!("{} rows", s.rows))?;
             Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?;
@@ -202,8 +204,10 @@ impl MatvecSpec {
         let lists = if self.glu() { 2 } else { 1 };
         let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, self.columns, lists, units, rows));
         require(target.waves().contains(&t.wave), NAME, || format!("wave {} on {target}", t.wave))?;
-        let sizes = t.team.is_power_of_two() && t.team <= t.block && t.block % t.wave == 0 && t.block <= 1024;
-        require(sizes && t.block > 0 && (t.team <= t.wave || t.block % t.team == 0), NAME, || format!("tuning {t:?}"))?;
+        let sizes = t.team.is_power_of_two() && t.team <= t.block && t.block.is_multiple_of(t.wave) && t.block <= 1024;
+        require(sizes && t.block > 0 && (t.team <= t.wave || t.block.is_multiple_of(t.team)), NAME, || {
+            format!("tuning {t:?}")
+        })?;
         let small = (1..=8).contains(&t.rows) && (1..=8).contains(&t.batch) && (1..=64).contains(&t.blocks_per_unit);
         require(small, NAME, || format!("tuning {t:?}"))?;
         Ok(t)

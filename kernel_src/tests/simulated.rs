@@ -51,6 +51,7 @@ fn run(compiler: &str, folder: &Path, case: &Case, seed: u64) -> Result<(), Stri
             }
             CaseArg::Null => arg(2, &[]),
             CaseArg::U32(v) => arg(0, &v.to_le_bytes()),
+            CaseArg::U64(v) => arg(0, &v.to_le_bytes()),
             CaseArg::F32(v) => arg(0, &v.to_le_bytes()),
         }
     }
@@ -86,7 +87,8 @@ fn all(arch: &str, wave: u32) {
     let failed = std::sync::Mutex::new(vec![]);
     std::thread::scope(|s| {
         for t in 0..2 {
-            let (folder, cases, next, failed, compiler) = (folder.join(t.to_string()), &cases, &next, &failed, &compiler);
+            let (folder, cases, next, failed, compiler) =
+                (folder.join(t.to_string()), &cases, &next, &failed, &compiler);
             s.spawn(move || {
                 std::fs::create_dir_all(&folder).unwrap();
                 while let Some(case) = cases.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {

@@ -84,7 +84,9 @@ impl Matrix {
                     block[at as usize..at as usize + 2].copy_from_slice(&v);
                 };
                 match b.scale {
-                    BlockScale::F16(at) => half(block, at, if b.group < b.elems { 0.05 } else { 1.0 } / f64::from(largest), random),
+                    BlockScale::F16(at) => {
+                        half(block, at, if b.group < b.elems { 0.05 } else { 1.0 } / f64::from(largest), random)
+                    }
                     BlockScale::HalfE8M0(at) => block[at as usize] = 118 + (random.bits() % 6) as u8,
                 }
                 match b.offset {
@@ -96,8 +98,10 @@ impl Matrix {
         }
         let mut records = vec![0; layout.bytes(rows, 1)?];
         let mut values = vec![0.0; rows * cols];
-        for ((raw, record), values) in
-            raw.chunks_exact(row_bytes).zip(records.chunks_exact_mut(layout.row_bytes)).zip(values.chunks_exact_mut(cols))
+        for ((raw, record), values) in raw
+            .chunks_exact(row_bytes)
+            .zip(records.chunks_exact_mut(layout.row_bytes))
+            .zip(values.chunks_exact_mut(cols))
         {
             layout.repack_row(raw, record)?;
             layout.decode_row(record, values)?;

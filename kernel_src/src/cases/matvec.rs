@@ -58,7 +58,9 @@ pub fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut Random)
     };
     let tolerance = match spec.finish {
         // A product of two results has the errors of both.
-        Finish::Silu | Finish::Gelu => Tolerance { norm: 2.0 * tolerance.norm, each: 4.0 * tolerance.each, ..tolerance },
+        Finish::Silu | Finish::Gelu => {
+            Tolerance { norm: 2.0 * tolerance.norm, each: 4.0 * tolerance.each, ..tolerance }
+        }
         Finish::Store | Finish::Add => tolerance,
     };
 
@@ -120,7 +122,8 @@ fn format(name: &str) -> &'static Format {
 }
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-    let tuning = |team, rows, batch| Some(MatvecTuning { wave, block: 2 * wave.max(64), team, rows, batch, blocks_per_unit: 1 });
+    let tuning =
+        |team, rows, batch| Some(MatvecTuning { wave, block: 2 * wave.max(64), team, rows, batch, blocks_per_unit: 1 });
     // Every format, odd numbers of rows, units that do not fill the team.
     for (i, f) in ALL.iter().enumerate() {
         let cols = if f.block_elems() == 1 { 1001 - 50 * i } else { (3 + i % 2) * f.block_elems().max(96) };
@@ -164,9 +167,24 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             tuning: tuning(2 * wave, 2, 2),
             ..MatvecSpec::new(format("Q6_K"), 63, 1536)
         },
-        MatvecSpec { prologue: Prologue::Gelu, finish: Finish::Add, tuning: tuning(4, 1, 3), ..MatvecSpec::new(format("BF16"), 129, 250) },
-        MatvecSpec { columns: 3, finish: Finish::Add, tuning: tuning(8, 2, 1), ..MatvecSpec::new(format("Q5_K"), 33, 512) },
-        MatvecSpec { columns: 8, prologue: Prologue::Norm, tuning: tuning(wave, 1, 1), ..MatvecSpec::new(format("Q4_1"), 31, 352) },
+        MatvecSpec {
+            prologue: Prologue::Gelu,
+            finish: Finish::Add,
+            tuning: tuning(4, 1, 3),
+            ..MatvecSpec::new(format("BF16"), 129, 250)
+        },
+        MatvecSpec {
+            columns: 3,
+            finish: Finish::Add,
+            tuning: tuning(8, 2, 1),
+            ..MatvecSpec::new(format("Q5_K"), 33, 512)
+        },
+        MatvecSpec {
+            columns: 8,
+            prologue: Prologue::Norm,
+            tuning: tuning(wave, 1, 1),
+            ..MatvecSpec::new(format("Q4_1"), 31, 352)
+        },
         MatvecSpec { tuning: None, ..MatvecSpec::new(format("Q8_0"), 50, 576) },
     ];
     for spec in &specs {

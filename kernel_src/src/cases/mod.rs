@@ -6,6 +6,7 @@
 
 mod data;
 mod matvec;
+mod repack;
 
 pub use data::Random;
 
@@ -41,6 +42,8 @@ pub enum CaseArg {
     Null,
     /// A number.
     U32(u32),
+    /// A number.
+    U64(u64),
     /// A number.
     F32(f32),
 }
@@ -170,7 +173,10 @@ fn near(got: &[f64], want: &[f64], tolerance: &Tolerance) -> Result<(), String> 
         }
         let d = (g - w).abs();
         if d.is_nan() || d > tolerance.each * rms {
-            return Err(format!("element {i} is {g}, the oracle has {w} (root mean square {rms:.3e}; {})", tolerance.reason));
+            return Err(format!(
+                "element {i} is {g}, the oracle has {w} (root mean square {rms:.3e}; {})",
+                tolerance.reason
+            ));
         }
         off += d * d;
     }
@@ -191,14 +197,13 @@ fn floats(name: &'static str, values: &[f32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
-/// A u32 input.
-fn words(name: &'static str, values: &[u32]) -> CaseArg {
-    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
-}
-
 /// An output, poisoned before.
 fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
-    CaseArg::Buffer { name, before: vec![0xff; want.len() * storage.size()], expect: Expect::Real { storage, want, tolerance } }
+    CaseArg::Buffer {
+        name,
+        before: vec![0xff; want.len() * storage.size()],
+        expect: Expect::Real { storage, want, tolerance },
+    }
 }
 
 /// All cases for a target at one wave width (which must be one of its own).
@@ -207,6 +212,7 @@ fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Toler
 /// A kernel that cannot be specialised for the target.
 pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
     let mut cases = vec![];
+    repack::cases(target, &mut Random::new(seed), &mut cases)?;
     matvec::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     Ok(cases)
 }

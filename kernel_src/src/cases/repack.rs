@@ -1,0 +1,36 @@
+//! Cases of the repacking: the device's records must be the host's, byte for byte.
+
+use super::data::Matrix;
+use super::{Case, CaseArg, Expect, Random, input};
+use crate::format::ALL;
+use crate::kernel::SpecError;
+use crate::layout::Layout;
+use crate::repack::RepackSpec;
+use kjit_engine::Target;
+
+pub(super) fn cases(target: &Target, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    for (i, format) in ALL.iter().enumerate() {
+        let cols = if format.block_elems() == 1 { 63 + i } else { format.block_elems() * (1 + i % 3) };
+        let rows = 7 + 31 * (i % 2);
+        let spec = RepackSpec { layout: Layout::new(format, cols)? };
+        let matrix = Matrix::random(format, rows, cols, random)?;
+        let blocks = spec.blocks(rows as u64, 1).min(3);
+        let kernel = spec.kernel(target)?;
+        into.push(Case {
+            name: format!("repack {format} · {rows} × {cols}, {blocks} blocks"),
+            geometry: kernel.launch(blocks),
+            kernel,
+            args: vec![
+                input("raw", matrix.raw),
+                CaseArg::Buffer {
+                    name: "records",
+                    before: vec![0xff; matrix.records.len()],
+                    expect: Expect::Bytes(matrix.records),
+                },
+                CaseArg::U64(rows as u64),
+                CaseArg::U32(blocks),
+            ],
+        });
+    }
+    Ok(())
+}
