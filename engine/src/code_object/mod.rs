@@ -4,6 +4,8 @@ mod cubin;
 
 use crate::arch::Vendor;
 use crate::error::{Error, Result};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What the code object says an argument is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +53,128 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
+    pub(crate) const fn empty() -> KernelInfo {
+        KernelInfo {
+            name: String::new(),
+            args: Vec::new(),
+            registers: 0,
+            agprs: 0,
+            sgprs: 0,
+            shared: 0,
+            local: 0,
+            spills: None,
+            wave: None,
+            max_threads: None,
+        }
+    }
+
     /// Vector registers that count against occupancy: VGPRs and AGPRs together.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
         self.registers.saturating_add(self.agprs)
+    }
+}
+
+/// Where a code object came from in this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Compiled just now.
+    Compiled,
+    /// Found in the cache, in the layer named.
+    Cached(String),
+}
+
+/// Verified machine code with what is known of it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CodeObject {
+    inner: Arc<Inner>,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    pub(crate) compile_id: String,
+    pub(crate) wave: u32,
+    pub(crate) compiler: String,
+    pub(crate) seconds: f64,
+    pub(crate) kernels: Vec<KernelInfo>,
+    /// The entry of the cache as it was verified: what was checked is what is loaded.
+    pub(crate) entry: kjit_cache::Entry,
+}
+
+impl CodeObject {
+    pub(crate) fn of(inner: Inner, origin: Origin) -> CodeObject {
+        CodeObject { inner: Arc::new(inner), origin }
+    }
+
+    pub(crate) fn with_origin(mut self, origin: Origin) -> CodeObject {
+        self.origin = origin;
+        self
+    }
+
+    pub(crate) fn entry(&self) -> &kjit_cache::Entry {
+        &self.inner.entry
+    }
+
+    /// The source's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What it was compiled for: `sm_90a`, `gfx1100`.
+    #[must_use]
+    pub fn compile_id(&self) -> &str {
+        &self.inner.compile_id
+    }
+
+    /// Lanes of a wave that it was compiled for.
+    #[must_use]
+    pub fn wave(&self) -> u32 {
+        self.inner.wave
+    }
+
+    /// Compiler and version that made it, here or elsewhere.
+    #[must_use]
+    pub fn compiler(&self) -> &str {
+        &self.inner.compiler
+    }
+
+    /// Compiled now, or found, and where.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// What the compile took, here or when the entry was made.
+    #[must_use]
+    pub fn compile_time(&self) -> Duration {
+        Duration::try_from_secs_f64(self.inner.seconds).unwrap_or_default()
+    }
+
+    /// The machine code, checked in this process.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.inner.entry.payload()
+    }
+
+    /// The kernels in it.
+    #[must_use]
+    pub fn kernels(&self) -> &[KernelInfo] {
+        &self.inner.kernels
+    }
+
+    /// What a machine must have to run it (`driver` at least …), as recorded when it was made.
+    #[must_use]
+    pub fn needs(&self) -> &std::collections::BTreeMap<String, String> {
+        self.inner.entry.needs()
+    }
+
+    /// The build key's digest: the entry's name in the cache.
+    #[must_use]
+    pub fn digest(&self) -> kjit_cache::Digest {
+        self.inner.entry.key().digest()
     }
 }
 

@@ -1,0 +1,40 @@
+//! Embedding the engine: compile a kernel of your own for the GPU at hand, keep it on disk, launch it.
+//!
+//! Run it twice: the second time nothing is compiled.
+
+use kjit_engine::{Config, Constants, Engine, Error, Geometry, Job, Options, Source, args};
+
+const BLOCK: u32 = 256;
+
+const TEXT: &str = r#"
+extern "C" __global__ void saxpy(const float* x, float* y, float a, unsigned n) {
+    unsigned i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}
+"#;
+
+fn main() -> Result<(), Error> {
+    // Compilers run in a child process: this program, started again.
+    kjit_engine::child_main();
+
+    let engine = Engine::new(Config::new());
+    let device = engine.device("auto")?;
+    let target = device.target().clone();
+
+    let source = Source::new("saxpy", "saxpy.cu", TEXT).entry("saxpy");
+    let options = Options::wave(target.default_wave());
+    let job = Job::new(source, Constants::new().set("BLOCK", BLOCK), options, target);
+    let kernel = engine.load(&device, &job)?.kernel("saxpy")?;
+
+    let n = 1_000_003u32;
+    let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let stream = device.stream()?;
+    let (dx, dy) = (stream.upload(&x)?, stream.upload(&vec![1.0f32; x.len()])?);
+    stream.launch(&kernel, &Geometry::new(n.div_ceil(BLOCK), BLOCK), &args![&dx, &dy, 2.0f32, n])?;
+    let y = stream.read(&dy)?;
+
+    let wrong = x.iter().zip(&y).filter(|(x, y)| **y != 2.0f32.mul_add(**x, 1.0)).count();
+    let counts = engine.counts();
+    eprintln!("{}: {wrong} wrong of {n}; compiled {}, cached {}", device.info().name, counts.compiled, counts.cached);
+    Ok(())
+}

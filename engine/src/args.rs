@@ -1,0 +1,176 @@
+//! The typed arguments of a launch, checked against the code object's own list.
+
+use crate::code_object::{ArgInfo, ArgKind, KernelInfo};
+use crate::driver::{DeviceBuffer, Memory};
+use crate::error::{Error, Result};
+use std::sync::Arc;
+
+/// One argument of a launch. Made by `From`, gathered by [`args!`](crate::args):
+/// device buffers go as their address, numbers by value, anything else as [`Arg::Bytes`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Arg<'a> {
+    /// A device address inside a buffer, which the launch (and a captured graph) keeps alive.
+    Buffer {
+        /// The address handed to the kernel.
+        address: u64,
+        /// What it lies in.
+        memory: &'a Arc<Memory>,
+    },
+    /// A number.
+    Scalar {
+        /// Its Rust type, for messages.
+        kind: &'static str,
+        /// Its bytes, little-endian, of which `len` count.
+        bytes: [u8; 8],
+        /// 1, 2, 4 or 8.
+        len: u8,
+    },
+    /// A struct by value, laid out as C++ does.
+    Bytes(&'a [u8]),
+    /// The null pointer, for an optional buffer.
+    Null,
+}
+
+impl<'a, T> From<&'a DeviceBuffer<T>> for Arg<'a> {
+    fn from(buffer: &'a DeviceBuffer<T>) -> Self {
+        Arg::Buffer { address: buffer.address(), memory: buffer.shared() }
+    }
+}
+
+impl<'a, T> From<Option<&'a DeviceBuffer<T>>> for Arg<'a> {
+    /// None is the null pointer.
+    fn from(buffer: Option<&'a DeviceBuffer<T>>) -> Self {
+        buffer.map_or(Arg::Null, Arg::from)
+    }
+}
+
+impl<'a> Arg<'a> {
+    /// The memory that it keeps, for a buffer.
+    pub(crate) fn memory(&self) -> Option<&'a Arc<Memory>> {
+        match self {
+            Arg::Buffer { memory, .. } => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Bytes it takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Arg::Buffer { .. } | Arg::Null => 8,
+            Arg::Scalar { len, .. } => usize::from(*len),
+            Arg::Bytes(b) => b.len(),
+        }
+    }
+
+    fn what(&self) -> String {
+        match self {
+            Arg::Buffer { .. } => "a buffer".to_owned(),
+            Arg::Null => "a null buffer".to_owned(),
+            Arg::Scalar { kind, .. } => format!("{kind} ({} bytes)", self.size()),
+            Arg::Bytes(b) => format!("{} bytes", b.len()),
+        }
+    }
+}
+
+macro_rules! arg_from_scalar {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Arg<'_> {
+            fn from(v: $t) -> Self {
+                const LEN: usize = size_of::<$t>();
+                let mut bytes = [0u8; 8];
+                for (to, from) in bytes.iter_mut().zip(v.to_le_bytes()) {
+                    *to = from;
+                }
+                Arg::Scalar { kind: stringify!($t), bytes, len: LEN as u8 }
+            }
+        }
+    )*};
+}
+arg_from_scalar!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
+
+/// Gathers launch arguments: `args![&x, &y, 2.0f32, n]`.
+#[macro_export]
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { [$($crate::Arg::from($arg)),*] };
+}
+
+/// Lays the arguments out as the code object says, or names the first one that does not fit.
+///
+/// # Errors
+/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer or the other way round
+/// (where the code object tells: AMD's does, a cubin gives sizes only).
+pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) -> Result<()> {
+    let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
+    if args.len() != kernel.args.len() {
+        return Err(fail(format!("{} arguments given, the code object takes {}", args.len(), kernel.args.len())));
+    }
+    into.clear();
+    let total = kernel.args.iter().map(|a| a.offset + a.size).max().unwrap_or(0);
+    into.resize(usize::try_from(total).map_err(|_| fail("argument list too long".to_owned()))?, 0);
+    for (i, (arg, info)) in args.iter().zip(&kernel.args).enumerate() {
+        let ArgInfo { size, kind, offset } = *info;
+        let is_pointer = matches!(arg, Arg::Buffer { .. } | Arg::Null);
+        let clash = match kind {
+            Some(ArgKind::Buffer) => !is_pointer,
+            Some(ArgKind::Value) => is_pointer,
+            None => false,
+        };
+        if clash || arg.size() as u64 != u64::from(size) {
+            let takes = match kind {
+                Some(ArgKind::Buffer) => "a buffer".to_owned(),
+                _ => format!("{size} bytes"),
+            };
+            return Err(fail(format!("argument {i} is {}, the code object takes {takes} there", arg.what())));
+        }
+        let start = offset as usize;
+        let slot =
+            into.get_mut(start..start + size as usize).ok_or_else(|| fail(format!("argument {i} lies outside")))?;
+        match arg {
+            Arg::Buffer { address, .. } => slot.copy_from_slice(&address.to_le_bytes()),
+            Arg::Null => slot.fill(0),
+            Arg::Scalar { bytes, len, .. } => slot.copy_from_slice(bytes.get(..usize::from(*len)).unwrap_or_default()),
+            Arg::Bytes(bytes) => slot.copy_from_slice(bytes),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> KernelInfo {
+        let arg = |offset, size, kind| ArgInfo { offset, size, kind };
+        KernelInfo {
+            name: "saxpy".into(),
+            args: vec![arg(0, 8, Some(ArgKind::Buffer)), arg(8, 4, None), arg(16, 8, Some(ArgKind::Value))],
+            ..KernelInfo::default()
+        }
+    }
+
+    #[test]
+    fn arguments_land_where_the_code_object_says() {
+        let mut bytes = vec![9; 3];
+        pack(&kernel(), &args![Arg::Null, 1.5f32, 7u64], &mut bytes).unwrap();
+        assert_eq!(bytes.len(), 24);
+        assert_eq!(bytes[8..12], 1.5f32.to_le_bytes());
+        assert_eq!(bytes[12..16], [0; 4]);
+        assert_eq!(bytes[16..24], 7u64.to_le_bytes());
+    }
+
+    #[test]
+    fn a_wrong_count_size_or_kind_is_named_with_its_place() {
+        let mut bytes = Vec::new();
+        for (args, word) in [
+            (vec![Arg::Null], "1 arguments given, the code object takes 3"),
+            (args![Arg::Null, 1u64, 7u64].to_vec(), "argument 1 is u64 (8 bytes), the code object takes 4 bytes"),
+            (args![3u64, 1u32, 7u64].to_vec(), "argument 0 is u64 (8 bytes), the code object takes a buffer"),
+            (args![Arg::Null, 1u32, Arg::Null].to_vec(), "argument 2 is a null buffer"),
+        ] {
+            let error = pack(&kernel(), &args, &mut bytes).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The compiler process: a loop that answers requests, with its own standard output out of the compilers' reach.
+
+use super::protocol::{Answer, Ask};
+use super::{Backend, Compiled, open};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::FromRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// First argument of a compiler process.
+pub(crate) const WORK: &str = "--kjit-cc-work";
+/// First argument of a process that repeats a kept compile.
+pub(crate) const REPEAT: &str = "--kjit-cc-repeat";
+/// The file in a kept folder that holds the request.
+pub(crate) const REQUEST: &str = "request.bin";
+
+/// Set when this program can be started as its own compiler process.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_armed() -> bool {
+    ARMED.load(Ordering::Relaxed)
+}
+
+/// Makes the calling program able to be its own compiler process: call it first in `main`, before anything else runs.
+/// In a process that was started to compile it does not return; otherwise it returns at once.
+///
+/// A program that ships the small `kjit-cc` beside it needs no such call.
+pub fn child_main() {
+    ARMED.store(true, Ordering::Relaxed);
+    let mut arguments = std::env::args_os().skip(1);
+    if let Some(first) = arguments.next()
+        && let Some(code) = dispatch(&first, arguments)
+    {
+        std::process::exit(code);
+    }
+}
+
+/// Runs what the first argument asks for; none when it is not for us.
+fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
+    if first == WORK {
+        let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
+        return Some(work(limit));
+    }
+    if first == REPEAT {
+        return Some(repeat(&PathBuf::from(rest.next().unwrap_or_default())));
+    }
+    None
+}
+
+/// The main function of `kjit-cc`: its exit code.
+#[must_use]
+pub fn kjit_cc() -> i32 {
+    let mut arguments = std::env::args_os().skip(1);
+    let code = arguments.next().and_then(|first| dispatch(&first, arguments));
+    code.unwrap_or_else(|| {
+        eprintln!(
+            "kjit-cc compiles for kjit and is started by it; by hand: kjit-cc {REPEAT} FOLDER (of a failed compile)"
+        );
+        2
+    })
+}
+
+/// Answers requests until there are no more.
+fn work(memory_limit: u64) -> i32 {
+    let Some((mut questions, mut answers)) = take_pipes() else { return 1 };
+    limit_memory(memory_limit);
+    leave_with_parent();
+    let mut opened = Opened::default();
+    loop {
+        let answer = match Ask::read(&mut questions) {
+            Ok(Some(ask)) => opened.answer(ask),
+            Ok(None) => return 0,
+            Err(why) => {
+                eprintln!("kjit-cc: {why}");
+                return 1;
+            }
+        };
+        if answer.write(&mut answers).is_err() {
+            return 0; // the parent is gone
+        }
+    }
+}
+
+/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is fd 2), and one that
+/// reads gets nothing.
+fn take_pipes() -> Option<(File, File)> {
+    // SAFETY: duplicating descriptors of our own; the copies belong to the two files alone.
+    unsafe {
+        let questions = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 16);
+        let answers = libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 16);
+        if questions < 0 || answers < 0 || libc::dup2(2, 1) < 0 {
+            return None;
+        }
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if nothing < 0 || libc::dup2(nothing, 0) < 0 {
+            return None;
+        }
+        libc::close(nothing);
+        Some((File::from_raw_fd(questions), File::from_raw_fd(answers)))
+    }
+}
+
+/// Bounds the address space: a compiler that eats memory fails alone.
+fn limit_memory(bytes: u64) {
+    if bytes > 0 {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: passes one struct. A system that refuses the limit goes without.
+        unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
+    }
+}
+
+/// Ends this process when the parent goes, in the middle of a compile too.
+fn leave_with_parent() {
+    // SAFETY: no arguments, no memory.
+    let parent = unsafe { libc::getppid() };
+    // Without the thread a killed parent would leave a hanging compiler behind: not worth failing for.
+    let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(move || {
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(250));
+            // SAFETY: as above; _exit runs no handlers, which a compiler in the middle of its work could not bear.
+            unsafe {
+                if libc::getppid() != parent {
+                    libc::_exit(0);
+                }
+            }
+        }
+    });
+}
+
+/// Compilers opened so far in this process.
+#[derive(Default)]
+pub(crate) struct Opened(HashMap<(String, String), Result<Box<dyn Backend>, String>>);
+
+impl Opened {
+    pub fn answer(&mut self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Probe { kind, file } => Answer::Probe(self.get(kind, file).and_then(|c| c.probe())),
+            Ask::Compile { kind, file, request } => Answer::Compiled(match self.get(kind, file) {
+                Ok(compiler) => compiler.compile(&request),
+                Err(why) => Compiled::Broken { why },
+            }),
+        }
+    }
+
+    fn get(&mut self, kind: String, file: String) -> Result<&dyn Backend, String> {
+        let entry = self.0.entry((kind, file));
+        let (kind, file) = entry.key().clone();
+        match entry.or_insert_with(|| open(&kind, Path::new(&file))) {
+            Ok(compiler) => Ok(&**compiler),
+            Err(why) => Err(why.clone()),
+        }
+    }
+}
+
+/// Runs a kept compile again and prints what the compiler says.
+fn repeat(folder: &Path) -> i32 {
+    let file = folder.join(REQUEST);
+    let ask = std::fs::read(&file).map_err(|e| e.to_string()).and_then(|bytes| Ask::read(&mut bytes.as_slice()));
+    let mut out = std::io::stderr();
+    // Standard error may be closed; there is nobody else to tell.
+    match ask {
+        Ok(Some(ask)) => match Opened::default().answer(ask) {
+            Answer::Compiled(Compiled::Code { code, log }) => {
+                let _ = writeln!(out, "{log}\ncompiled: {} bytes", code.len());
+                0
+            }
+            Answer::Compiled(Compiled::Refused { log } | Compiled::Broken { why: log }) => {
+                let _ = writeln!(out, "{log}");
+                1
+            }
+            Answer::Probe(probe) => {
+                let _ = writeln!(out, "{probe:?}");
+                0
+            }
+        },
+        Ok(None) => {
+            let _ = writeln!(out, "{}: empty", file.display());
+            1
+        }
+        Err(why) => {
+            let _ = writeln!(out, "{}: {why}", file.display());
+            1
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Where compilers may be: every place in its order, each remembered with what was found there, for `kjit devices -v`.
+
+use super::Compiler;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// A place that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// Why it was looked at: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
+    pub via: String,
+    /// File or folder.
+    pub place: PathBuf,
+    /// What was there, if anything.
+    pub found: Option<PathBuf>,
+}
+
+/// A file that may be opened as a compiler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// Absolute and without symbolic links: opened by this path, so that no other file is meant later.
+    pub file: PathBuf,
+    pub via: String,
+    /// Named by flag or variable: taken whatever its version.
+    pub named: bool,
+}
+
+type Later = fn(&mut Places);
+
+/// Collects candidates in order.
+pub(crate) struct Places {
+    names: &'static [&'static str],
+    pub tried: Vec<Tried>,
+    pub found: Vec<Candidate>,
+    seen: BTreeSet<PathBuf>,
+    later: Option<Later>,
+}
+
+impl Places {
+    pub fn new(names: &'static [&'static str]) -> Places {
+        Places { names, tried: Vec::new(), found: Vec::new(), seen: BTreeSet::new(), later: None }
+    }
+
+    /// A file named by a flag.
+    pub fn explicit(&mut self, via: &str, file: Option<PathBuf>) {
+        if let Some(file) = file {
+            self.file(via, &file, true);
+        }
+    }
+
+    /// A file named by a variable.
+    pub fn variable(&mut self, name: &str) {
+        if let Some(file) = std::env::var_os(name).filter(|v| !v.is_empty()) {
+            self.file(name, Path::new(&file), true);
+        }
+    }
+
+    /// Folders below the one that a variable names.
+    pub fn under_variable(&mut self, name: &str, folders: &[&str]) {
+        if let Some(root) = std::env::var_os(name).filter(|v| !v.is_empty()) {
+            for folder in folders {
+                self.folder(name, &Path::new(&root).join(folder));
+            }
+        }
+    }
+
+    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its defaults. Walked by us
+    /// and not by opening, so that finding a compiler loads none into this process.
+    pub fn loader_path(&mut self) {
+        if let Some(paths) = std::env::var_os("LD_LIBRARY_PATH") {
+            for folder in std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()) {
+                self.folder("LD_LIBRARY_PATH", &folder);
+            }
+        }
+        for folder in loader_folders() {
+            self.folder("loader path", folder);
+        }
+    }
+
+    /// A folder that may hold one of the names.
+    pub fn folder(&mut self, via: &str, folder: &Path) {
+        let mut any = false;
+        for name in self.names {
+            let file = folder.join(name);
+            if file.is_file() {
+                any = true;
+                self.file(via, &file, false);
+            }
+        }
+        if !any {
+            self.tried.push(Tried { via: via.to_owned(), place: folder.to_owned(), found: None });
+        }
+    }
+
+    /// Places that cost something to list; looked at only when those before gave nothing.
+    pub fn later(&mut self, f: Later) {
+        self.later = Some(f);
+    }
+
+    /// Runs what was put off.
+    pub fn finish(&mut self) {
+        if let Some(f) = self.later.take() {
+            f(self);
+        }
+    }
+
+    fn file(&mut self, via: &str, place: &Path, named: bool) {
+        let found = place.canonicalize().ok().filter(|p| p.is_file());
+        self.tried.push(Tried { via: via.to_owned(), place: place.to_owned(), found: found.clone() });
+        if let Some(file) = found
+            && self.seen.insert(file.clone())
+        {
+            self.found.push(Candidate { file, via: via.to_owned(), named });
+        }
+    }
+}
+
+/// The candidates of a compiler in the order in which they are to be used: what was named, whatever it is; else the
+/// newest whose major version is not above the driver's, and among equals the first found.
+pub(crate) fn candidates(
+    compiler: &dyn Compiler,
+    explicit: Option<&Path>,
+    driver: Option<(u32, u32)>,
+) -> (Vec<Candidate>, Vec<Tried>) {
+    let mut places = compiler.places(explicit);
+    let mut fit = usable(compiler, &places, driver);
+    if fit.is_empty() {
+        places.finish();
+        fit = usable(compiler, &places, driver);
+    }
+    (fit, places.tried)
+}
+
+fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) -> Vec<Candidate> {
+    if let Some(named) = places.found.iter().find(|c| c.named) {
+        return vec![named.clone()];
+    }
+    // A name without a version goes last: what it is shows when it is opened.
+    let major = |c: &Candidate| compiler.major_of(&c.file);
+    let suits = |c: &&Candidate| major(c).is_none_or(|m| compiler.suits_driver(m, driver));
+    let mut fit: Vec<Candidate> = places.found.iter().filter(suits).cloned().collect();
+    fit.sort_by_key(|c| std::cmp::Reverse(major(c).unwrap_or(0))); // stable: found order among equals
+    fit
+}
+
+/// Folders in `/etc/ld.so.conf` and the files that it includes, then the defaults.
+fn loader_folders() -> &'static [PathBuf] {
+    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FOLDERS.get_or_init(|| {
+        let mut folders = Vec::new();
+        read_loader_configuration(Path::new("/etc/ld.so.conf"), &mut folders, 0);
+        let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
+        for root in ["/lib", "/usr/lib"] {
+            folders.push(Path::new(root).join(&multiarch));
+        }
+        folders.extend(["/usr/lib64", "/lib64", "/usr/lib", "/lib"].map(PathBuf::from));
+        let mut seen = BTreeSet::new();
+        folders.retain(|f| seen.insert(f.clone()));
+        folders
+    })
+}
+
+fn read_loader_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
+    let Ok(text) = std::fs::read_to_string(file) else { return };
+    for line in text.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty()) {
+        match line.strip_prefix("include") {
+            // Only the form that systems have: a folder and `*.conf`.
+            Some(pattern) if depth < 4 => {
+                let pattern = Path::new(pattern.trim());
+                let Some(folder) = pattern.parent() else { continue };
+                for file in glob_children(folder, "") {
+                    if file.extension().is_some_and(|e| e == "conf") {
+                        read_loader_configuration(&file, folders, depth + 1);
+                    }
+                }
+            }
+            Some(_) => {}
+            None => folders.push(PathBuf::from(line)),
+        }
+    }
+}
+
+/// What lies in a folder under a name that starts so, sorted, the last (newest) first.
+pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(prefix)))
+        .map(|e| e.path())
+        .collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    found
+}
+
+/// The package folders of the Python found on PATH. Read off its place in the file system (an environment has
+/// `lib/python3.x/site-packages` beside `bin`); a wrapper script there tells nothing, and is asked.
+pub(crate) fn python_sites() -> &'static [PathBuf] {
+    static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    SITES.get_or_init(|| {
+        let Some(python) = on_path("python3").or_else(|| on_path("python")) else { return Vec::new() };
+        let mut sites = Vec::new();
+        let mut prefixes: Vec<PathBuf> = Vec::new();
+        for file in [Some(python.clone()), python.canonicalize().ok()].into_iter().flatten() {
+            prefixes.extend(file.parent().and_then(Path::parent).map(Path::to_owned));
+        }
+        prefixes.extend(std::env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+        for prefix in prefixes {
+            for version in glob_children(&prefix.join("lib"), "python3") {
+                for name in ["site-packages", "dist-packages"] {
+                    sites.push(version.join(name));
+                }
+            }
+        }
+        sites.retain(|s| s.is_dir());
+        if sites.iter().all(|s| !s.join("nvidia").is_dir()) {
+            sites.extend(ask_python(&python));
+        }
+        sites.dedup();
+        sites
+    })
+}
+
+fn ask_python(python: &Path) -> Vec<PathBuf> {
+    let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); print(sysconfig.get_paths()['platlib'])";
+    let Ok(output) =
+        std::process::Command::new(python).args(["-I", "-c", code]).stdin(std::process::Stdio::null()).output()
+    else {
+        return Vec::new();
+    };
+    String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).filter(|p| p.is_dir()).collect()
+}
+
+/// An executable by name.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|file| file.is_file())
+}

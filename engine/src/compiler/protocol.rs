@@ -1,0 +1,225 @@
+//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each with its length.
+//! Nothing here trusts the other side: lengths are bounded before anything is allocated.
+
+use super::{Compiled, Probe};
+use std::io::{Read, Write};
+
+/// Both sides must be of one build of this protocol.
+pub(crate) const HELLO: &str = concat!("kjit-cc 1 ", env!("CARGO_PKG_VERSION"));
+
+/// No source and no code object comes near this.
+const MOST_BYTES: u64 = 1 << 30;
+const MOST_FIELDS: u32 = 4096;
+
+/// One compile, all that it depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The main file's name.
+    pub file: String,
+    /// Its text, constants rendered in front.
+    pub source: String,
+    /// `(name, text)` of what it includes.
+    pub headers: Vec<(String, String)>,
+    pub arguments: Vec<String>,
+}
+
+/// What a compiler process is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Open the compiler and say what it is.
+    Probe { kind: String, file: String },
+    /// Compile.
+    Compile { kind: String, file: String, request: Request },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Probe(Result<Probe, String>),
+    Compiled(Compiled),
+}
+
+type Fields = Vec<Vec<u8>>;
+
+fn frame(fields: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + fields.iter().map(|f| f.len() + 8).sum::<usize>());
+    out.extend((fields.len() as u32).to_le_bytes());
+    for field in fields {
+        out.extend((field.len() as u64).to_le_bytes());
+        out.extend(*field);
+    }
+    out
+}
+
+fn read_frame(from: &mut impl Read) -> std::io::Result<Option<Fields>> {
+    let broken = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
+    let mut count = [0u8; 4];
+    // The end between two frames is an end; the end within one is an error.
+    match from.read(&mut count)? {
+        0 => return Ok(None),
+        n => from.read_exact(count.get_mut(n..).unwrap_or_default())?,
+    }
+    let count = u32::from_le_bytes(count);
+    if count > MOST_FIELDS {
+        return Err(broken("a frame of too many fields"));
+    }
+    let mut fields = Vec::new();
+    let mut total = 0u64;
+    for _ in 0..count {
+        let mut len = [0u8; 8];
+        from.read_exact(&mut len)?;
+        let len = u64::from_le_bytes(len);
+        total = total.saturating_add(len);
+        if total > MOST_BYTES {
+            return Err(broken("a frame that is too long"));
+        }
+        let mut field = Vec::new();
+        if from.take(len).read_to_end(&mut field)? as u64 != len {
+            return Err(broken("a frame cut short"));
+        }
+        fields.push(field);
+    }
+    Ok(Some(fields))
+}
+
+fn text(field: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(field).map_err(|_| "text that is not UTF-8".to_owned())
+}
+
+impl Ask {
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Ask::Probe { kind, file } => frame(&[HELLO.as_bytes(), b"probe", kind.as_bytes(), file.as_bytes()]),
+            Ask::Compile { kind, file, request: r } => {
+                let headers = r.headers.len().to_string();
+                let mut fields: Vec<&[u8]> = vec![HELLO.as_bytes(), b"compile", kind.as_bytes(), file.as_bytes()];
+                fields.extend([r.file.as_bytes(), r.source.as_bytes(), headers.as_bytes()]);
+                for (name, text) in &r.headers {
+                    fields.extend([name.as_bytes(), text.as_bytes()]);
+                }
+                fields.extend(r.arguments.iter().map(String::as_bytes));
+                frame(&fields)
+            }
+        }
+    }
+
+    /// The next question; none at the end.
+    pub fn read(from: &mut impl Read) -> Result<Option<Ask>, String> {
+        let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
+        let mut fields = fields.into_iter().map(text);
+        let mut next = || fields.next().unwrap_or_else(|| Err("a field is missing".to_owned()));
+        let hello = next()?;
+        if hello != HELLO {
+            return Err(format!("the other side is '{hello}', this one '{HELLO}'"));
+        }
+        let (op, kind, file) = (next()?, next()?, next()?);
+        match op.as_str() {
+            "probe" => Ok(Some(Ask::Probe { kind, file })),
+            "compile" => {
+                let (main, source, count) = (next()?, next()?, next()?);
+                let count: u32 = count.parse().map_err(|_| "no number of headers".to_owned())?;
+                let mut headers = Vec::new();
+                for _ in 0..count.min(MOST_FIELDS) {
+                    headers.push((next()?, next()?));
+                }
+                let arguments = fields.collect::<Result<_, _>>()?;
+                let request = Request { file: main, source, headers, arguments };
+                Ok(Some(Ask::Compile { kind, file, request }))
+            }
+            other => Err(format!("unknown request '{other}'")),
+        }
+    }
+}
+
+impl Answer {
+    pub fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let bytes = match self {
+            Answer::Probe(Ok(probe)) => {
+                let version = [probe.version.0.to_string(), probe.version.1.to_string()];
+                let mut fields: Vec<&[u8]> = vec![b"probe", version[0].as_bytes(), version[1].as_bytes()];
+                fields.extend(probe.ids.iter().map(String::as_bytes));
+                frame(&fields)
+            }
+            Answer::Probe(Err(why)) => frame(&[b"no probe", why.as_bytes()]),
+            Answer::Compiled(Compiled::Code { code, log }) => frame(&[b"code", code, log.as_bytes()]),
+            Answer::Compiled(Compiled::Refused { log }) => frame(&[b"refused", log.as_bytes()]),
+            Answer::Compiled(Compiled::Broken { why }) => frame(&[b"broken", why.as_bytes()]),
+        };
+        to.write_all(&bytes)?;
+        to.flush()
+    }
+
+    /// The next answer; none when the process has gone.
+    pub fn read(from: &mut impl Read) -> Result<Option<Answer>, String> {
+        let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
+        let mut fields = fields.into_iter();
+        let mut next = || fields.next().ok_or_else(|| "a field is missing".to_owned());
+        let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let op = text(next()?)?;
+        Ok(Some(match op.as_str() {
+            "probe" => {
+                let mut number = || text(next()?)?.parse::<u32>().map_err(|_| "no version".to_owned());
+                let version = (number()?, number()?);
+                Answer::Probe(Ok(Probe { version, ids: fields.map(text).collect::<Result<_, _>>()? }))
+            }
+            "no probe" => Answer::Probe(Err(lossy(next()?))),
+            "code" => Answer::Compiled(Compiled::Code { code: next()?, log: lossy(next()?) }),
+            "refused" => Answer::Compiled(Compiled::Refused { log: lossy(next()?) }),
+            "broken" => Answer::Compiled(Compiled::Broken { why: lossy(next()?) }),
+            other => return Err(format!("unknown answer '{other}'")),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile() -> Ask {
+        Ask::Compile {
+            kind: "nvrtc".into(),
+            file: "/x/lib.so".into(),
+            request: Request {
+                file: "k.hip".into(),
+                source: "int \u{e9};\n".into(),
+                headers: vec![("a.h".into(), String::new()), ("b.h".into(), "b".into())],
+                arguments: vec!["-O3".into(), "-x y".into()],
+            },
+        }
+    }
+
+    #[test]
+    fn every_message_reads_back_as_it_was_written() {
+        for ask in [compile(), Ask::Probe { kind: "clang".into(), file: "/usr/bin/clang".into() }] {
+            assert_eq!(Ask::read(&mut ask.encode().as_slice()).unwrap(), Some(ask));
+        }
+        let code = Compiled::Code { code: vec![0, 255, 10], log: "warning".into() };
+        for answer in [
+            Answer::Probe(Ok(Probe { version: (13, 5), ids: vec!["sm_90".into(), "sm_90a".into()] })),
+            Answer::Probe(Err("gone".into())),
+            Answer::Compiled(code),
+            Answer::Compiled(Compiled::Refused { log: "error".into() }),
+            Answer::Compiled(Compiled::Broken { why: "x".into() }),
+        ] {
+            let mut bytes = Vec::new();
+            answer.write(&mut bytes).unwrap();
+            assert_eq!(Answer::read(&mut bytes.as_slice()).unwrap(), Some(answer));
+        }
+        assert_eq!(Ask::read(&mut [].as_slice()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_or_lying_about_lengths_is_an_error_and_no_panic() {
+        let whole = compile().encode();
+        for len in 1..whole.len() {
+            assert!(Ask::read(&mut &whole[..len]).is_err(), "cut at {len}");
+        }
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x80;
+            // Either it is another valid message (a changed letter) or an error: never a panic or a huge allocation.
+            let _ = Ask::read(&mut bytes.as_slice());
+            let _ = Answer::read(&mut bytes.as_slice());
+        }
+    }
+}

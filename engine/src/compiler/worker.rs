@@ -1,0 +1,297 @@
+//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given up on when they hang.
+
+use super::child::{self, Opened, WORK};
+use super::protocol::{Answer, Ask};
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where compilers run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// In child processes: this program itself if it called [`crate::child_main`], else `kjit-cc` beside it.
+    #[default]
+    Children,
+    /// In child processes of this executable, a `kjit-cc`.
+    Worker(PathBuf),
+    /// In this process: a compiler that aborts takes it along. Only when asked for.
+    InProcess,
+}
+
+/// Limits of a compile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub timeout: Duration,
+    /// Address space of a process, bytes; 0: no limit.
+    pub memory: u64,
+}
+
+/// After so many compiles a process is replaced: run-time compilers do not give back all they take.
+const RENEW_AFTER: u32 = 400;
+
+/// All compiler processes of an engine.
+pub(crate) struct Workers {
+    isolation: Isolation,
+    limits: Limits,
+    idle: Mutex<Vec<Worker>>,
+    /// Compilers opened in this process, when that was asked for.
+    here: Mutex<Vec<Opened>>,
+}
+
+/// How an exchange failed.
+enum Failure {
+    /// The process cannot be started: the same for every job.
+    Start(Error),
+    /// It ran past the limit.
+    Slow,
+    /// It died or answered nonsense.
+    Died(String),
+}
+
+/// One failed exchange with what the process printed.
+struct Failed {
+    failure: Failure,
+    log: String,
+}
+
+struct Worker {
+    child: Child,
+    questions: ChildStdin,
+    answers: Receiver<std::result::Result<Option<Answer>, String>>,
+    log: File,
+    /// Bytes of the log that belong to earlier compiles.
+    seen: u64,
+    done: u32,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may be gone already. Waited for, so that no zombie stays.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Workers {
+    pub fn new(isolation: Isolation, limits: Limits) -> Workers {
+        Workers { isolation, limits, idle: Mutex::default(), here: Mutex::default() }
+    }
+
+    /// Asks a compiler process, another one once more when the first dies. What the process printed comes back too.
+    ///
+    /// # Errors
+    /// [`Error::Worker`]: it died twice, hung, or could not be started.
+    pub fn ask(&self, kernel: &str, compiler: &str, ask: &Ask) -> Result<(Answer, String)> {
+        if self.isolation == Isolation::InProcess {
+            let mut opened = lock(&self.here).pop().unwrap_or_default();
+            let answer = opened.answer(ask.clone());
+            lock(&self.here).push(opened);
+            return Ok((answer, String::new()));
+        }
+        let told = |what: String, log: &str| {
+            Err(Error::Worker {
+                kernel: kernel.to_owned(),
+                compiler: compiler.to_owned(),
+                what: format!("{what}{}", last_words(log)),
+                log: keep_log(kernel, log),
+            })
+        };
+        match self.try_once(ask) {
+            Ok(answered) => Ok(answered),
+            Err(Failed { failure: Failure::Start(error), .. }) => Err(error),
+            // A second run would hang just as long.
+            Err(Failed { failure: Failure::Slow, log }) => {
+                told(format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()), &log)
+            }
+            Err(Failed { failure: Failure::Died(_), .. }) => match self.try_once(ask) {
+                Ok(answered) => Ok(answered),
+                Err(Failed { failure: Failure::Start(error), .. }) => Err(error),
+                Err(Failed { failure: Failure::Slow, log }) => told("died, and hung when tried again".to_owned(), &log),
+                Err(Failed { failure: Failure::Died(how), log }) => told(format!("{how}, twice"), &log),
+            },
+        }
+    }
+
+    /// Ends all idle processes: the next compile opens its compiler anew.
+    pub fn renew(&self) {
+        lock(&self.idle).clear();
+    }
+
+    fn try_once(&self, ask: &Ask) -> std::result::Result<(Answer, String), Failed> {
+        let idle = lock(&self.idle).pop();
+        let mut worker = match idle {
+            Some(worker) => worker,
+            None => self.start().map_err(|error| Failed { failure: Failure::Start(error), log: String::new() })?,
+        };
+        let answer = worker.exchange(ask, self.limits.timeout);
+        let log = worker.read_log();
+        match answer {
+            Ok(answer) => {
+                worker.done += 1;
+                if worker.done < RENEW_AFTER {
+                    lock(&self.idle).push(worker);
+                }
+                Ok((answer, log))
+            }
+            Err(failure) => Err(Failed { failure, log }),
+        }
+    }
+
+    fn start(&self) -> Result<Worker> {
+        let program = self.program()?;
+        let fail = |why: std::io::Error| Error::Io { path: program.clone(), why: format!("cannot be started: {why}") };
+        let log = tempfile::tempfile().map_err(|e| Error::Io { path: std::env::temp_dir(), why: e.to_string() })?;
+        let mut child = Command::new(&program)
+            .arg(WORK)
+            .arg(self.limits.memory.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone().map_err(fail)?)
+            // Ctrl-C is for the program to act on, not for a compile in the middle.
+            .process_group(0)
+            .spawn()
+            .map_err(fail)?;
+        let (Some(questions), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(fail(std::io::Error::other("no pipes")));
+        };
+        let (send, answers) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("kjit-cc reader".into())
+            .stack_size(256 << 10)
+            .spawn(move || {
+                loop {
+                    let answer = Answer::read(&mut output);
+                    let last = !matches!(answer, Ok(Some(_)));
+                    if send.send(answer).is_err() || last {
+                        return;
+                    }
+                }
+            })
+            .map_err(fail)?;
+        Ok(Worker { child, questions, answers, log, seen: 0, done: 0 })
+    }
+
+    fn program(&self) -> Result<PathBuf> {
+        if let Isolation::Worker(path) = &self.isolation {
+            return Ok(path.clone());
+        }
+        let this =
+            std::env::current_exe().map_err(|e| Error::Io { path: "/proc/self/exe".into(), why: e.to_string() })?;
+        if child::is_armed() {
+            return Ok(this);
+        }
+        let mut tried = Vec::new();
+        // Beside the program; one up for test and example binaries, which cargo puts into folders of their own.
+        for folder in this.ancestors().skip(1).take(2) {
+            let file = folder.join("kjit-cc");
+            if file.is_file() {
+                return Ok(file);
+            }
+            tried.push(file.display().to_string());
+        }
+        Err(Error::NoLibrary {
+            library: "kjit-cc".to_owned(),
+            why: "compilers run in a process of their own".to_owned(),
+            tried,
+            package: "put kjit-cc beside the program, call kjit_engine::child_main() first in main, or choose Isolation::InProcess"
+                .to_owned(),
+        })
+    }
+}
+
+impl Worker {
+    fn exchange(&mut self, ask: &Ask, timeout: Duration) -> std::result::Result<Answer, Failure> {
+        let sent = self.questions.write_all(&ask.encode()).and_then(|()| self.questions.flush());
+        if sent.is_err() {
+            return Err(Failure::Died(self.how_it_ended()));
+        }
+        match self.answers.recv_timeout(timeout) {
+            Ok(Ok(Some(answer))) => Ok(answer),
+            Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(Failure::Died(self.how_it_ended())),
+            Ok(Err(why)) => Err(Failure::Died(format!("answered nonsense ({why}); {}", self.how_it_ended()))),
+            Err(RecvTimeoutError::Timeout) => Err(Failure::Slow),
+        }
+    }
+
+    fn how_it_ended(&mut self) -> String {
+        // Its pipe is closed, so it has ended or is about to; one that lives on without a pipe is ended here.
+        for _ in 0..200 {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return ended(status),
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Err(error) => return format!("is lost: {error}"),
+            }
+        }
+        "closed its pipe".to_owned()
+    }
+
+    /// What was printed since the last time. Read by position: the child writes through the same file.
+    fn read_log(&mut self) -> String {
+        const MOST: u64 = 1 << 20;
+        let len = self.log.metadata().map_or(self.seen, |m| m.len());
+        let from = self.seen.max(len.saturating_sub(MOST));
+        let mut bytes = vec![0; usize::try_from(len.saturating_sub(from)).unwrap_or(0)];
+        self.seen = len;
+        match self.log.read_at(&mut bytes, from) {
+            Ok(n) => String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()).into_owned(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}{}", signal_name(signal)),
+        (None, Some(code)) => format!("ended by itself with code {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGABRT => " (it aborted)",
+        libc::SIGSEGV => " (invalid memory access)",
+        libc::SIGKILL => " (out of memory?)",
+        libc::SIGILL => " (illegal instruction)",
+        libc::SIGFPE => " (arithmetic fault)",
+        _ => "",
+    }
+}
+
+fn last_words(log: &str) -> String {
+    log.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim())).unwrap_or_default()
+}
+
+fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
+    if log.trim().is_empty() {
+        return None;
+    }
+    let folder = kept_folder(kernel).ok()?;
+    let file = folder.join("log.txt");
+    std::fs::write(&file, log).ok()?;
+    Some(file)
+}
+
+/// A new private folder for what should be seen after a failure.
+pub(crate) fn kept_folder(kernel: &str) -> std::io::Result<PathBuf> {
+    let name: String = kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();
+    Ok(tempfile::Builder::new().prefix(&format!("kjit-failed-{name}-")).tempdir()?.keep())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A path as a field of a request.
+pub(crate) fn path_text(path: &Path) -> Result<String> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Error::Io { path: path.to_owned(), why: "its name is not UTF-8".to_owned() })
+}

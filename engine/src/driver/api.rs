@@ -1,0 +1,128 @@
+//! What a vendor's runtime must offer: the seam behind which CUDA (and HIP) live. Nothing above it knows a vendor.
+//!
+//! Handles and addresses are plain numbers here. Everything that could be misused (freed twice, used after its end) is
+//! an `unsafe fn`; the owners beside this file ([`super::memory`], [`super::stream`], …) hold the obligations, each in
+//! one place, and are the only callers.
+
+use super::info::DeviceInfo;
+use crate::arch::Vendor;
+use crate::error::{Error, Result};
+use crate::geometry::Geometry;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A driver's handle (stream, event, module, function, graph): never null when it came out of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Raw(pub usize);
+
+/// What kind of failure a driver's code is, as far as the engine acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// Not enough device or pinned memory.
+    OutOfMemory,
+    /// The image is damaged, for another architecture, or newer than the driver.
+    BadImage,
+    /// Anything else.
+    Other,
+}
+
+/// A driver call that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub call: &'static str,
+    pub code: u32,
+    pub says: String,
+    pub kind: FaultKind,
+}
+
+impl Fault {
+    /// As the engine's error, on a device.
+    pub fn on(self, device: &str) -> Error {
+        Error::Driver { call: self.call, device: device.to_owned(), code: self.code, says: self.says }
+    }
+}
+
+pub(crate) type Try<T> = std::result::Result<T, Fault>;
+
+/// A vendor's runtime library, opened.
+pub(crate) trait Driver: Send + Sync {
+    /// Who it belongs to.
+    fn vendor(&self) -> Vendor;
+    /// Highest version of its API, `(major, minor)`.
+    fn version(&self) -> (u32, u32);
+    /// The file it was opened from.
+    fn library(&self) -> &str;
+    /// Devices it shows.
+    fn count(&self) -> Result<u32>;
+    /// Facts of one device, without opening it.
+    fn describe(&self, ordinal: u32) -> Result<DeviceInfo>;
+    /// Opens a device for use.
+    fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>>;
+}
+
+/// One opened device. Calls may come from any thread.
+///
+/// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive, ranges lie within
+/// their allocation, and host memory stays alive and unaliased until the stream has passed the copy.
+pub(crate) trait RawDevice: Send + Sync {
+    /// Free and total bytes.
+    fn memory(&self) -> Try<(u64, u64)>;
+    /// Makes the host wait for everything on the device.
+    fn wait_all(&self) -> Try<()>;
+    /// Device memory, aligned to 256 bytes at least.
+    fn alloc(&self, bytes: u64) -> Try<u64>;
+    /// Waits for work that uses it, as the vendor does, and gives it back.
+    unsafe fn free(&self, address: u64) -> Try<()>;
+    /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to read.
+    fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)>;
+    unsafe fn free_host(&self, at: *mut u8) -> Try<()>;
+    /// Page-locks an existing mapping for reading by the device.
+    unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()>;
+    unsafe fn unregister_host(&self, at: *const u8) -> Try<()>;
+
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()>;
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()>;
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()>;
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()>;
+
+    /// A stream that waits for no other. Higher `urgency` (0 or 1) is scheduled first.
+    fn stream(&self, urgency: u32) -> Try<Raw>;
+    unsafe fn stream_destroy(&self, stream: Raw) -> Try<()>;
+    unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()>;
+    /// Whether everything in it is done.
+    unsafe fn stream_idle(&self, stream: Raw) -> Try<bool>;
+    unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()>;
+
+    fn event(&self, timed: bool) -> Try<Raw>;
+    unsafe fn event_destroy(&self, event: Raw) -> Try<()>;
+    unsafe fn event_record(&self, event: Raw, stream: Raw) -> Try<()>;
+    unsafe fn event_done(&self, event: Raw) -> Try<bool>;
+    unsafe fn event_wait_host(&self, event: Raw) -> Try<()>;
+    /// Milliseconds between two timed events that are done.
+    unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32>;
+
+    /// Loads machine code. Unsafe because the driver runs what it is given: the bytes were checked by hash.
+    unsafe fn module(&self, image: &[u8]) -> Try<Raw>;
+    unsafe fn module_unload(&self, module: Raw) -> Try<()>;
+    unsafe fn function(&self, module: Raw, name: &std::ffi::CStr) -> Try<Raw>;
+    /// Lets a function have that much dynamic shared memory.
+    unsafe fn function_shared(&self, function: Raw, bytes: u32) -> Try<()>;
+    /// Blocks of that size that a unit holds at once.
+    unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32>;
+    /// `args` points at each argument's value, in order.
+    unsafe fn launch(&self, function: Raw, shape: &Geometry, args: &mut [*mut c_void], stream: Raw) -> Try<()>;
+
+    unsafe fn capture_begin(&self, stream: Raw) -> Try<()>;
+    /// Ends it; the graph recorded.
+    unsafe fn capture_end(&self, stream: Raw) -> Try<Raw>;
+    unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize>;
+    unsafe fn graph_destroy(&self, graph: Raw) -> Try<()>;
+    /// An executable of the graph, which does not need the graph any more.
+    unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw>;
+    /// Moves what can be moved to the device before the first replay.
+    unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()>;
+    unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()>;
+    /// Puts the new graph's parameters into the executable; false when their shapes differ and a new one is needed.
+    unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool>;
+    unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()>;
+}

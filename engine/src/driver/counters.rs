@@ -1,0 +1,67 @@
+//! What a device was asked to do, counted, so that tests can assert what must not happen (per decoded token: no
+//! allocation, no synchronisation, no weight copy).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the device was opened, at one moment. Subtract two to see what happened between.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The running counts.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub fn now(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl std::ops::Sub for Counts {
+            type Output = Counts;
+            fn sub(self, earlier: Counts) -> Counts {
+                Counts { $($name: self.$name.saturating_sub(earlier.$name),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Allocations of device memory asked of the driver.
+    allocations,
+    /// Device allocations given back to the driver.
+    frees,
+    /// Page-locked allocations and registrations asked of the driver.
+    pinned,
+    /// Times the host waited for the device.
+    synchronisations,
+    /// Copies from host to device.
+    copies_in,
+    /// Their bytes.
+    bytes_in,
+    /// Copies from device to host.
+    copies_out,
+    /// Their bytes.
+    bytes_out,
+    /// Copies and fills within the device.
+    copies_within,
+    /// Kernel launches, those recorded into a graph included.
+    launches,
+    /// Graphs replayed.
+    replays,
+    /// Graphs captured.
+    captures,
+    /// Modules loaded.
+    modules,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

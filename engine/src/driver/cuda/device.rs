@@ -1,0 +1,371 @@
+//! One CUDA device: its primary context and the calls on it.
+//!
+//! Every call makes the context current in the calling thread first (a thread-local store in the driver, some tens of
+//! nanoseconds), so that devices may be used from any thread without ceremony.
+
+use super::super::api::{Fault, FaultKind, Raw, RawDevice, Try};
+use super::{Cuda, NOT_READY};
+use crate::geometry::Geometry;
+use cudarc::driver::sys::*;
+use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+pub(super) struct CudaDevice {
+    cuda: Arc<Cuda>,
+    device: CUdevice,
+    context: CUcontext,
+    /// `(lowest, highest)` stream priority.
+    priorities: (i32, i32),
+}
+
+// SAFETY: a CUDA context may be made current in, and used from, any thread; the driver locks inside.
+unsafe impl Send for CudaDevice {}
+// SAFETY: as above.
+unsafe impl Sync for CudaDevice {}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this device by Arc. At the
+        // end of the process the driver may be gone already and answers with a code, which changes nothing.
+        let _ = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+/// A handle of the driver out of our number.
+macro_rules! h {
+    ($raw:expr) => {
+        $raw.0 as *mut _
+    };
+}
+
+impl CudaDevice {
+    pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Try<CudaDevice> {
+        let device = cuda.device(ordinal)?;
+        let mut context = null_mut();
+        // SAFETY: writes one handle; released in Drop.
+        let code = unsafe { (cuda.symbols.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        cuda.check("cuDevicePrimaryCtxRetain", code)?;
+        let mut opened = CudaDevice { cuda, device, context, priorities: (0, 0) };
+        let (mut low, mut high) = (0, 0);
+        let symbols = opened.current()?;
+        // SAFETY: writes two ints.
+        let code = unsafe { (symbols.cuCtxGetStreamPriorityRange)(&mut low, &mut high) };
+        opened.check("cuCtxGetStreamPriorityRange", code)?;
+        opened.priorities = (low, high);
+        Ok(opened)
+    }
+
+    fn check(&self, call: &'static str, code: u32) -> Try<()> {
+        self.cuda.check(call, code)
+    }
+
+    /// The symbols, with our context current in this thread.
+    fn current(&self) -> Try<&super::Symbols> {
+        // SAFETY: the context is retained for the life of self.
+        self.check("cuCtxSetCurrent", unsafe { (self.cuda.symbols.cuCtxSetCurrent)(self.context) })?;
+        Ok(&self.cuda.symbols)
+    }
+
+    /// Done, not yet, or failed.
+    fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
+        if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
+    }
+}
+
+/// A handle as a number; a null one with a success code is a broken driver, said so.
+fn raw<T>(call: &'static str, handle: *mut T) -> Try<Raw> {
+    NonNull::new(handle).map(|p| Raw(p.as_ptr() as usize)).ok_or_else(|| Fault {
+        call,
+        code: 0,
+        says: "success without a handle".to_owned(),
+        kind: FaultKind::Other,
+    })
+}
+
+// SAFETY (of every block below): out-parameters are local variables of the type that the driver writes; handles,
+// addresses and ranges are valid by the contract of `RawDevice`; the context is current. Blocks with more to say say it.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
+impl RawDevice for CudaDevice {
+    fn memory(&self) -> Try<(u64, u64)> {
+        let (mut free, mut total) = (0usize, 0usize);
+        let code = unsafe { (self.current()?.cuMemGetInfo_v2)(&mut free, &mut total) };
+        self.check("cuMemGetInfo", code)?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn wait_all(&self) -> Try<()> {
+        let code = unsafe { (self.current()?.cuCtxSynchronize)() };
+        self.check("cuCtxSynchronize", code)
+    }
+
+    fn alloc(&self, bytes: u64) -> Try<u64> {
+        let mut address = 0;
+        let code = unsafe { (self.current()?.cuMemAlloc_v2)(&mut address, bytes as usize) };
+        self.check("cuMemAlloc", code)?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemFree_v2)(address) };
+        self.check("cuMemFree", code)
+    }
+
+    fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
+        let symbols = self.current()?;
+        let flags = CU_MEMHOSTALLOC_PORTABLE
+            | CU_MEMHOSTALLOC_DEVICEMAP
+            | if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
+        let mut at = null_mut();
+        let code = unsafe { (symbols.cuMemHostAlloc)(&mut at, bytes as usize, flags) };
+        self.check("cuMemHostAlloc", code)?;
+        let mut address = 0;
+        let code = unsafe { (symbols.cuMemHostGetDevicePointer_v2)(&mut address, at, 0) };
+        if let Err(fault) = self.check("cuMemHostGetDevicePointer", code) {
+            let _ = unsafe { (symbols.cuMemFreeHost)(at) };
+            return Err(fault);
+        }
+        Ok((at.cast(), address))
+    }
+
+    unsafe fn free_host(&self, at: *mut u8) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemFreeHost)(at.cast()) };
+        self.check("cuMemFreeHost", code)
+    }
+
+    unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
+        // Read-only: the mapping is the model file, which the device must not write and we could not let it.
+        let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY;
+        let code = unsafe { (self.current()?.cuMemHostRegister_v2)(at.cast_mut().cast(), bytes, flags) };
+        self.check("cuMemHostRegister", code)
+    }
+
+    unsafe fn unregister_host(&self, at: *const u8) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemHostUnregister)(at.cast_mut().cast()) };
+        self.check("cuMemHostUnregister", code)
+    }
+
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, h!(stream)) };
+        self.check("cuMemcpyHtoDAsync", code)
+    }
+
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, h!(stream)) };
+        self.check("cuMemcpyDtoHAsync", code)
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemcpyDtoDAsync_v2)(to, from, bytes, h!(stream)) };
+        self.check("cuMemcpyDtoDAsync", code)
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuMemsetD8Async)(to, byte, bytes, h!(stream)) };
+        self.check("cuMemsetD8Async", code)
+    }
+
+    fn stream(&self, urgency: u32) -> Try<Raw> {
+        let mut stream = null_mut();
+        let priority = if urgency > 0 { self.priorities.1 } else { self.priorities.0 };
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        let code = unsafe { (self.current()?.cuStreamCreateWithPriority)(&mut stream, flags, priority) };
+        self.check("cuStreamCreate", code)?;
+        raw("cuStreamCreate", stream)
+    }
+
+    unsafe fn stream_destroy(&self, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuStreamDestroy_v2)(h!(stream)) };
+        self.check("cuStreamDestroy", code)
+    }
+
+    unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuStreamSynchronize)(h!(stream)) };
+        self.check("cuStreamSynchronize", code)
+    }
+
+    unsafe fn stream_idle(&self, stream: Raw) -> Try<bool> {
+        let code = unsafe { (self.current()?.cuStreamQuery)(h!(stream)) };
+        self.ready("cuStreamQuery", code)
+    }
+
+    unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuStreamWaitEvent)(h!(stream), h!(event), 0) };
+        self.check("cuStreamWaitEvent", code)
+    }
+
+    fn event(&self, timed: bool) -> Try<Raw> {
+        let mut event = null_mut();
+        let flags = if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
+        let code = unsafe { (self.current()?.cuEventCreate)(&mut event, flags as u32) };
+        self.check("cuEventCreate", code)?;
+        raw("cuEventCreate", event)
+    }
+
+    unsafe fn event_destroy(&self, event: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuEventDestroy_v2)(h!(event)) };
+        self.check("cuEventDestroy", code)
+    }
+
+    unsafe fn event_record(&self, event: Raw, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuEventRecord)(h!(event), h!(stream)) };
+        self.check("cuEventRecord", code)
+    }
+
+    unsafe fn event_done(&self, event: Raw) -> Try<bool> {
+        let code = unsafe { (self.current()?.cuEventQuery)(h!(event)) };
+        self.ready("cuEventQuery", code)
+    }
+
+    unsafe fn event_wait_host(&self, event: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuEventSynchronize)(h!(event)) };
+        self.check("cuEventSynchronize", code)
+    }
+
+    unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32> {
+        let mut milliseconds = 0.0;
+        let code = unsafe { (self.current()?.cuEventElapsedTime)(&mut milliseconds, h!(from), h!(to)) };
+        self.check("cuEventElapsedTime", code)?;
+        Ok(milliseconds)
+    }
+
+    unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
+        let mut module = null_mut();
+        // SAFETY: the driver reads the image's length from its own headers: `code_object` has walked them.
+        let code = unsafe {
+            (self.current()?.cuModuleLoadDataEx)(&mut module, image.as_ptr().cast(), 0, null_mut(), null_mut())
+        };
+        self.check("cuModuleLoadDataEx", code)?;
+        raw("cuModuleLoadDataEx", module)
+    }
+
+    unsafe fn module_unload(&self, module: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuModuleUnload)(h!(module)) };
+        self.check("cuModuleUnload", code)
+    }
+
+    unsafe fn function(&self, module: Raw, name: &CStr) -> Try<Raw> {
+        let mut function = null_mut();
+        let code = unsafe { (self.current()?.cuModuleGetFunction)(&mut function, h!(module), name.as_ptr()) };
+        self.check("cuModuleGetFunction", code)?;
+        raw("cuModuleGetFunction", function)
+    }
+
+    unsafe fn function_shared(&self, function: Raw, bytes: u32) -> Try<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let code = unsafe { (self.current()?.cuFuncSetAttribute)(h!(function), attribute, bytes) };
+        self.check("cuFuncSetAttribute", code)
+    }
+
+    unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32> {
+        let mut blocks = 0;
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        let code = unsafe {
+            (self.current()?.cuOccupancyMaxActiveBlocksPerMultiprocessor)(
+                &mut blocks,
+                h!(function),
+                threads,
+                shared as usize,
+            )
+        };
+        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    unsafe fn launch(&self, function: Raw, shape: &Geometry, args: &mut [*mut c_void], stream: Raw) -> Try<()> {
+        let attribute = |id, value| CUlaunchAttribute { id, pad: [0; 4], value };
+        let mut attributes = [const { MaybeUninit::<CUlaunchAttribute>::uninit() }; 2];
+        let mut count = 0;
+        let mut add = |id, value| {
+            if let Some(slot) = attributes.get_mut(count) {
+                slot.write(attribute(id, value));
+                count += 1;
+            }
+        };
+        if shape.cooperative {
+            let value = CUlaunchAttributeValue { cooperative: 1 };
+            add(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value);
+        }
+        if shape.dependent {
+            let value = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+            add(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
+        }
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (shape.grid, shape.block);
+        let config = CUlaunchConfig {
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: shape.shared,
+            hStream: h!(stream),
+            attrs: attributes.as_mut_ptr().cast(),
+            numAttrs: count as u32,
+        };
+        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the code object states.
+        let code = unsafe { (self.current()?.cuLaunchKernelEx)(&config, h!(function), args.as_mut_ptr(), null_mut()) };
+        self.check("cuLaunchKernelEx", code)
+    }
+
+    unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
+        // Thread-local: other threads may go on allocating and compiling meanwhile.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let code = unsafe { (self.current()?.cuStreamBeginCapture_v2)(h!(stream), mode) };
+        self.check("cuStreamBeginCapture", code)
+    }
+
+    unsafe fn capture_end(&self, stream: Raw) -> Try<Raw> {
+        let mut graph = null_mut();
+        let code = unsafe { (self.current()?.cuStreamEndCapture)(h!(stream), &mut graph) };
+        self.check("cuStreamEndCapture", code)?;
+        raw("cuStreamEndCapture", graph)
+    }
+
+    unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize> {
+        let mut count = 0;
+        let code = unsafe { (self.current()?.cuGraphGetNodes)(h!(graph), null_mut(), &mut count) };
+        self.check("cuGraphGetNodes", code)?;
+        Ok(count)
+    }
+
+    unsafe fn graph_destroy(&self, graph: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuGraphDestroy)(h!(graph)) };
+        self.check("cuGraphDestroy", code)
+    }
+
+    unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw> {
+        let mut exec = null_mut();
+        let code = unsafe { (self.current()?.cuGraphInstantiateWithFlags)(&mut exec, h!(graph), 0) };
+        self.check("cuGraphInstantiate", code)?;
+        raw("cuGraphInstantiate", exec)
+    }
+
+    unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuGraphUpload)(h!(exec), h!(stream)) };
+        self.check("cuGraphUpload", code)
+    }
+
+    unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuGraphLaunch)(h!(exec), h!(stream)) };
+        self.check("cuGraphLaunch", code)
+    }
+
+    unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
+        const GRAPH_EXEC_UPDATE_FAILURE: u32 = 910;
+        // Never read: its enum may hold a reason newer than our bindings.
+        let mut info = MaybeUninit::uninit();
+        let code = unsafe { (self.current()?.cuGraphExecUpdate_v2)(h!(exec), h!(graph), &mut info) };
+        if code == GRAPH_EXEC_UPDATE_FAILURE {
+            return Ok(false);
+        }
+        self.check("cuGraphExecUpdate", code).map(|()| true)
+    }
+
+    unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()> {
+        let code = unsafe { (self.current()?.cuGraphExecDestroy)(h!(exec)) };
+        self.check("cuGraphExecDestroy", code)
+    }
+}

@@ -1,0 +1,224 @@
+//! CUDA: the driver library opened at run time, its devices described and opened.
+
+mod device;
+mod symbols;
+
+use super::api::{Driver, Fault, FaultKind, RawDevice, Try};
+use super::info::DeviceInfo;
+use crate::arch::{Target, Vendor};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::{Arc, OnceLock};
+use symbols::Symbols;
+
+const OUT_OF_MEMORY: u32 = 2;
+const NO_DEVICE: u32 = 100;
+const INVALID_IMAGE: u32 = 200;
+const NO_BINARY_FOR_GPU: u32 = 209;
+const UNSUPPORTED_PTX_VERSION: u32 = 222;
+const INVALID_SOURCE: u32 = 300;
+const NOT_READY: u32 = 600;
+
+/// File names and places, in the order they are tried.
+const PLACES: &[&str] = &[
+    "libcuda.so.1",
+    "libcuda.so",
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/lib/wsl/lib/libcuda.so.1",
+    "/run/opengl-driver/lib/libcuda.so.1",
+    "/usr/local/cuda/compat/libcuda.so.1",
+];
+
+/// The opened driver.
+pub(crate) struct Cuda {
+    symbols: Symbols,
+    library: String,
+    version: (u32, u32),
+}
+
+impl Cuda {
+    /// Opens the driver once for the process; later calls get the same answer.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and has no device.
+    pub fn open() -> Result<Arc<Cuda>> {
+        static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();
+        OPENED.get_or_init(Cuda::open_now).clone()
+    }
+
+    fn open_now() -> Result<Arc<Cuda>> {
+        let mut tried = Vec::new();
+        let missing = |why: String, tried: Vec<String>| Error::NoLibrary {
+            library: "the NVIDIA driver (libcuda.so.1)".to_owned(),
+            why,
+            tried,
+            package: "it comes with NVIDIA's display driver (Debian: nvidia-driver, libcuda1), version 525 or newer"
+                .to_owned(),
+        };
+        let Some((library, place)) = PLACES.iter().find_map(|place| {
+            // SAFETY: loading runs the library's initialisers; this is NVIDIA's driver by its name.
+            match unsafe { libloading::Library::new(*place) } {
+                Ok(library) => Some((library, *place)),
+                Err(_) => {
+                    tried.push((*place).to_owned());
+                    None
+                }
+            }
+        }) else {
+            return Err(missing("the loader finds none".to_owned(), tried));
+        };
+        // Never closed: drivers keep threads and exit handlers of their own.
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        let symbols = Symbols::load(library).map_err(|names| {
+            missing(format!("{place} lacks {} (older than 12.0)", names.join(", ")), vec![place.to_owned()])
+        })?;
+        let mut cuda = Cuda { symbols, library: place.to_owned(), version: (0, 0) };
+        let mut version: c_int = 0;
+        // SAFETY: writes one int; may be called before cuInit.
+        let code = unsafe { (cuda.symbols.cuDriverGetVersion)(&mut version) };
+        cuda.check("cuDriverGetVersion", code).map_err(|f| f.on("cuda"))?;
+        let version = u32::try_from(version).unwrap_or(0);
+        cuda.version = (version / 1000, version % 1000 / 10);
+        // SAFETY: flags must be 0.
+        let code = unsafe { (cuda.symbols.cuInit)(0) };
+        cuda.check("cuInit", code).map_err(|fault| Error::NoDevice {
+            asked: "cuda".to_owned(),
+            why: format!(
+                "the driver {place} ({}.{}) does not start: {} (code {code})",
+                cuda.version.0, cuda.version.1, fault.says
+            ),
+        })?;
+        Ok(Arc::new(cuda))
+    }
+
+    /// A result code as a fault with the driver's sentence.
+    fn check(&self, call: &'static str, code: u32) -> Try<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: writes a pointer to a static string, or null for a code that it does not know.
+        unsafe { (self.symbols.cuGetErrorString)(code, &mut text) };
+        let says = if text.is_null() {
+            "an error that this driver does not name".to_owned()
+        } else {
+            // SAFETY: not null, so it is the driver's static, terminated string.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        let kind = match code {
+            OUT_OF_MEMORY => FaultKind::OutOfMemory,
+            INVALID_IMAGE | NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION | INVALID_SOURCE => FaultKind::BadImage,
+            _ => FaultKind::Other,
+        };
+        Err(Fault { call, code, says, kind })
+    }
+
+    fn device(&self, ordinal: u32) -> Try<CUdevice> {
+        let mut device = 0;
+        let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: writes one handle; an ordinal that does not exist is an error code.
+        self.check("cuDeviceGet", unsafe { (self.symbols.cuDeviceGet)(&mut device, ordinal) })?;
+        Ok(device)
+    }
+
+    fn attribute(&self, device: CUdevice, attribute: Attribute) -> Try<u32> {
+        let mut value = 0;
+        // SAFETY: writes one int; an attribute that the driver does not know is an error code.
+        let code = unsafe { (self.symbols.cuDeviceGetAttribute)(&mut value, attribute as u32, device) };
+        self.check("cuDeviceGetAttribute", code)?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    fn facts(&self, ordinal: u32) -> Try<DeviceInfo> {
+        let device = self.device(ordinal)?;
+        let mut name = [0 as c_char; 256];
+        // SAFETY: writes at most 256 bytes, terminated.
+        self.check("cuDeviceGetName", unsafe { (self.symbols.cuDeviceGetName)(name.as_mut_ptr(), 256, device) })?;
+        let mut pci = [0 as c_char; 32];
+        // SAFETY: writes at most 32 bytes, terminated.
+        self.check("cuDeviceGetPCIBusId", unsafe { (self.symbols.cuDeviceGetPCIBusId)(pci.as_mut_ptr(), 32, device) })?;
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: writes 16 bytes.
+        self.check("cuDeviceGetUuid", unsafe { (self.symbols.cuDeviceGetUuid_v2)(&mut uuid, device) })?;
+        let mut total = 0usize;
+        // SAFETY: writes one size.
+        self.check("cuDeviceTotalMem", unsafe { (self.symbols.cuDeviceTotalMem_v2)(&mut total, device) })?;
+        let major = self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        // What older or newer drivers do not know is left at 0: it is shown, and nothing depends on it.
+        let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
+        Ok(DeviceInfo {
+            vendor: Vendor::Nvidia,
+            ordinal,
+            name: text(&name),
+            target: Target::from_compute_capability(major, minor).ok(),
+            arch_id: format!("sm_{major}{minor}"),
+            memory_total: total as u64,
+            memory_free: None,
+            units: self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            clock_khz: shown(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+            l2_bytes: u64::from(shown(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)),
+            pci: text(&pci).to_lowercase(),
+            uuid: uuid_text(&uuid),
+            driver: self.version,
+            cooperative: shown(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) == 1,
+            registers_read_only: shown(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 1,
+            integrated: shown(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED) == 1,
+        })
+    }
+}
+
+impl Driver for Arc<Cuda> {
+    fn vendor(&self) -> Vendor {
+        Vendor::Nvidia
+    }
+
+    fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    fn library(&self) -> &str {
+        &self.library
+    }
+
+    fn count(&self) -> Result<u32> {
+        let mut count = 0;
+        // SAFETY: writes one int.
+        let code = unsafe { (self.symbols.cuDeviceGetCount)(&mut count) };
+        if code == NO_DEVICE {
+            return Ok(0);
+        }
+        self.check("cuDeviceGetCount", code).map_err(|f| f.on("cuda"))?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    fn describe(&self, ordinal: u32) -> Result<DeviceInfo> {
+        self.facts(ordinal).map_err(|f| f.on(&format!("cuda:{ordinal}")))
+    }
+
+    fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>> {
+        let device =
+            device::CudaDevice::open(Arc::clone(self), ordinal).map_err(|f| f.on(&format!("cuda:{ordinal}")))?;
+        Ok(Arc::new(device))
+    }
+}
+
+/// A terminated C string in a buffer; all of it when the end is missing.
+fn text(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// `GPU-` and the UUID with its dashes, as nvidia-smi prints it.
+fn uuid_text(uuid: &CUuuid) -> String {
+    let mut out = String::from("GPU");
+    for (i, byte) in uuid.bytes.iter().enumerate() {
+        if matches!(i, 0 | 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        out.push_str(&format!("{:02x}", byte.cast_unsigned()));
+    }
+    out
+}

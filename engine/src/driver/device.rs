@@ -1,0 +1,146 @@
+//! An opened device: where streams, buffers and modules come from.
+
+use super::api::{FaultKind, RawDevice, Try};
+use super::counters::{Counters, Counts};
+use super::info::DeviceInfo;
+use crate::arch::Target;
+use crate::error::{Error, Result};
+use crate::trace::Trace;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is gone.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<Inner>,
+}
+
+type Later = Box<dyn FnOnce() + Send>;
+
+pub(crate) struct Inner {
+    pub raw: Arc<dyn RawDevice>,
+    pub info: DeviceInfo,
+    pub target: Target,
+    pub label: String,
+    pub counters: Counters,
+    pub trace: Option<Trace>,
+    next_stream: AtomicU64,
+    /// Captures under way, and what must not touch the driver while one is: frees would break it.
+    later: Mutex<(usize, Vec<Later>)>,
+}
+
+impl Device {
+    pub(crate) fn new(raw: Arc<dyn RawDevice>, info: DeviceInfo, target: Target, trace: Option<Trace>) -> Device {
+        let label = info.label();
+        let inner = Inner {
+            raw,
+            info,
+            target,
+            label,
+            counters: Counters::default(),
+            trace,
+            next_stream: AtomicU64::new(1),
+            later: Mutex::new((0, Vec::new())),
+        };
+        Device { inner: Arc::new(inner) }
+    }
+
+    /// What the driver says of it.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
+    /// What to compile for.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.inner.target
+    }
+
+    /// `cuda:0`, `rocm:1`.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.inner.label
+    }
+
+    /// Free and total bytes of device memory now.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        self.ok(self.inner.raw.memory())
+    }
+
+    /// What it was asked to do so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.inner.counters.now()
+    }
+
+    /// The trace that it feeds, if any.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.inner.trace.as_ref()
+    }
+
+    /// Whether two handles are the same opened device.
+    #[must_use]
+    pub fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(crate) fn raw(&self) -> &dyn RawDevice {
+        &*self.inner.raw
+    }
+
+    /// A driver's answer as the engine's.
+    pub(crate) fn ok<T>(&self, answer: Try<T>) -> Result<T> {
+        answer.map_err(|fault| fault.on(self.label()))
+    }
+
+    /// The answer to an allocation: out of memory says what was asked and what is free.
+    pub(crate) fn allocated<T>(&self, answer: Try<T>, asked: u64, what: &str) -> Result<T> {
+        answer.map_err(|fault| {
+            if fault.kind != FaultKind::OutOfMemory {
+                return fault.on(self.label());
+            }
+            let (free, total) = self.inner.raw.memory().unwrap_or((0, self.inner.info.memory_total));
+            Error::OutOfMemory { device: self.label().to_owned(), what: what.to_owned(), asked, free, total }
+        })
+    }
+
+    pub(crate) fn stream_id(&self) -> u64 {
+        self.inner.next_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle would break them.
+    pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
+        let mut later = self.inner.later.lock().unwrap_or_else(PoisonError::into_inner);
+        if later.0 > 0 {
+            later.1.push(Box::new(f));
+        } else {
+            drop(later);
+            f();
+        }
+    }
+
+    pub(crate) fn capture_began(&self) {
+        self.inner.later.lock().unwrap_or_else(PoisonError::into_inner).0 += 1;
+    }
+
+    pub(crate) fn capture_ended(&self) {
+        let mut later = self.inner.later.lock().unwrap_or_else(PoisonError::into_inner);
+        later.0 = later.0.saturating_sub(1);
+        let due = if later.0 == 0 { std::mem::take(&mut later.1) } else { Vec::new() };
+        drop(later);
+        for f in due {
+            f();
+        }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({} {})", self.label(), self.inner.info.name)
+    }
+}

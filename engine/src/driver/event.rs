@@ -1,0 +1,92 @@
+//! Points in streams that other streams, the host and clocks can refer to.
+
+use super::api::Raw;
+use super::counters::add;
+use super::device::Device;
+use crate::error::Result;
+use std::sync::Arc;
+
+/// A point in a stream. Cheap to clone.
+#[derive(Clone)]
+pub struct Event {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Device,
+    raw: Raw,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: ours alone; a recorded event may be destroyed before it is reached.
+        let _ = unsafe { self.device.raw().event_destroy(self.raw) };
+    }
+}
+
+impl Device {
+    /// An event for ordering (no clock: cheaper).
+    ///
+    /// # Errors
+    /// [`crate::Error::Driver`].
+    pub fn event(&self) -> Result<Event> {
+        self.make_event(false)
+    }
+
+    /// An event that also keeps the device's time.
+    ///
+    /// # Errors
+    /// [`crate::Error::Driver`].
+    pub fn timed_event(&self) -> Result<Event> {
+        self.make_event(true)
+    }
+
+    fn make_event(&self, timed: bool) -> Result<Event> {
+        let raw = self.ok(self.raw().event(timed))?;
+        Ok(Event { inner: Arc::new(Inner { device: self.clone(), raw }) })
+    }
+}
+
+impl Event {
+    pub(crate) fn raw(&self) -> Raw {
+        self.inner.raw
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// Whether the device has passed it. True for one that was never recorded.
+    ///
+    /// # Errors
+    /// [`crate::Error::Driver`]: also what an earlier kernel did wrong.
+    pub fn is_done(&self) -> Result<bool> {
+        // SAFETY: alive as long as self.
+        self.inner.device.ok(unsafe { self.inner.device.raw().event_done(self.inner.raw) })
+    }
+
+    /// Makes the host wait until the device has passed it. Counted as a synchronisation.
+    ///
+    /// # Errors
+    /// As [`Event::is_done`].
+    pub fn synchronize(&self) -> Result<()> {
+        add(&self.inner.device.inner.counters.synchronisations, 1);
+        // SAFETY: alive as long as self.
+        self.inner.device.ok(unsafe { self.inner.device.raw().event_wait_host(self.inner.raw) })
+    }
+
+    /// Milliseconds from `earlier` to this one; both timed and passed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Driver`] when one is not timed, not recorded or not passed.
+    pub fn milliseconds_since(&self, earlier: &Event) -> Result<f32> {
+        // SAFETY: both alive.
+        self.inner.device.ok(unsafe { self.inner.device.raw().event_elapsed(earlier.inner.raw, self.inner.raw) })
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Event({})", self.inner.device.label())
+    }
+}

@@ -1,0 +1,205 @@
+//! Captured graphs: a stretch of work recorded once and replayed with one call.
+
+use super::api::Raw;
+use super::counters::add;
+use super::device::Device;
+use super::stream::{Kept, Stream, StreamInner};
+use crate::error::{Error, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Work that was recorded from a stream. It keeps what it uses (buffers, page-locked memory, modules) alive.
+pub struct Graph {
+    device: Device,
+    exec: Raw,
+    nodes: usize,
+    kept: Kept,
+    /// Where it was replayed last: waited for before it is destroyed.
+    last: Mutex<Option<Arc<StreamInner>>>,
+}
+
+/// A recorded graph that is not yet executable.
+struct Recorded {
+    device: Device,
+    raw: Raw,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // SAFETY: ours alone; executables made from it do not need it.
+        let _ = unsafe { self.device.raw().graph_destroy(self.raw) };
+    }
+}
+
+/// Ends a capture when `f` fails or panics.
+struct Capture<'a> {
+    stream: &'a Stream,
+    others: &'a [&'a Stream],
+    open: bool,
+}
+
+impl Capture<'_> {
+    fn end(&mut self) -> Result<Recorded> {
+        self.open = false;
+        let device = self.stream.device();
+        // SAFETY: capture began on this stream.
+        let ended = unsafe { device.raw().capture_end(self.stream.inner().raw()) };
+        for stream in std::iter::once(&self.stream).chain(self.others) {
+            stream.inner().set_capture(None);
+        }
+        device.capture_ended();
+        Ok(Recorded { device: device.clone(), raw: device.ok(ended)? })
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            let _ = self.end();
+        }
+    }
+}
+
+impl Stream {
+    /// Records what `f` puts into this stream instead of running it. Launches, copies within the device and from or to
+    /// page-locked memory, and events can be recorded; whatever waits cannot. Other threads may work on meanwhile.
+    ///
+    /// # Errors
+    /// What `f` answers; [`Error::Driver`] when something in it cannot be recorded.
+    pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        self.capture_across(&[], f)
+    }
+
+    /// As [`Stream::capture`], with other streams that `f` forks to and joins from by events.
+    ///
+    /// # Errors
+    /// As [`Stream::capture`].
+    pub fn capture_across(&self, others: &[&Stream], f: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let (recorded, kept) = self.record_graph(others, f)?;
+        let device = self.device();
+        // SAFETY: the graph is alive.
+        let nodes = device.ok(unsafe { device.raw().graph_nodes(recorded.raw) })?;
+        // SAFETY: as above.
+        let exec = device.ok(unsafe { device.raw().graph_instantiate(recorded.raw) })?;
+        let graph = Graph { device: device.clone(), exec, nodes, kept, last: Mutex::new(None) };
+        // SAFETY: alive; an optimisation of the first replay.
+        device.ok(unsafe { device.raw().graph_upload(exec, self.inner().raw()) })?;
+        add(&device.inner.counters.captures, 1);
+        Ok(graph)
+    }
+
+    fn record_graph(&self, others: &[&Stream], f: impl FnOnce() -> Result<()>) -> Result<(Recorded, Kept)> {
+        let device = self.device();
+        if self.inner().is_capturing() {
+            return Err(Error::Buffer("the stream is being captured already".to_owned()));
+        }
+        device.capture_began();
+        // SAFETY: alive.
+        if let Err(fault) = unsafe { device.raw().capture_begin(self.inner().raw()) } {
+            device.capture_ended();
+            return Err(fault.on(device.label()));
+        }
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        for stream in std::iter::once(&self).chain(others) {
+            stream.inner().set_capture(Some(Arc::clone(&kept)));
+        }
+        let mut capture = Capture { stream: self, others, open: true };
+        let done = f();
+        let ended = capture.end();
+        done?;
+        let recorded = ended?;
+        let mut kept = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
+        kept.memory.sort_by_key(|m| Arc::as_ptr(m) as usize);
+        kept.memory.dedup_by_key(|m| Arc::as_ptr(m) as usize);
+        kept.pinned.sort_by_key(|m| Arc::as_ptr(m) as usize);
+        kept.pinned.dedup_by_key(|m| Arc::as_ptr(m) as usize);
+        kept.others.sort_by_key(|m| Arc::as_ptr(m).cast::<u8>() as usize);
+        kept.others.dedup_by_key(|m| Arc::as_ptr(m).cast::<u8>() as usize);
+        Ok((recorded, kept))
+    }
+
+    /// Puts one run of the graph into the stream. Allocates nothing and waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; [`Error::Buffer`] for a graph of another device.
+    pub fn replay(&self, graph: &Graph) -> Result<()> {
+        if !graph.device.same(self.device()) {
+            let (of, on) = (graph.device.label(), self.device().label());
+            return Err(Error::Buffer(format!("the graph is of {of}, the stream on {on}")));
+        }
+        for home in graph.kept.memory.iter().filter_map(|m| m.home()) {
+            home.used_by(self.inner())?;
+        }
+        let device = self.device();
+        {
+            let mut last = graph.last.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: both alive; what the graph uses is kept by it.
+            device.ok(unsafe { device.raw().graph_launch(graph.exec, self.inner().raw()) })?;
+            if last.as_ref().is_none_or(|s| s.id() != self.inner().id()) {
+                // Two streams may have runs under way; the newer one must come after the older for the wait in Drop.
+                if let Some(before) = last.take() {
+                    self.inner().wait_for(&before)?;
+                }
+                *last = Some(Arc::clone(self.inner()));
+            }
+        }
+        for pinned in &graph.kept.pinned {
+            pinned.pending().note(device, self.inner().raw(), self.inner().id())?;
+        }
+        add(&device.inner.counters.replays, 1);
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Nodes recorded.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which costs less than a new
+    /// one. False, and the graph as it was, when the work has another shape.
+    ///
+    /// # Errors
+    /// As [`Stream::capture`].
+    pub fn update(&mut self, stream: &Stream, f: impl FnOnce() -> Result<()>) -> Result<bool> {
+        let (recorded, kept) = stream.record_graph(&[], f)?;
+        // SAFETY: both alive. Runs under way keep the parameters they started with.
+        let updated = self.device.ok(unsafe { self.device.raw().graph_update(self.exec, recorded.raw) })?;
+        if updated {
+            // What the runs under way use must stay until they are done.
+            self.settle();
+            self.kept = kept;
+        }
+        Ok(updated)
+    }
+
+    /// Waits for the last replay.
+    fn settle(&self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(stream) = last {
+            let device = &self.device;
+            // SAFETY: alive. A failure means a lost context, in which nothing runs any more.
+            let idle = unsafe { device.raw().stream_idle(stream.raw()) }.unwrap_or(true);
+            if !idle {
+                add(&device.inner.counters.synchronisations, 1);
+                // SAFETY: as above.
+                let _ = unsafe { device.raw().stream_wait_host(stream.raw()) };
+            }
+        }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.settle();
+        // SAFETY: ours alone and not running.
+        let _ = unsafe { self.device.raw().graph_exec_destroy(self.exec) };
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Graph({} nodes on {})", self.nodes, self.device.label())
+    }
+}

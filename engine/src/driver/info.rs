@@ -1,0 +1,80 @@
+//! Facts about devices, as `kjit devices` prints them.
+
+use crate::arch::{Target, Vendor};
+
+/// One device as its driver describes it.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Vendor.
+    pub vendor: Vendor,
+    /// Number within the vendor's visible devices.
+    pub ordinal: u32,
+    /// Marketing name.
+    pub name: String,
+    /// What to compile for; none when the architecture is not in the table.
+    pub target: Option<Target>,
+    /// The architecture's id as the device says it (`sm_90`, `gfx90a:sramecc+:xnack-`).
+    pub arch_id: String,
+    /// Bytes of device memory.
+    pub memory_total: u64,
+    /// Bytes free, where it could be asked without opening the device for good.
+    pub memory_free: Option<u64>,
+    /// Compute units (SMs, CUs).
+    pub units: u32,
+    /// Highest core clock in kHz, 0 if unknown.
+    pub clock_khz: u32,
+    /// Bytes of level-2 cache, 0 if unknown.
+    pub l2_bytes: u64,
+    /// PCI address `0000:c1:00.0`.
+    pub pci: String,
+    /// UUID as the vendor prints it (`GPU-…`); empty if unknown.
+    pub uuid: String,
+    /// Version of the driver's API.
+    pub driver: (u32, u32),
+    /// Whether all blocks of a grid can be made resident together.
+    pub cooperative: bool,
+    /// Whether read-only host mappings can be page-locked.
+    pub registers_read_only: bool,
+    /// Whether memory is shared with the CPU.
+    pub integrated: bool,
+}
+
+impl DeviceInfo {
+    /// `cuda:0`, `rocm:1`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{}:{}", self.vendor.device_word(), self.ordinal)
+    }
+}
+
+/// What is there, what hides devices, and what was not found.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    /// Devices, NVIDIA's first.
+    pub devices: Vec<DeviceInfo>,
+    /// A line for each vendor whose driver answered: library and version.
+    pub drivers: Vec<String>,
+    /// A line for each thing looked for and not had: driver libraries, devices that could not be described.
+    pub missing: Vec<String>,
+    /// Variables that hide or disguise devices, with their values: `CUDA_VISIBLE_DEVICES=1`.
+    pub visibility: Vec<(String, String)>,
+}
+
+/// Variables that decide which devices are visible, or as what.
+pub(crate) const VISIBILITY: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "HSA_OVERRIDE_GFX_VERSION",
+];
+
+/// Those that are set.
+pub(crate) fn visibility() -> Vec<(String, String)> {
+    VISIBILITY
+        .iter()
+        .filter_map(|name| std::env::var_os(name).map(|v| ((*name).to_owned(), v.to_string_lossy().into_owned())))
+        .collect()
+}

@@ -1,0 +1,219 @@
+//! Device memory: owned, typed, freed when nobody can use it any more.
+
+use super::counters::add;
+use super::device::Device;
+use super::pinned::PinnedMemory;
+use super::pool::Home;
+use crate::error::{Error, Result};
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so that it outlives them.
+#[derive(Debug)]
+pub struct Memory {
+    device: Device,
+    address: u64,
+    bytes: u64,
+    origin: Origin,
+}
+
+/// Where it came from, and so what happens to it in the end.
+#[derive(Debug)]
+enum Origin {
+    /// The driver: given back, after work that uses it.
+    Driver,
+    /// A pool: goes back to its stream's list.
+    Pool(Home),
+    /// Page-locked host memory, which frees itself.
+    Pinned(Arc<PinnedMemory>),
+}
+
+impl Memory {
+    pub(crate) fn allocate(device: &Device, bytes: u64, what: &str) -> Result<Arc<Memory>> {
+        let bytes = bytes.max(1);
+        let address = device.allocated(device.raw().alloc(bytes), bytes, what)?;
+        add(&device.inner.counters.allocations, 1);
+        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Driver }))
+    }
+
+    pub(crate) fn pooled(device: &Device, address: u64, bytes: u64, home: Home) -> Arc<Memory> {
+        Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Pool(home) })
+    }
+
+    pub(crate) fn of_pinned(pinned: &Arc<PinnedMemory>) -> Arc<Memory> {
+        let (device, address, bytes) = (pinned.device().clone(), pinned.address(), pinned.bytes());
+        Arc::new(Memory { device, address, bytes, origin: Origin::Pinned(Arc::clone(pinned)) })
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn home(&self) -> Option<&Home> {
+        match &self.origin {
+            Origin::Pool(home) => Some(home),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pinned(&self) -> Option<&Arc<PinnedMemory>> {
+        match &self.origin {
+            Origin::Pinned(pinned) => Some(pinned),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let (device, address) = (self.device.clone(), self.address);
+        match &mut self.origin {
+            Origin::Driver => {
+                add(&device.inner.counters.frees, 1);
+                self.device.outside_capture(move || {
+                    // SAFETY: the only owner is going; the driver waits for work that still uses it. A failure here
+                    // means that the context is lost, which the next call reports.
+                    let _ = unsafe { device.raw().free(address) };
+                });
+            }
+            Origin::Pool(home) => home.give_back(address, self.bytes),
+            Origin::Pinned(_) => {}
+        }
+    }
+}
+
+/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy the view, not the data.
+///
+/// Contents are whatever is there: memory is not cleared.
+pub struct DeviceBuffer<T> {
+    memory: Arc<Memory>,
+    /// Bytes from the start of the memory.
+    offset: u64,
+    len: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T> Clone for DeviceBuffer<T> {
+    fn clone(&self) -> Self {
+        DeviceBuffer { memory: Arc::clone(&self.memory), offset: self.offset, len: self.len, kind: PhantomData }
+    }
+}
+
+impl<T> std::fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceBuffer<{}>[{}] at {:#x}", std::any::type_name::<T>(), self.len, self.address())
+    }
+}
+
+impl Device {
+    /// Memory for `len` values straight from the driver. For many or short-lived ones use an arena or a pool.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with what was asked and what is free.
+    pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
+        let bytes = bytes_of::<T>(len)?;
+        Ok(DeviceBuffer::over(Memory::allocate(self, bytes, "a buffer")?, 0, len))
+    }
+}
+
+/// Bytes of `len` values.
+pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
+    len.checked_mul(size_of::<T>()).map(|n| n as u64).ok_or_else(|| {
+        Error::Buffer(format!("{len} values of {} bytes are more than can be addressed", size_of::<T>()))
+    })
+}
+
+impl<T> DeviceBuffer<T> {
+    /// The caller has checked that `offset` and `len` lie within the memory and that `offset` suits `T`.
+    pub(crate) fn over(memory: Arc<Memory>, offset: u64, len: usize) -> DeviceBuffer<T> {
+        DeviceBuffer { memory, offset, len, kind: PhantomData }
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>() // `over` checked that this fits the memory
+    }
+
+    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long as the table.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.memory.address + self.offset
+    }
+
+    /// The memory behind it.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// A view of some of the values.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the range does not lie within.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceBuffer<T>> {
+        let (start, end) = resolve(range, self.len)?;
+        let offset = self.offset + (start * size_of::<T>()) as u64;
+        Ok(DeviceBuffer::over(Arc::clone(&self.memory), offset, end - start))
+    }
+
+    /// The same bytes as values of another type.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the size is no multiple of the type's or the address does not suit it.
+    pub fn cast<U: Pod>(&self) -> Result<DeviceBuffer<U>> {
+        let size = size_of::<U>().max(1);
+        if self.bytes() % size != 0 || self.address() % align_of::<U>() as u64 != 0 {
+            return Err(Error::Buffer(format!(
+                "{} bytes at {:#x} are no whole, aligned values of {size} bytes",
+                self.bytes(),
+                self.address()
+            )));
+        }
+        Ok(DeviceBuffer::over(Arc::clone(&self.memory), self.offset, self.bytes() / size))
+    }
+}
+
+/// Start and end of a range within `len` values.
+pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(&n) => Some(n),
+        Bound::Excluded(&n) => n.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&n) => n.checked_add(1),
+        Bound::Excluded(&n) => Some(n),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end)),
+        _ => Err(Error::Buffer(format!("a slice {start:?}..{end:?} of {len} values does not exist"))),
+    }
+}

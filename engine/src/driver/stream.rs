@@ -1,0 +1,459 @@
+//! Streams: what is put in one runs in order; nothing waits unless it is told to.
+//!
+//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may return before the device
+//! has the data (seen on the H200: the kernel read what was there before). So every copy goes through a stream, and
+//! those from ordinary host memory end with a wait.
+
+use super::api::Raw;
+use super::counters::add;
+use super::device::Device;
+use super::event::Event;
+use super::memory::{DeviceBuffer, Memory};
+use super::module::Kernel;
+use super::pinned::{HostMap, PinnedBuffer, PinnedMemory};
+use crate::args::{self, Arg};
+use crate::error::{Error, Result};
+use crate::geometry::Geometry;
+use bytemuck::{Pod, Zeroable};
+use std::any::Any;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An order of work on a device. Cheap to clone: the clones are the same stream.
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<StreamInner>,
+}
+
+pub(crate) struct StreamInner {
+    device: Device,
+    raw: Raw,
+    id: u64,
+    state: Mutex<State>,
+}
+
+/// What a capture gathers, to be kept alive by the graph.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub memory: Vec<Arc<Memory>>,
+    pub pinned: Vec<Arc<PinnedMemory>>,
+    pub others: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Set while this stream is being recorded.
+    capture: Option<Arc<Mutex<Kept>>>,
+    /// Argument bytes of the launch under way: reused, so that a launch allocates nothing.
+    bytes: Vec<u8>,
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        // SAFETY: the last handle is gone; the driver lets work that is in the stream run to its end.
+        let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
+    }
+}
+
+impl StreamInner {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn raw(&self) -> Raw {
+        self.raw
+    }
+
+    /// Makes this stream go on only after what `other` has now.
+    pub fn wait_for(&self, other: &StreamInner) -> Result<()> {
+        let event = self.device.event()?;
+        // SAFETY: all alive; a recorded event may be destroyed before it is reached.
+        self.device.ok(unsafe {
+            self.device
+                .raw()
+                .event_record(event.raw(), other.raw)
+                .and_then(|()| self.device.raw().stream_wait_event(self.raw, event.raw()))
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_capture(&self, capture: Option<Arc<Mutex<Kept>>>) {
+        self.lock().capture = capture;
+    }
+
+    pub fn is_capturing(&self) -> bool {
+        self.lock().capture.is_some()
+    }
+}
+
+impl Device {
+    /// A new stream.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn stream(&self) -> Result<Stream> {
+        self.make_stream(0)
+    }
+
+    /// A stream whose kernels are scheduled before those of others.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn urgent_stream(&self) -> Result<Stream> {
+        self.make_stream(1)
+    }
+
+    fn make_stream(&self, urgency: u32) -> Result<Stream> {
+        let raw = self.ok(self.raw().stream(urgency))?;
+        let inner = StreamInner { device: self.clone(), raw, id: self.stream_id(), state: Mutex::default() };
+        Ok(Stream { inner: Arc::new(inner) })
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({} #{})", self.device().label(), self.inner.id)
+    }
+}
+
+/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work where a pool needs
+/// that, holds host access off, and afterwards leaves a mark behind.
+struct Use<'a> {
+    stream: &'a Arc<StreamInner>,
+    capture: Option<Arc<Mutex<Kept>>>,
+    pinned: Vec<(&'a Arc<PinnedMemory>, MutexGuard<'a, super::pinned::Pending>)>,
+}
+
+impl<'a> Use<'a> {
+    fn of(
+        stream: &'a Arc<StreamInner>,
+        memory: impl Iterator<Item = &'a Arc<Memory>> + Clone,
+        pinned: impl Iterator<Item = &'a Arc<PinnedMemory>>,
+    ) -> Result<Use<'a>> {
+        let capture = stream.lock().capture.clone();
+        if let Some(kept) = &capture {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.pinned.extend(pinned.map(Arc::clone));
+            for m in memory {
+                kept.memory.push(Arc::clone(m));
+                kept.pinned.extend(m.pinned().map(Arc::clone));
+            }
+            drop(kept);
+            return Ok(Use { stream, capture, pinned: Vec::new() });
+        }
+        for home in memory.clone().filter_map(|m| m.home()) {
+            home.used_by(stream)?;
+        }
+        // One lock each, in one order everywhere.
+        let mut all: Vec<&Arc<PinnedMemory>> = pinned.chain(memory.filter_map(|m| m.pinned())).collect();
+        all.sort_by_key(|p| Arc::as_ptr(p) as usize);
+        all.dedup_by_key(|p| Arc::as_ptr(p) as usize);
+        let pinned = all.into_iter().map(|p| (p, p.pending())).collect();
+        Ok(Use { stream, capture, pinned })
+    }
+
+    /// The work is in the stream.
+    fn done(self) -> Result<()> {
+        debug_assert!(self.capture.is_none() || self.pinned.is_empty());
+        for (memory, mut pending) in self.pinned {
+            pending.note(memory.device(), self.stream.raw, self.stream.id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Stream {
+    pub(crate) fn inner(&self) -> &Arc<StreamInner> {
+        &self.inner
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    fn here(&self, other: &Device, what: &str) -> Result<()> {
+        if other.same(self.device()) {
+            return Ok(());
+        }
+        Err(Error::Buffer(format!("{what} is on {}, the stream on {}", other.label(), self.device().label())))
+    }
+
+    /// Puts a launch into the stream.
+    ///
+    /// # Errors
+    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the code object and the
+    /// device say; [`Error::Driver`] for what the driver refuses.
+    pub fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
+        self.check(kernel, shape)?;
+        let memory = args.iter().filter_map(Arg::memory);
+        for m in memory.clone() {
+            self.here(m.device(), "an argument")?;
+        }
+        let shape = Geometry { dependent: shape.dependent && self.device().target().arch().has("pdl"), ..*shape };
+        let used = Use::of(&self.inner, memory, std::iter::empty())?;
+        if let Some(kept) = &used.capture {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(kernel.keep());
+        }
+        let info = kernel.info();
+        let mut state = self.inner.lock();
+        args::pack(info, args, &mut state.bytes)?;
+        let base = state.bytes.as_mut_ptr();
+        const MOST: usize = 128;
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST];
+        let count = info.args.len();
+        let Some(list) = pointers.get_mut(..count) else {
+            return Err(Error::Launch { kernel: info.name.clone(), why: format!("more than {MOST} arguments") });
+        };
+        for (pointer, arg) in list.iter_mut().zip(&info.args) {
+            *pointer = base.wrapping_add(arg.offset as usize).cast();
+        }
+        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as it says (`pack`
+        // made the block that long); function and stream are alive; buffers are kept by the caller now and by their
+        // own drop rules (driver: free waits, pool: stream order, pinned: events, graph: kept) afterwards.
+        let sent = unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
+        drop(state);
+        sent.map_err(|fault| Error::Launch {
+            kernel: info.name.clone(),
+            why: format!("{} (code {}) for {shape:?}", fault.says, fault.code),
+        })?;
+        add(&self.device().inner.counters.launches, 1);
+        used.done()
+    }
+
+    /// Geometry against what kernel and device can take.
+    fn check(&self, kernel: &Kernel, shape: &Geometry) -> Result<()> {
+        let info = kernel.info();
+        let fail = |why: String| Err(Error::Launch { kernel: info.name.clone(), why });
+        self.here(kernel.device(), "the kernel")?;
+        let arch = self.device().target().arch();
+        let most = u64::from(info.max_threads.unwrap_or(u32::MAX).min(arch.max_threads));
+        if shape.threads() == 0 || shape.blocks() == 0 {
+            return fail(format!("an empty grid or block: {:?} of {:?}", shape.grid, shape.block));
+        }
+        if shape.threads() > most {
+            return fail(format!("{} threads a block, it takes {most} at most", shape.threads()));
+        }
+        let shared = u64::from(shape.shared) + u64::from(info.shared);
+        if shared > u64::from(arch.shared_per_block) {
+            return fail(format!("{shared} bytes of shared memory a block, the device has {}", arch.shared_per_block));
+        }
+        kernel.allow_shared(shape.shared)?;
+        if shape.cooperative {
+            let threads = u32::try_from(shape.threads()).unwrap_or(u32::MAX);
+            let each = kernel.resident_blocks(threads, shape.shared)?;
+            let all = u64::from(each) * u64::from(self.device().info().units);
+            if !self.device().info().cooperative || shape.blocks() > all {
+                return fail(format!(
+                    "a cooperative grid of {} blocks; {all} fit the device at once ({each} on each of {} units)",
+                    shape.blocks(),
+                    self.device().info().units
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A new buffer with `data` in it. Waits; for set-up, not for the decode path.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Driver`].
+    pub fn upload<T: Pod>(&self, data: &[T]) -> Result<DeviceBuffer<T>> {
+        let buffer = self.device().buffer(data.len())?;
+        self.write(&buffer, data)?;
+        Ok(buffer)
+    }
+
+    /// Copies `data` into the buffer and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ, or during a capture; [`Error::Driver`].
+    pub fn write<T: Pod>(&self, to: &DeviceBuffer<T>, data: &[T]) -> Result<()> {
+        self.same_len("write", to.len(), data.len())?;
+        self.not_capturing("a copy from ordinary host memory")?;
+        let used = Use::of(&self.inner, std::iter::once(to.shared()), std::iter::empty())?;
+        let bytes = to.bytes();
+        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy has ended.
+        let copied = unsafe { self.device().raw().copy_in(to.address(), data.as_ptr().cast(), bytes, self.inner.raw) };
+        self.count_in(bytes);
+        let waited = self.synchronize();
+        self.device().ok(copied)?;
+        waited?;
+        used.done()
+    }
+
+    /// The buffer's values, after everything that is in the stream. Waits.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]: also what an earlier kernel did wrong; [`Error::Buffer`] during a capture.
+    pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
+        self.not_capturing("a copy to ordinary host memory")?;
+        let used = Use::of(&self.inner, std::iter::once(from.shared()), std::iter::empty())?;
+        let mut data = vec![T::zeroed(); from.len()];
+        let bytes = from.bytes();
+        // SAFETY: both ranges are `bytes` long; the wait below comes before `data` is seen or dropped.
+        let copied =
+            unsafe { self.device().raw().copy_out(data.as_mut_ptr().cast(), from.address(), bytes, self.inner.raw) };
+        self.count_out(bytes);
+        let waited = self.synchronize();
+        self.device().ok(copied)?;
+        waited?;
+        used.done()?;
+        Ok(data)
+    }
+
+    /// Copies from page-locked memory; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    pub fn copy_in<T: Pod>(&self, from: &PinnedBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy_in", to.len(), from.len())?;
+        let used = Use::of(&self.inner, std::iter::once(to.shared()), std::iter::once(from.shared()))?;
+        let bytes = to.bytes();
+        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by its event afterwards.
+        self.device().ok(unsafe { self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner.raw) })?;
+        self.count_in(bytes);
+        used.done()
+    }
+
+    /// Copies a range of a registered mapping; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`, or during a capture.
+    pub fn copy_in_mapped(&self, from: &HostMap, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+        self.not_capturing("a copy from a mapping")?;
+        let (start, end) = super::memory::resolve(range, from.bytes())?;
+        self.same_len("copy_in_mapped", to.len(), end - start)?;
+        let used = Use::of(&self.inner, std::iter::once(to.shared()), std::iter::empty())?;
+        let mut pending = from.pending();
+        // SAFETY: the range lies within the registered bytes, which stay until the event noted below has passed.
+        let copied =
+            unsafe { self.device().raw().copy_in(to.address(), from.host(start), end - start, self.inner.raw) };
+        self.device().ok(copied)?;
+        pending.note(self.device(), self.inner.raw, self.inner.id)?;
+        self.count_in(end - start);
+        used.done()
+    }
+
+    /// Copies to page-locked memory; returns at once. [`PinnedBuffer::read`] waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    pub fn copy_out<T: Pod>(&self, from: &DeviceBuffer<T>, to: &PinnedBuffer<T>) -> Result<()> {
+        self.same_len("copy_out", to.len(), from.len())?;
+        let used = Use::of(&self.inner, std::iter::once(from.shared()), std::iter::once(to.shared()))?;
+        let bytes = from.bytes();
+        // SAFETY: as in `copy_in`.
+        self.device().ok(unsafe { self.device().raw().copy_out(to.host(), from.address(), bytes, self.inner.raw) })?;
+        self.count_out(bytes);
+        used.done()
+    }
+
+    /// Copies within the device; returns at once. The two must not overlap.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ or the ranges overlap; [`Error::Driver`].
+    pub fn copy<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy", to.len(), from.len())?;
+        let (a, b, n) = (from.address(), to.address(), from.bytes() as u64);
+        if a < b.saturating_add(n) && b < a.saturating_add(n) && n > 0 {
+            return Err(Error::Buffer("the two ranges of a copy overlap".to_owned()));
+        }
+        self.here(from.memory().device(), "the source")?;
+        let used = Use::of(&self.inner, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        // SAFETY: both ranges are `n` bytes long and apart.
+        self.device().ok(unsafe { self.device().raw().copy_within(b, a, from.bytes(), self.inner.raw) })?;
+        add(&self.device().inner.counters.copies_within, 1);
+        used.done()
+    }
+
+    /// Sets every byte of the buffer; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn fill<T: Zeroable>(&self, buffer: &DeviceBuffer<T>, byte: u8) -> Result<()> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        self.here(buffer.memory().device(), "the buffer")?;
+        let used = Use::of(&self.inner, std::iter::once(buffer.shared()), std::iter::empty())?;
+        // SAFETY: the buffer has that many bytes.
+        self.device()
+            .ok(unsafe { self.device().raw().fill(buffer.address(), byte, buffer.bytes(), self.inner.raw) })?;
+        add(&self.device().inner.counters.copies_within, 1);
+        used.done()
+    }
+
+    /// Puts the event at the stream's present end.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; [`Error::Buffer`] for an event of another device.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        self.here(event.device(), "the event")?;
+        self.keep_event(event);
+        // SAFETY: both alive.
+        self.device().ok(unsafe { self.device().raw().event_record(event.raw(), self.inner.raw) })
+    }
+
+    /// What comes next in this stream starts after the event; the host does not wait.
+    ///
+    /// # Errors
+    /// As [`Stream::record`].
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.here(event.device(), "the event")?;
+        self.keep_event(event);
+        // SAFETY: both alive.
+        self.device().ok(unsafe { self.device().raw().stream_wait_event(self.inner.raw, event.raw()) })
+    }
+
+    fn keep_event(&self, event: &Event) {
+        if let Some(kept) = &self.inner.lock().capture {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(Arc::new(event.clone()));
+        }
+    }
+
+    /// Makes the host wait for all that is in the stream. Counted.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]: also what an earlier kernel did wrong.
+    pub fn synchronize(&self) -> Result<()> {
+        add(&self.device().inner.counters.synchronisations, 1);
+        // SAFETY: alive.
+        self.device().ok(unsafe { self.device().raw().stream_wait_host(self.inner.raw) })
+    }
+
+    /// Whether all that is in the stream is done.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn is_idle(&self) -> Result<bool> {
+        // SAFETY: alive.
+        self.device().ok(unsafe { self.device().raw().stream_idle(self.inner.raw) })
+    }
+
+    fn same_len(&self, call: &str, to: usize, from: usize) -> Result<()> {
+        if to == from { Ok(()) } else { Err(Error::Buffer(format!("{call}: {from} values into {to}"))) }
+    }
+
+    fn not_capturing(&self, what: &str) -> Result<()> {
+        if self.inner.is_capturing() {
+            return Err(Error::Buffer(format!("{what} cannot be part of a captured graph")));
+        }
+        Ok(())
+    }
+
+    fn count_in(&self, bytes: usize) {
+        add(&self.device().inner.counters.copies_in, 1);
+        add(&self.device().inner.counters.bytes_in, bytes as u64);
+    }
+
+    fn count_out(&self, bytes: usize) {
+        add(&self.device().inner.counters.copies_out, 1);
+        add(&self.device().inner.counters.bytes_out, bytes as u64);
+    }
+}

@@ -1,0 +1,211 @@
+//! The engine: devices, compilers and the cache in one hand.
+
+use crate::arch::Vendor;
+use crate::code_object::CodeObject;
+use crate::compiler::discover::Tried;
+use crate::compiler::toolchain::{Search, Toolchain, search};
+use crate::compiler::worker::Workers;
+use crate::config::Config;
+use crate::driver::{self, Device, Inventory, Module};
+use crate::error::{Error, Result};
+use crate::key::Job;
+use kjit_cache::{Cache, Digest};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may use it together.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub config: Config,
+    pub cache: Cache,
+    pub workers: Workers,
+    /// What the search for compilers gave, by vendor; made when the first key needs it.
+    searches: Mutex<HashMap<Vendor, Arc<Search>>>,
+    /// Builds that failed: not tried again in this process.
+    pub failed: Mutex<HashMap<Digest, Error>>,
+    pub tally: Tally,
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub compiled: AtomicU64,
+    pub cached: AtomicU64,
+    pub failed: AtomicU64,
+    pub microseconds: AtomicU64,
+}
+
+/// What an engine did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CompileCounts {
+    /// Code objects compiled here.
+    pub compiled: u64,
+    /// Code objects that were there already.
+    pub cached: u64,
+    /// Jobs that failed.
+    pub failed: u64,
+    /// Seconds spent compiling, summed over jobs.
+    pub seconds: f64,
+}
+
+/// A compiler that can be used, for listings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompilerInfo {
+    /// `nvrtc`, `hiprtc`, `clang`.
+    pub kind: String,
+    /// Version.
+    pub version: (u32, u32),
+    /// The file, symbolic links resolved.
+    pub file: std::path::PathBuf,
+    /// How it was found: the variable, `loader path`, `Python package`.
+    pub via: String,
+    /// Architectures it says it knows; empty when it cannot be asked.
+    pub knows: Vec<String>,
+}
+
+/// The search for compilers of a vendor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompilerReport {
+    /// Usable ones, the preferred first.
+    pub found: Vec<CompilerInfo>,
+    /// Every place looked at, in order.
+    pub tried: Vec<Tried>,
+    /// Files that are there and cannot be used, with the reason.
+    pub unusable: Vec<String>,
+}
+
+impl Engine {
+    /// An engine. Opens no library and never fails: what is missing shows when it is needed.
+    #[must_use]
+    pub fn new(config: Config) -> Engine {
+        let inner = Inner {
+            cache: Cache::open(config.cache.clone()),
+            workers: Workers::new(config.isolation.clone(), config.limits),
+            searches: Mutex::default(),
+            failed: Mutex::default(),
+            tally: Tally::default(),
+            config,
+        };
+        Engine { inner: Arc::new(inner) }
+    }
+
+    /// The cache, for its statistics, warnings and records.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.inner.cache
+    }
+
+    /// What was compiled and found so far.
+    #[must_use]
+    pub fn counts(&self) -> CompileCounts {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let t = &self.inner.tally;
+        CompileCounts {
+            compiled: read(&t.compiled),
+            cached: read(&t.cached),
+            failed: read(&t.failed),
+            seconds: read(&t.microseconds) as f64 * 1e-6,
+        }
+    }
+
+    /// The devices there are, what hides some, and what was not found.
+    #[must_use]
+    pub fn devices(&self) -> Inventory {
+        driver::inventory()
+    }
+
+    /// Opens a device: `cuda:0`, `cuda`, `auto` (the first GPU; it never means the CPU).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides devices.
+    pub fn device(&self, asked: &str) -> Result<Device> {
+        driver::open(asked, self.inner.config.trace.clone())
+    }
+
+    /// The compilers for a vendor's targets.
+    #[must_use]
+    pub fn compilers(&self, vendor: Vendor) -> CompilerReport {
+        let search = self.search(vendor);
+        let info = |t: &Toolchain| CompilerInfo {
+            kind: t.compiler.kind().to_owned(),
+            version: t.probe.version,
+            file: t.file.clone(),
+            via: t.via.clone(),
+            knows: t.probe.ids.clone(),
+        };
+        CompilerReport {
+            found: search.found.iter().map(info).collect(),
+            tried: search.tried.clone(),
+            unusable: search.unusable.clone(),
+        }
+    }
+
+    pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {
+        // Held during the search: a second thread waits for the answer rather than searching too.
+        let mut searches = lock(&self.inner.searches);
+        let found = searches.entry(vendor).or_insert_with(|| {
+            let driver = driver::driver_version(vendor);
+            let (cache, workers) = (&self.inner.cache, &self.inner.workers);
+            Arc::new(search(vendor, &self.inner.config.wish, driver, cache, workers))
+        });
+        Arc::clone(found)
+    }
+
+    /// Forgets the search: a compiler was replaced while we ran.
+    pub(crate) fn search_again(&self, vendor: Vendor) {
+        lock(&self.inner.searches).remove(&vendor);
+        self.inner.workers.renew();
+    }
+
+    /// Compiles (or finds) and loads one job.
+    ///
+    /// # Errors
+    /// As [`Engine::compile_all`] and [`Device::load`].
+    pub fn load(&self, device: &Device, job: &Job) -> Result<Module> {
+        self.load_all(device, std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
+    }
+
+    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does not take is set aside
+    /// in the cache and compiled once more.
+    pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
+        let codes = self.compile_all(jobs);
+        let load = |code: &CodeObject| {
+            let _span = self.inner.config.trace.as_ref().map(|t| t.span("load", code.name()));
+            device.load(code)
+        };
+        jobs.iter()
+            .zip(codes)
+            .map(|(job, code)| {
+                let code = code?;
+                match load(&code) {
+                    Err(Error::Load { .. }) if self.distrust(&code) => load(&self.compile(job)?),
+                    loaded => loaded,
+                }
+            })
+            .collect()
+    }
+
+    /// Sets a code object's entry aside; whether another attempt makes sense.
+    fn distrust(&self, code: &CodeObject) -> bool {
+        let fresh = *code.origin() == crate::code_object::Origin::Compiled;
+        self.inner.cache.quarantine(code.entry().key()) == 1 && !fresh
+    }
+}
+
+/// A job without an answer: cannot happen, and is an error all the same.
+pub(crate) fn lost(job: &Job) -> Error {
+    Error::Worker {
+        kernel: job.source.name().to_owned(),
+        compiler: "kjit".to_owned(),
+        what: "lost the job".to_owned(),
+        log: None,
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,361 @@
+//! The compile service: look up, else compile in parallel, each distinct key once, and keep what came of it.
+
+use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
+use crate::compiler::protocol::{Answer, Ask, Request};
+use crate::compiler::toolchain::Toolchain;
+use crate::compiler::worker::{kept_folder, path_text};
+use crate::compiler::{Compiled, child};
+use crate::driver;
+use crate::engine::{Engine, lock, lost};
+use crate::error::{CompileFailure, Error, Result};
+use crate::key::{Job, build_key};
+use kjit_cache::{Artefact, BuildKey, Found, Key, Scope};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Called when a job is done, with its index; from whichever thread did it.
+pub type OnDone<'a> = &'a (dyn Fn(usize, &Result<CodeObject>) + Sync);
+
+/// A job with its keys and the compiler that would make it.
+struct Prepared {
+    source: Key,
+    compile_id: String,
+    made_by: Option<(Toolchain, BuildKey, Vec<String>)>,
+}
+
+impl Engine {
+    /// Compiles one job, or finds it.
+    ///
+    /// # Errors
+    /// As [`Engine::compile_all`].
+    pub fn compile(&self, job: &Job) -> Result<CodeObject> {
+        self.compile_all(std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
+    }
+
+    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key; else in packs, or
+    /// anywhere when there is no compiler, the newest build of the same source that this machine can run. The same key
+    /// is compiled once, however many ask, here or in other processes. One answer for each job, in order.
+    ///
+    /// Errors, job by job: [`Error::Source`] and [`Error::Target`] before anything is compiled; [`Error::Compile`] with
+    /// log and kept source (remembered: asked again, the same answer comes at once); [`Error::Worker`]; [`Error::Miss`]
+    /// when it is neither there nor can be made; [`Error::Corrupt`].
+    pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
+        self.compile_each(jobs, &|_, _| {})
+    }
+
+    /// As [`Engine::compile_all`], telling of each job as it is done: for progress bars.
+    pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
+        let results: Vec<Mutex<Option<Result<CodeObject>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+        let finish = |index: usize, result: Result<CodeObject>| {
+            let t = &self.inner.tally;
+            match &result {
+                Ok(code) if *code.origin() == Origin::Compiled => &t.compiled,
+                Ok(_) => &t.cached,
+                Err(_) => &t.failed,
+            }
+            .fetch_add(1, Ordering::Relaxed);
+            on_done(index, &result);
+            if let Some(slot) = results.get(index) {
+                *lock(slot) = Some(result);
+            }
+        };
+        // What is there already costs no thread. Of equal jobs the first is done, the others take its answer.
+        let mut open: Vec<(usize, &Job, Prepared)> = Vec::new();
+        let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
+        for (index, job) in jobs.iter().enumerate() {
+            match self.prepare(job).and_then(|p| self.find(job, &p).map(|code| (p, code))) {
+                Ok((_, Some(code))) => finish(index, Ok(code)),
+                Ok((prepared, None)) => {
+                    let waiting = same.entry(prepared.source.digest()).or_default();
+                    waiting.push(index);
+                    if waiting.len() == 1 {
+                        open.push((index, job, prepared));
+                    }
+                }
+                Err(error) => finish(index, Err(error)),
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let work = |lane: usize| {
+            while let Some((index, job, prepared)) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let result = self.make(job, prepared, lane);
+                for other in same.get(&prepared.source.digest()).into_iter().flatten().filter(|i| *i != index) {
+                    // The others were not compiled: they share what was.
+                    let shared = result.clone().map(|code| code.with_origin(Origin::Cached("this process".to_owned())));
+                    finish(*other, shared);
+                }
+                finish(*index, result);
+            }
+        };
+        let lanes = self.inner.config.jobs.min(open.len());
+        if lanes <= 1 {
+            work(0);
+        } else {
+            std::thread::scope(|scope| {
+                for lane in 0..lanes {
+                    scope.spawn(move || work(lane));
+                }
+            });
+        }
+        let answer = |(job, slot): (&Job, Mutex<Option<_>>)| {
+            slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).unwrap_or_else(|| Err(lost(job)))
+        };
+        jobs.iter().zip(results).map(answer).collect()
+    }
+
+    /// The job's code object if it is there already; compiles nothing.
+    ///
+    /// # Errors
+    /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] when it could not be compiled either.
+    pub fn cached(&self, job: &Job) -> Result<Option<CodeObject>> {
+        self.prepare(job).and_then(|prepared| self.find(job, &prepared))
+    }
+
+    fn prepare(&self, job: &Job) -> Result<Prepared> {
+        let source = job.source_key()?;
+        let compile_id = job.compile_id()?;
+        let search = self.search(job.target.vendor());
+        let made_by = search.found.iter().find(|t| t.knows(&compile_id)).map(|toolchain| {
+            let arguments = toolchain.compiler.arguments(&compile_id, &job.options);
+            let key = build_key(&source, toolchain.compiler.kind(), toolchain.identity, &arguments);
+            (toolchain.clone(), key, arguments)
+        });
+        Ok(Prepared { source, compile_id, made_by })
+    }
+
+    /// Looks through the layers.
+    fn find(&self, job: &Job, prepared: &Prepared) -> Result<Option<CodeObject>> {
+        let vendor = job.target.vendor();
+        let found = match &prepared.made_by {
+            Some((_, key, _)) => {
+                if let Some(error) = lock(&self.inner.failed).get(&key.digest()) {
+                    return Err(error.clone());
+                }
+                self.inner.cache.get(key).or_else(|| self.find_by_source(job, prepared, Scope::ReadOnly))
+            }
+            None => Some(self.find_by_source(job, prepared, Scope::Everywhere).ok_or_else(|| {
+                let search = self.search(vendor);
+                let why = if search.found.is_empty() {
+                    search.why_none(vendor, &self.inner.config.wish)
+                } else {
+                    let names: Vec<String> = search.found.iter().map(Toolchain::name).collect();
+                    format!("{} does not know {}", names.join(", "), prepared.compile_id)
+                };
+                Error::Miss { kernel: job.source.name().to_owned(), target: prepared.compile_id.clone(), why }
+            })?),
+        };
+        let Some(found) = found else { return Ok(None) };
+        match self.open(job, &found) {
+            Ok(code) => Ok(Some(code)),
+            // Its hash was right, so it was written so: never run it, make it anew if that can be.
+            Err(error) => {
+                self.inner.cache.quarantine(found.entry.key());
+                if prepared.made_by.is_some() { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    fn find_by_source(&self, job: &Job, prepared: &Prepared, scope: Scope) -> Option<Found> {
+        let driver = driver::driver_version(job.target.vendor());
+        self.inner.cache.find(&prepared.source, scope, |entry| meets(entry.needs(), driver))
+    }
+
+    /// Compiles, under the cache's single flight and lock.
+    fn make(&self, job: &Job, prepared: &Prepared, lane: usize) -> Result<CodeObject> {
+        let Some((toolchain, key, arguments)) = &prepared.made_by else { return Err(lost(job)) };
+        let deadline = self.inner.config.limits.timeout.saturating_mul(2).saturating_add(Duration::from_secs(10));
+        let made = self.inner.cache.get_or_make(key, deadline, || {
+            let _span = self.inner.config.trace.as_ref().map(|t| {
+                let mut span = t.span(format!("compile {lane}"), job.source.name());
+                span.detail("target", prepared.compile_id.as_str());
+                span.detail("constants", job.constants.to_string());
+                span
+            });
+            self.run(job, prepared, toolchain, arguments)
+        });
+        match made {
+            Ok(found) => self.open(job, &found),
+            Err(error) => {
+                if matches!(error, Error::Compile(_) | Error::Worker { .. } | Error::Corrupt { .. }) {
+                    lock(&self.inner.failed).insert(key.digest(), error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn run(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, arguments: &[String]) -> Result<Artefact> {
+        let reached = job.source.reached()?;
+        let request = Request {
+            file: job.source.main_file().to_owned(),
+            source: job.source.render(&job.constants, &job.options),
+            headers: reached.into_iter().map(|(n, t)| (n.to_owned(), t.to_owned())).collect(),
+            arguments: arguments.to_vec(),
+        };
+        let kind = toolchain.compiler.kind().to_owned();
+        let ask = Ask::Compile { kind, file: path_text(&toolchain.file)?, request };
+        let began = Instant::now();
+        let name = job.source.name();
+        let (answer, printed) = self.inner.workers.ask(name, &toolchain.name(), &ask)?;
+        let took = began.elapsed();
+        self.inner.tally.microseconds.fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
+        let broken = |why: String| Error::Worker {
+            kernel: name.to_owned(),
+            compiler: toolchain.name(),
+            what: format!("failed: {why}"),
+            log: None,
+        };
+        let (code, log) = match answer {
+            Answer::Compiled(Compiled::Code { code, log }) => (code, log),
+            Answer::Compiled(Compiled::Refused { log }) => {
+                let log = if printed.trim().is_empty() { log } else { format!("{log}\n{printed}") };
+                return Err(self.refused(job, prepared, toolchain, &ask, log));
+            }
+            Answer::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
+            Answer::Probe(_) => return Err(broken("answered another question".to_owned())),
+        };
+        // The library may have been replaced since its identity was taken: then the key would lie.
+        if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
+            self.search_again(job.target.vendor());
+            return Err(broken(format!("{} was replaced during the compile; run again", toolchain.file.display())));
+        }
+        let kernels = inspect(job.target.vendor(), name, &code)?;
+        missing_entry(job, &kernels)?;
+        let mut artefact = Artefact::new(code)
+            .meta("kernel", name)
+            .meta("arch", prepared.compile_id.as_str())
+            .meta("wave", job.options.wave.to_string())
+            .meta("compiler", toolchain.name())
+            .meta("constants", job.constants.to_string())
+            .meta("seconds", format!("{:.3}", took.as_secs_f64()));
+        for (kernel, count) in toolchain.compiler.spills(&log) {
+            artefact = artefact.meta(format!("spills.{kernel}"), count.to_string());
+        }
+        for (need, value) in toolchain.compiler.needs(toolchain.probe.version) {
+            artefact = artefact.need(need, value);
+        }
+        Ok(artefact)
+    }
+
+    /// A compile error, with all that is needed to see it again kept in a folder.
+    fn refused(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, ask: &Ask, log: String) -> Error {
+        let arguments = match ask {
+            Ask::Compile { request, .. } => request.arguments.clone(),
+            Ask::Probe { .. } => Vec::new(),
+        };
+        let constants = job.constants.to_string();
+        let kept = keep(job, toolchain, ask, &arguments, &log).ok();
+        Error::Compile(Arc::new(CompileFailure {
+            kernel: job.source.name().to_owned(),
+            target: prepared.compile_id.clone(),
+            compiler: toolchain.name(),
+            constants,
+            arguments,
+            log,
+            kept,
+        }))
+    }
+
+    /// A code object out of a verified entry.
+    fn open(&self, job: &Job, found: &Found) -> Result<CodeObject> {
+        let entry = &found.entry;
+        let mut kernels = inspect(job.target.vendor(), job.source.name(), entry.payload())?;
+        missing_entry(job, &kernels)?;
+        let meta = |key: &str| entry.meta().get(key).map(String::as_str).unwrap_or_default();
+        for kernel in &mut kernels {
+            if kernel.spills.is_none() {
+                kernel.spills = meta(&format!("spills.{}", kernel.name)).parse().ok();
+            }
+        }
+        let origin = match &found.origin {
+            kjit_cache::Origin::Made => Origin::Compiled,
+            kjit_cache::Origin::ReadOnly(path) => Origin::Cached(path.display().to_string()),
+            kjit_cache::Origin::Memory | kjit_cache::Origin::Shared => Origin::Cached("this process".to_owned()),
+            _ => Origin::Cached("cache".to_owned()),
+        };
+        Ok(CodeObject::of(
+            CodeInner {
+                name: job.source.name().to_owned(),
+                compile_id: job.compile_id()?,
+                wave: job.options.wave,
+                compiler: meta("compiler").to_owned(),
+                seconds: meta("seconds").parse().unwrap_or(0.0),
+                kernels,
+                entry: entry.clone(),
+            },
+            origin,
+        ))
+    }
+}
+
+/// Whether this machine has what an entry needs. Needs that we do not know are not met.
+fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
+    needs.iter().all(|(need, value)| match need.as_str() {
+        "driver" => {
+            let mut parts = value.split('.').map(str::parse::<u32>);
+            let (Some(Ok(major)), Some(Ok(minor)), None) = (parts.next(), parts.next(), parts.next()) else {
+                return false;
+            };
+            // Without a driver nothing will run it here; it may be exported.
+            driver.is_none_or(|driver| driver >= (major, minor))
+        }
+        _ => false,
+    })
+}
+
+fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Result<()> {
+    match job.source.entries().find(|entry| kernels.iter().all(|k| k.name != *entry)) {
+        None => Ok(()),
+        Some(entry) => {
+            let names: Vec<&str> = kernels.iter().map(|k| k.name.as_str()).collect();
+            Err(Error::Corrupt {
+                kernel: job.source.name().to_owned(),
+                why: format!("no kernel '{entry}' came out of the source; there are: {}", names.join(", ")),
+            })
+        }
+    }
+}
+
+/// Writes rendered source, headers, options and log into a new folder, with the request that repeats the compile.
+fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, arguments: &[String], log: &str) -> std::io::Result<PathBuf> {
+    let folder = kept_folder(job.source.name())?;
+    let plain = |name: &str| name.replace(['/', '\\', '\0'], "_");
+    std::fs::write(folder.join(plain(job.source.main_file())), job.source.render(&job.constants, &job.options))?;
+    for (name, text) in job.source.reached().unwrap_or_default() {
+        std::fs::write(folder.join(plain(name)), text)?;
+    }
+    let options = format!(
+        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: {}\nagain: kjit-cc {} {}\n",
+        toolchain.name(),
+        toolchain.file.display(),
+        job.target,
+        job.options.wave,
+        job.options.fast_math,
+        job.constants,
+        arguments.join(" "),
+        child::REPEAT,
+        folder.display()
+    );
+    std::fs::write(folder.join("options.txt"), options)?;
+    std::fs::write(folder.join("log.txt"), log)?;
+    std::fs::write(folder.join(child::REQUEST), ask.encode())?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn needs_are_met_by_newer_drivers_and_unknown_ones_never() {
+        let needs = |k: &str, v: &str| BTreeMap::from([(k.to_owned(), v.to_owned())]);
+        assert!(meets(&needs("driver", "12.0"), Some((13, 0))));
+        assert!(meets(&needs("driver", "13.0"), Some((13, 0))) && meets(&needs("driver", "13.0"), None));
+        assert!(!meets(&needs("driver", "13.0"), Some((12, 9))));
+        assert!(!meets(&needs("driver", "13"), Some((14, 0))));
+        assert!(!meets(&needs("moon phase", "full"), Some((13, 0))));
+    }
+}

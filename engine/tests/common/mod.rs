@@ -1,0 +1,63 @@
+//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and visible skipping.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use kjit_engine::{Config, Constants, Engine, Isolation, Job, Options, Source, Target, Vendor};
+use std::path::{Path, PathBuf};
+
+/// Two kernels and a header; as small as a source can be that shows arguments, shared memory and constants.
+pub const SAXPY: &str = r#"
+#include "words.h"
+KERNEL saxpy(const float* x, float* y, float a, unsigned n) {
+    unsigned i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i] * SCALE;
+}
+struct Pair { int first; float second[3]; };
+KERNEL mixed(const float* in, float* out, Pair pair, unsigned char flag, double d) {
+    __shared__ float part[BLOCK];
+    part[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = part[BLOCK - 1 - threadIdx.x] + pair.second[1] * flag + (float)d + pair.first;
+}
+"#;
+
+pub const WORDS: &str = "#define KERNEL extern \"C\" __global__ void __launch_bounds__(BLOCK)\n";
+
+pub fn saxpy() -> Source {
+    Source::new("saxpy", "saxpy.hip", SAXPY).file("words.h", WORDS).entry("saxpy").entry("mixed")
+}
+
+pub fn constants() -> Constants {
+    Constants::new().set("BLOCK", 128).set("SCALE", 1.0f32)
+}
+
+pub fn job(target: &str) -> Job {
+    Job::new(saxpy(), constants(), Options::wave(32), Target::parse(target).unwrap())
+}
+
+/// The `kjit-cc` to use: beside this test in a carried build, else the one that cargo built.
+pub fn worker() -> Isolation {
+    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(|folder| folder.join("kjit-cc")));
+    match beside.filter(|file| file.is_file()) {
+        Some(file) => Isolation::Worker(file),
+        None => Isolation::Worker(PathBuf::from(env!("CARGO_BIN_EXE_kjit-cc"))),
+    }
+}
+
+pub fn config(dir: &Path) -> Config {
+    Config::new().cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir)).isolation(worker()).jobs(2)
+}
+
+/// An engine with a fresh cache, if nvrtc is here; else says so and answers none.
+pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
+    let engine = Engine::new(config(dir));
+    let report = engine.compilers(Vendor::Nvidia);
+    if report.found.is_empty() {
+        eprintln!(
+            "SKIPPED {test}: no nvrtc ({} places tried, {:?}); pip install nvidia-cuda-nvrtc",
+            report.tried.len(),
+            report.unusable
+        );
+        return None;
+    }
+    Some(engine)
+}
