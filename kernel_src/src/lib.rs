@@ -6,6 +6,7 @@
 pub mod activations;
 pub mod cases;
 pub mod format;
+pub mod ggml;
 pub mod kernel;
 pub mod layout;
 pub mod matvec;
