@@ -2,7 +2,10 @@
 
 pub mod arch;
 pub mod chat;
+pub mod exec;
 pub mod gguf;
 pub mod gpu;
 pub mod graph;
+pub mod host;
+pub mod sample;
 pub mod tokenizer;

@@ -1,0 +1,236 @@
+//! Attention of a block of queries over the cache.
+//!
+//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of queries in all. It walks the past in
+//! blocks of `KEYS` positions: decodes keys and values to f32, scores all rows against them, and keeps a running maximum, sum and
+//! weighted value per row (the online softmax of Milakov & Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022, arXiv
+//! 2205.14135). Many rows use the matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys
+//! would cost more than it saves.
+
+use super::gemm::{largest_tile, tile_of, transpose_panel};
+use super::kv::KvStore;
+use super::matvec::dot;
+use super::scratch::Scratch;
+use super::share::Shared;
+use super::simd::{Job, LANES, Vector};
+
+/// Positions in a block: of 64-element heads, 32 KiB of keys and as much of values.
+const KEYS: usize = 128;
+
+/// Rows from which the matrix kernel is used.
+const MANY: usize = 6;
+
+/// What all tasks of one operation share.
+#[derive(Clone, Copy)]
+pub struct Layer<'a> {
+    /// Queries, a row of `heads · dim` per token.
+    pub q: &'a [f32],
+    pub heads: usize,
+    pub dim: usize,
+    /// Position of the first row of `q`.
+    pub first: usize,
+    pub keys: &'a KvStore,
+    pub values: &'a KvStore,
+    /// Positions back that are seen, the token's own included.
+    pub window: Option<usize>,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    /// As `q`.
+    pub out: Shared<'a>,
+}
+
+/// Query heads `head .. head + heads`, all on key head `key_head`, for tokens `token .. token + tokens`.
+pub struct Attend<'a> {
+    pub layer: Layer<'a>,
+    pub key_head: usize,
+    pub head: usize,
+    pub heads: usize,
+    pub token: usize,
+    pub tokens: usize,
+}
+
+/// Running state of the softmax of a row.
+const STATE: usize = 2;
+
+impl Job for Attend<'_> {
+    type Out = ();
+
+    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid for rows as in `layer.q`.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Layer { dim, first, .. } = self.layer;
+        let m = self.tokens * self.heads;
+        let padded = dim.next_multiple_of(LANES);
+        let mut scratch = Scratch::take();
+        let [q, k, panel, v, s, acc, state] =
+            scratch.parts([m * dim, KEYS * dim, LANES * dim, KEYS * padded, m * KEYS, m * padded, m * STATE]);
+        self.gather(q);
+        acc.fill(0.0);
+        v.fill(0.0);
+        state.as_chunks_mut::<STATE>().0.fill([f32::NEG_INFINITY, 0.0]);
+        let end = first + self.token + self.tokens;
+        let mut at = self.seen_from(self.token);
+        while at < end {
+            let n = KEYS.min(end - at);
+            let n32 = n.next_multiple_of(LANES);
+            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m rows of KEYS scores and of padded
+            // results, as cut above.
+            unsafe {
+                self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
+                self.layer.values.rows(self.key_head, at, n).decode::<V>(v, padded);
+                if m >= MANY {
+                    // Rows past n hold old keys, or zeros: their scores are masked.
+                    s.fill(0.0);
+                    for j in (0..n32).step_by(LANES) {
+                        transpose_panel::<V>(&k[j * dim..], dim, panel);
+                        product::<V>(m, dim, q, dim, panel.as_ptr(), LANES, s.as_mut_ptr().add(j), KEYS);
+                    }
+                } else {
+                    for (q, s) in q.chunks_exact(dim).zip(s.chunks_exact_mut(KEYS)) {
+                        for (k, s) in k.chunks_exact(dim).zip(&mut s[..n]) {
+                            *s = dot::<V>(q, k);
+                        }
+                    }
+                }
+                self.soften::<V>(at, n, s, acc, padded, state);
+                for j in (0..padded).step_by(LANES) {
+                    product::<V>(m, n, s, KEYS, v.as_ptr().add(j), padded, acc.as_mut_ptr().add(j), padded);
+                }
+            }
+            at += n;
+        }
+        // SAFETY: the place of these results is the caller's promise.
+        unsafe { self.scatter(acc, padded, state) };
+    }
+}
+
+impl Attend<'_> {
+    /// The first position that a token sees.
+    fn seen_from(&self, token: usize) -> usize {
+        let own = self.layer.first + token;
+        self.layer.window.map_or(0, |w| (own + 1).saturating_sub(w))
+    }
+
+    /// Offset in `q` and `out` of row `i` of the task.
+    fn place(&self, i: usize) -> usize {
+        let (token, head) = (self.token + i / self.heads, self.head + i % self.heads);
+        (token * self.layer.heads + head) * self.layer.dim
+    }
+
+    fn gather(&self, q: &mut [f32]) {
+        let dim = self.layer.dim;
+        for (i, q) in q.chunks_exact_mut(dim).enumerate() {
+            let from = &self.layer.q[self.place(i)..][..dim];
+            q.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
+        }
+    }
+
+    /// Scores of `n` positions from `at` on become weights; running maxima, sums and results follow the new maxima.
+    ///
+    /// # Safety
+    /// As [`Job::run`] asks of the processor.
+    #[inline(always)]
+    unsafe fn soften<V: Vector>(
+        &self,
+        at: usize,
+        n: usize,
+        s: &mut [f32],
+        acc: &mut [f32],
+        padded: usize,
+        state: &mut [f32],
+    ) {
+        let n32 = n.next_multiple_of(LANES);
+        let rows = s.chunks_exact_mut(KEYS).zip(acc.chunks_exact_mut(padded)).zip(state.as_chunks_mut::<STATE>().0);
+        for (i, ((s, acc), [largest, sum])) in rows.enumerate() {
+            let token = self.token + i / self.heads;
+            let (from, to) = (self.seen_from(token).saturating_sub(at), self.layer.first + token + 1);
+            let (from, to) = (from.min(n), to.saturating_sub(at).min(n));
+            // SAFETY: the instructions are there; runs of 32 below n32 ≤ KEYS lie in s, and below `padded` in acc.
+            unsafe {
+                if let Some(cap) = self.layer.soft_cap {
+                    for j in (0..n32).step_by(LANES) {
+                        let p = s.as_mut_ptr().add(j);
+                        soft_cap(V::load(p), cap).store(p);
+                    }
+                }
+                s[..from].fill(f32::NEG_INFINITY);
+                s[to.max(from)..n32].fill(f32::NEG_INFINITY);
+                let mut m = V::splat(*largest);
+                for j in (0..n32).step_by(LANES) {
+                    m = V::load(s.as_ptr().add(j)).max(m);
+                }
+                let m = m.largest();
+                if m == f32::NEG_INFINITY {
+                    s[..n32].fill(0.0); // nothing seen yet
+                    continue;
+                }
+                let mut total = V::splat(0.0);
+                for j in (0..n32).step_by(LANES) {
+                    let p = s.as_mut_ptr().add(j);
+                    let e = V::load(p).sub(V::splat(m)).exp();
+                    e.store(p);
+                    total = total.add(e);
+                }
+                if m != *largest {
+                    let shrink = (*largest - m).exp();
+                    *sum *= shrink;
+                    for j in (0..padded).step_by(LANES) {
+                        let p = acc.as_mut_ptr().add(j);
+                        V::load(p).mul(V::splat(shrink)).store(p);
+                    }
+                    *largest = m;
+                }
+                *sum += total.sum();
+            }
+        }
+    }
+
+    /// # Safety
+    /// `layer.out` is valid for rows as in `layer.q`, and nobody else uses these heads and tokens of it.
+    #[inline(always)]
+    unsafe fn scatter(&self, acc: &[f32], padded: usize, state: &[f32]) {
+        for (i, (acc, [_, sum])) in acc.chunks_exact(padded).zip(state.as_chunks::<STATE>().0).enumerate() {
+            for (j, x) in acc[..self.layer.dim].iter().enumerate() {
+                // SAFETY: inside the row's head, the caller's promise.
+                unsafe { *self.layer.out.start().add(self.place(i) + j) = x / sum };
+            }
+        }
+    }
+}
+
+/// `cap · tanh(s / cap) = cap − 2 cap / (1 + e^(2 s / cap))`.
+///
+/// # Safety
+/// As [`Job::run`] asks of the processor.
+#[inline(always)]
+unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { V::splat(cap).sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0)))) }
+}
+
+/// `c += a · b` for any number of rows; 32 columns.
+///
+/// # Safety
+/// As [`tile_of`], for `m` rows.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the strides of three matrices")]
+unsafe fn product<V: Vector>(
+    m: usize,
+    n: usize,
+    a: &[f32],
+    a_stride: usize,
+    b: *const f32,
+    b_stride: usize,
+    c: *mut f32,
+    c_stride: usize,
+) {
+    let mut i = 0;
+    while i < m {
+        let rows = largest_tile(m - i, V::TILE_ROWS);
+        // SAFETY: rows i .. i + rows ≤ m of what the caller vouches for.
+        unsafe {
+            let (a, c) = (a.as_ptr().add(i * a_stride), c.add(i * c_stride));
+            tile_of::<V>(rows, n, a, a_stride, b, b_stride, c, c_stride);
+        }
+        i += rows;
+    }
+}

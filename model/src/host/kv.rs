@@ -1,0 +1,156 @@
+//! The keys and values of past tokens, one layer's.
+//!
+//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when the executor is made and given
+//! by the system page by page as positions are first written: a long context costs nothing until it is used.
+
+use super::simd::{Isa, Job, LANES, Vector};
+use crate::exec::{ExecError, KvType};
+use half::f16;
+use memmap2::MmapMut;
+
+/// Elements of a [`KvType::Q8_0`] block.
+const BLOCK: usize = 32;
+/// Bytes of one: a half-precision scale and the elements.
+const BLOCK_BYTES: usize = 2 + BLOCK;
+
+/// One layer's keys or values.
+pub struct KvStore {
+    map: MmapMut,
+    ty: KvType,
+    heads: usize,
+    dim: usize,
+    context: usize,
+    row_bytes: usize,
+}
+
+impl KvStore {
+    /// Room for `context` positions of `heads` rows of `dim` elements.
+    ///
+    /// # Errors
+    /// [`ExecError::Memory`] if the system refuses it.
+    pub fn new(what: &str, ty: KvType, heads: usize, dim: usize, context: usize) -> Result<KvStore, ExecError> {
+        let row_bytes = match ty {
+            KvType::F32 => dim.checked_mul(4),
+            KvType::F16 => dim.checked_mul(2),
+            KvType::Q8_0 => dim.div_ceil(BLOCK).checked_mul(BLOCK_BYTES),
+        };
+        let bytes = row_bytes.and_then(|r| r.checked_mul(heads)?.checked_mul(context.max(1)));
+        let refused = |bytes: u64| ExecError::Memory {
+            what: format!("the cache of {what} for {context} tokens"),
+            bytes,
+            hint: "give a smaller -c".into(),
+        };
+        let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else { return Err(refused(u64::MAX)) };
+        let map = MmapMut::map_anon(bytes).map_err(|_| refused(bytes as u64))?;
+        Ok(KvStore { map, ty, heads, dim, context, row_bytes })
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> usize {
+        self.map.len()
+    }
+
+    fn start(&self, head: usize, position: usize) -> usize {
+        assert!(head < self.heads && position <= self.context);
+        (head * self.context + position) * self.row_bytes
+    }
+
+    /// Stores one position: `row` has all heads' elements, one head after the other.
+    pub fn write(&mut self, isa: Isa, position: usize, row: &[f32]) {
+        for (head, x) in row.chunks_exact(self.dim).enumerate() {
+            let at = self.start(head, position);
+            let to = &mut self.map[at..at + self.row_bytes];
+            match self.ty {
+                // SAFETY: the jobs ask for nothing.
+                KvType::F16 => unsafe { isa.run(ToHalf(x, to)) },
+                KvType::F32 => to.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(b, x)| *b = x.to_ne_bytes()),
+                KvType::Q8_0 => quantise(x, to),
+            }
+        }
+    }
+
+    /// The stored bytes of `n` positions of a head.
+    pub fn rows(&self, head: usize, first: usize, n: usize) -> Rows<'_> {
+        let (from, to) = (self.start(head, first), self.start(head, first + n));
+        Rows { bytes: &self.map[from..to], ty: self.ty, dim: self.dim, row_bytes: self.row_bytes }
+    }
+}
+
+/// Successive positions of a head.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    bytes: &'a [u8],
+    ty: KvType,
+    dim: usize,
+    row_bytes: usize,
+}
+
+impl Rows<'_> {
+    /// Decodes them to rows of floats `stride` apart.
+    ///
+    /// # Safety
+    /// As [`Job::run`] asks of the processor.
+    #[inline(always)]
+    pub unsafe fn decode<V: Vector>(&self, out: &mut [f32], stride: usize) {
+        let dim = self.dim;
+        for (bytes, out) in self.bytes.chunks_exact(self.row_bytes).zip(out.chunks_mut(stride)) {
+            let out = &mut out[..dim];
+            match self.ty {
+                KvType::F32 => out.iter_mut().zip(bytes.as_chunks().0).for_each(|(o, b)| *o = f32::from_ne_bytes(*b)),
+                KvType::F16 => {
+                    let whole = dim / LANES * LANES;
+                    for i in (0..whole).step_by(LANES) {
+                        // SAFETY: 32 elements from i on are in both.
+                        unsafe { V::load_f16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i)) };
+                    }
+                    for i in whole..dim {
+                        out[i] = f16::from_ne_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32();
+                    }
+                }
+                KvType::Q8_0 => {
+                    for (b, o) in bytes.chunks_exact(BLOCK_BYTES).zip(out.chunks_mut(BLOCK)) {
+                        let d = f16::from_ne_bytes([b[0], b[1]]).to_f32();
+                        if o.len() == BLOCK {
+                            // SAFETY: 32 bytes after the scale, 32 elements.
+                            unsafe { V::load_i8(b.as_ptr().add(2).cast()).mul(V::splat(d)).store(o.as_mut_ptr()) };
+                        } else {
+                            o.iter_mut().zip(&b[2..]).for_each(|(o, &q)| *o = f32::from(q as i8) * d);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct ToHalf<'a>(&'a [f32], &'a mut [u8]);
+
+impl Job for ToHalf<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let ToHalf(x, to) = self;
+        let whole = x.len().min(to.len() / 2) / LANES * LANES;
+        for i in (0..whole).step_by(LANES) {
+            // SAFETY: 32 elements from i on are in both.
+            unsafe { V::load(x.as_ptr().add(i)).store_f16(to.as_mut_ptr().add(2 * i).cast()) };
+        }
+        for i in whole..x.len() {
+            to[2 * i..2 * i + 2].copy_from_slice(&f16::from_f32(x[i]).to_ne_bytes());
+        }
+    }
+}
+
+/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block is filled with zeros.
+fn quantise(x: &[f32], to: &mut [u8]) {
+    for (x, b) in x.chunks(BLOCK).zip(to.chunks_exact_mut(BLOCK_BYTES)) {
+        let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let d = f16::from_f32(largest / 127.0);
+        let inverse = if d.to_f32() > 0.0 { 1.0 / d.to_f32() } else { 0.0 };
+        b[..2].copy_from_slice(&d.to_ne_bytes());
+        for i in 0..BLOCK {
+            b[2 + i] = x.get(i).map_or(0, |x| (x * inverse).round_ties_even() as i8) as u8;
+        }
+    }
+}

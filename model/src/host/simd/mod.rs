@@ -1,0 +1,166 @@
+//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, or an array. Kernels are written once
+//! over [`Vector`] and compiled for each instruction set; which one runs is decided once, at run time, by [`Isa::best`].
+//!
+//! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the `target_feature` attribute, so the
+//! intrinsics in it become instructions, not calls. 32 lanes because that is a row of registers in the matrix kernel's tile, and
+//! the length of a block of most weight formats.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+#[cfg(test)]
+mod tests;
+
+/// Floats in a [`Vector`].
+pub const LANES: usize = 32;
+
+/// 32 floats.
+///
+/// # Safety
+/// Every function may be called only where the processor has the instruction set of the implementing type; that is inside
+/// [`Job::run`], which [`Isa::run`] enters after checking. Pointers must be valid for [`LANES`] elements; no alignment is asked for.
+pub unsafe trait Vector: Copy {
+    /// Rows of the matrix kernel's tile that fit in the registers with two more vectors.
+    const TILE_ROWS: usize;
+
+    /// All lanes the same.
+    unsafe fn splat(x: f32) -> Self;
+    /// From memory.
+    unsafe fn load(p: *const f32) -> Self;
+    /// To memory.
+    unsafe fn store(self, p: *mut f32);
+    /// From IEEE halves.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// To IEEE halves, to nearest even.
+    unsafe fn store_f16(self, p: *mut u16);
+    /// From the upper halves of singles.
+    unsafe fn load_bf16(p: *const u16) -> Self;
+    /// From signed bytes.
+    unsafe fn load_i8(p: *const i8) -> Self;
+    /// `self + b`.
+    unsafe fn add(self, b: Self) -> Self;
+    /// `self − b`.
+    unsafe fn sub(self, b: Self) -> Self;
+    /// `self · b`.
+    unsafe fn mul(self, b: Self) -> Self;
+    /// `self / b`.
+    unsafe fn div(self, b: Self) -> Self;
+    /// `self · b + c`; rounded once where the processor can.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// The larger; `b` where one is NaN.
+    unsafe fn max(self, b: Self) -> Self;
+    /// The smaller; `b` where one is NaN.
+    unsafe fn min(self, b: Self) -> Self;
+    /// The nearest integer, ties to even.
+    unsafe fn round(self) -> Self;
+    /// 2 to the lane, which holds an integer from −126 to 127.
+    unsafe fn pow2(self) -> Self;
+    /// Sum of the lanes.
+    unsafe fn sum(self) -> f32;
+    /// The largest lane; a NaN lane may be passed over.
+    unsafe fn largest(self) -> f32;
+    /// Writes the transpose of a 32 × 32 tile: `dst[j · 32 + i] = src[i · stride + j]`.
+    ///
+    /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 · stride`, `dst` for 1024 elements.
+    unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
+
+    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays NaN.
+    ///
+    /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power, whose next term is 5e-9.
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // SAFETY: the caller's promise is that of each call here.
+        unsafe {
+            let s = |x: f32| Self::splat(x);
+            let x = s(88.3).min(s(-87.3).max(self));
+            let n = x.mul(s(std::f32::consts::LOG2_E)).round();
+            // ln 2 in two parts: the first has few bits, so that n times it is exact.
+            let r = n.fma(s(-0.693_359_4), x);
+            let r = n.fma(s(2.121_944_4e-4), r);
+            let mut p = s(1.0 / 5040.0);
+            for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+                p = p.fma(r, s(c));
+            }
+            p.mul(n.pow2())
+        }
+    }
+}
+
+/// A kernel: what it works on, and how with any vector.
+pub trait Job {
+    /// What it gives back.
+    type Out;
+
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    unsafe fn run<V: Vector>(self) -> Self::Out;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`], which ask the processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(Kind);
+
+impl Isa {
+    /// All that this processor has, the plain one first, the best one last.
+    pub fn available() -> Vec<Isa> {
+        #[allow(unused_mut, reason = "other processors have the plain one alone")]
+        let mut all = vec![Isa(Kind::Plain)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if avx2::present() {
+                all.push(Isa(Kind::Avx2));
+            }
+            if avx512::present() {
+                all.push(Isa(Kind::Avx512));
+            }
+        }
+        all
+    }
+
+    /// The best that this processor has.
+    pub fn best() -> Isa {
+        Isa::available().last().copied().unwrap_or(Isa(Kind::Plain))
+    }
+
+    /// `plain`, `avx2` or `avx512`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Plain => "plain",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+        }
+    }
+
+    /// Runs a kernel with this instruction set.
+    ///
+    /// # Safety
+    /// What the job asks of its fields holds.
+    #[inline]
+    pub unsafe fn run<J: Job>(self, job: J) -> J::Out {
+        match self.0 {
+            // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's promise.
+            Kind::Plain => unsafe { job.run::<plain::Plain>() },
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's promise.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => unsafe { avx2::enter(job) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { avx512::enter(job) },
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The vector that every processor has: an array, which the compiler may or may not turn into registers.
+
+use super::{LANES, Vector};
+use half::f16;
+
+/// 32 floats in an array.
+#[derive(Clone, Copy)]
+pub struct Plain([f32; LANES]);
+
+impl Plain {
+    #[inline(always)]
+    fn map(self, f: impl Fn(f32) -> f32) -> Self {
+        Plain(self.0.map(f))
+    }
+
+    #[inline(always)]
+    fn zip(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Plain(std::array::from_fn(|i| f(self.0[i], b.0[i])))
+    }
+}
+
+// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements, as the trait says.
+unsafe impl Vector for Plain {
+    const TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Plain([x; LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: valid for 32 elements, says the caller.
+        Plain(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: valid for 32 elements, says the caller.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: valid for 32 elements, says the caller.
+        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        Plain(bits.map(|b| f16::from_bits(b).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: valid for 32 elements, says the caller.
+        unsafe { p.cast::<[u16; LANES]>().write_unaligned(self.0.map(|x| f16::from_f32(x).to_bits())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self {
+        // SAFETY: valid for 32 elements, says the caller.
+        let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        Plain(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: valid for 32 elements, says the caller.
+        let bytes = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
+        Plain(bytes.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        self.zip(b, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        self.zip(b, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        self.zip(b, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        self.zip(b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        // Two roundings: without the instruction, `mul_add` is a call to a function of a hundred cycles.
+        Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        self.zip(b, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        self.zip(b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        self.map(f32::round_ties_even)
+    }
+
+    #[inline(always)]
+    unsafe fn pow2(self) -> Self {
+        self.map(|n| f32::from_bits(((n as i32).wrapping_add(127) << 23) as u32))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // Pairwise, as the registers' reductions do: half the lanes onto the other half, five times.
+        let mut a = self.0;
+        for half in [16, 8, 4, 2, 1] {
+            for i in 0..half {
+                a[i] += a[i + half];
+            }
+        }
+        a[0]
+    }
+
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        self.0.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
+        for i in 0..LANES {
+            for j in 0..LANES {
+                // SAFETY: inside the 32 rows of 32 and the 1024 elements that the caller vouches for.
+                unsafe { *dst.add(j * LANES + i) = *src.add(i * stride + j) };
+            }
+        }
+    }
+}

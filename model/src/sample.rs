@@ -1,0 +1,222 @@
+//! Choosing the next token.
+
+/// What a sampler does with the logits, in this order: penalties, then (unless greedy) top-k, temperature, top-p, min-p, and a draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleOptions {
+    /// Divides logits before the softmax; 0 is greedy.
+    pub temperature: f32,
+    /// Only the most likely `top_k` tokens; 0 for all.
+    pub top_k: usize,
+    /// Only the most likely tokens whose probabilities first reach this sum; 1 for all.
+    pub top_p: f32,
+    /// Only tokens at least this times as likely as the most likely one; 0 for all.
+    pub min_p: f32,
+    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et al. 2019, arXiv 1909.05858); 1 for none.
+    pub repeat_penalty: f32,
+    /// Subtracted once from logits of recent tokens.
+    pub presence_penalty: f32,
+    /// Subtracted from logits of recent tokens for each time they were seen.
+    pub frequency_penalty: f32,
+    /// Tokens back that count as recent.
+    pub window: usize,
+    /// Start of the random numbers.
+    pub seed: u64,
+}
+
+impl Default for SampleOptions {
+    /// Greedy, nothing penalised.
+    fn default() -> Self {
+        SampleOptions {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            window: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// Chooses tokens. The same options, logits and history give the same tokens on every machine: the random numbers are xoshiro256++
+/// (Blackman & Vigna 2018, arXiv 1805.01407) seeded through splitmix64, one number for each draw, its top 53 bits taken as a fraction.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    options: SampleOptions,
+    state: [u64; 4],
+    /// The last `window` tokens, a ring; `next` is the oldest once it is full.
+    recent: Vec<u32>,
+    next: usize,
+    /// Candidates, kept for their memory.
+    candidates: Vec<Candidate>,
+    /// How often each recent token was seen, sorted by token.
+    counts: Vec<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    token: u32,
+    logit: f32,
+    weight: f64,
+}
+
+impl Sampler {
+    /// A sampler with no history.
+    pub fn new(options: SampleOptions) -> Sampler {
+        let mut seed = options.seed;
+        let state = std::array::from_fn(|_| splitmix64(&mut seed));
+        Sampler { options, state, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
+    }
+
+    /// What it does.
+    pub fn options(&self) -> &SampleOptions {
+        &self.options
+    }
+
+    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with what it chooses.
+    pub fn accept(&mut self, token: u32) {
+        if self.options.window == 0 {
+            return;
+        }
+        if self.recent.len() < self.options.window {
+            self.recent.push(token);
+        } else {
+            self.recent[self.next] = token;
+            self.next = (self.next + 1) % self.options.window;
+        }
+    }
+
+    /// Forgets the history; the random numbers go on.
+    pub fn forget(&mut self) {
+        self.recent.clear();
+        self.next = 0;
+    }
+
+    /// Chooses a token and accepts it. `logits` has one for each token of the vocabulary and is changed by the penalties. Among equals the
+    /// lowest id wins; NaN is never chosen. If no logit is a number, the result is 0.
+    pub fn sample(&mut self, logits: &mut [f32]) -> u32 {
+        self.penalise(logits);
+        let token = if self.options.temperature > 0.0 { self.draw(logits) } else { greedy(logits) };
+        self.accept(token);
+        token
+    }
+
+    fn penalise(&mut self, logits: &mut [f32]) {
+        let o = &self.options;
+        if o.repeat_penalty == 1.0 && o.presence_penalty == 0.0 && o.frequency_penalty == 0.0 {
+            return;
+        }
+        self.counts.clear();
+        self.counts.extend(self.recent.iter().map(|&t| (t, 1)));
+        self.counts.sort_unstable();
+        self.counts.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            first.1 += u32::from(same);
+            same
+        });
+        for &(token, count) in &self.counts {
+            let Some(x) = logits.get_mut(token as usize) else { continue };
+            *x = if *x > 0.0 { *x / o.repeat_penalty } else { *x * o.repeat_penalty };
+            *x -= o.presence_penalty + o.frequency_penalty * count as f32;
+        }
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> u32 {
+        let o = self.options.clone();
+        let c = &mut self.candidates;
+        c.clear();
+        c.extend(logits.iter().enumerate().filter(|(_, x)| !x.is_nan()).map(|(i, &logit)| Candidate {
+            token: i as u32,
+            logit,
+            weight: 0.0,
+        }));
+        let likeliest_first = |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token));
+        if o.top_k > 0 && o.top_k < c.len() {
+            // Only the chosen are sorted: sorting a vocabulary of 128k takes 10 ms.
+            c.select_nth_unstable_by(o.top_k - 1, likeliest_first);
+            c.truncate(o.top_k);
+        }
+        let Some(largest) = c.iter().map(|c| c.logit).max_by(f32::total_cmp) else { return 0 };
+        if largest.is_infinite() {
+            return greedy(logits);
+        }
+        for c in c.iter_mut() {
+            c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
+        }
+        if o.min_p > 0.0 {
+            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it keeps, so the two commute but for its sum:
+            // top-p's share is of the whole, and is taken first.
+            let sum: f64 = c.iter().map(|c| c.weight).sum();
+            keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
+            c.retain(|c| c.weight >= f64::from(o.min_p));
+        } else {
+            let sum: f64 = c.iter().map(|c| c.weight).sum();
+            keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
+        }
+        // In the order of ids, so that the draw does not depend on how the selection left them.
+        c.sort_unstable_by_key(|c| c.token);
+        let sum: f64 = c.iter().map(|c| c.weight).sum();
+        let mut at = fraction(&mut self.state) * sum;
+        for c in c.iter() {
+            at -= c.weight;
+            if at < 0.0 {
+                return c.token;
+            }
+        }
+        c.iter().rev().find(|c| c.weight > 0.0).map_or(0, |c| c.token)
+    }
+}
+
+fn keep_top_p(
+    c: &mut Vec<Candidate>,
+    top_p: f64,
+    sum: f64,
+    likeliest_first: impl Fn(&Candidate, &Candidate) -> std::cmp::Ordering,
+) {
+    if top_p >= 1.0 {
+        return;
+    }
+    c.sort_unstable_by(likeliest_first);
+    let mut so_far = 0.0;
+    let kept = c.iter().position(|c| {
+        so_far += c.weight;
+        so_far >= top_p * sum
+    });
+    c.truncate(kept.map_or(c.len(), |k| k + 1));
+}
+
+/// The largest logit's token, the lowest among equals.
+fn greedy(logits: &[f32]) -> u32 {
+    let mut best = (0, f32::NEG_INFINITY);
+    let mut any = false;
+    for (i, &x) in logits.iter().enumerate() {
+        if x > best.1 || !any && !x.is_nan() {
+            best = (i, x);
+            any = true;
+        }
+    }
+    best.0 as u32
+}
+
+fn splitmix64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The next number of xoshiro256++ as a fraction in 0..1.
+fn fraction(s: &mut [u64; 4]) -> f64 {
+    let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
+    let t = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = s[3].rotate_left(45);
+    (result >> 11) as f64 / (1u64 << 53) as f64
+}
