@@ -26,6 +26,18 @@ pub enum KvType {
     Q8_0,
 }
 
+impl KvType {
+    /// Bytes of so many elements, a multiple of 32.
+    pub fn bytes(self, elems: usize) -> u64 {
+        let elems = elems as u64;
+        match self {
+            KvType::F32 => elems * 4,
+            KvType::F16 => elems * 2,
+            KvType::Q8_0 => elems / 32 * 34,
+        }
+    }
+}
+
 /// What a run is set up with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExecOptions {
@@ -39,6 +51,13 @@ pub struct ExecOptions {
     pub threads: usize,
     /// Tokens of a prompt that go through the model at once.
     pub batch: usize,
+}
+
+impl ExecOptions {
+    /// How keys and values are really stored: `precise` keeps them whole.
+    pub fn kv_stored(&self) -> KvType {
+        if self.precise { KvType::F32 } else { self.kv }
+    }
 }
 
 /// Why an executor could not be made or could not go on.

@@ -1,2 +1,31 @@
-//! The command `kjit`.
-fn main() {}
+//! The command `kjit`. The answer goes to stdout and nothing else does.
+
+mod args;
+mod commands;
+mod load;
+mod report;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse(); // exits 2 on wrong usage
+    let shared = &cli.shared;
+    let done = match &cli.command {
+        Command::Run(a) => commands::run::run(a, shared),
+        Command::Inspect(a) => commands::inspect::inspect(a),
+        Command::Devices(a) => commands::devices::devices(a, shared),
+        Command::Tokenize(a) => commands::text::tokenize(a),
+        Command::Detokenize(a) => commands::text::detokenize(a),
+        Command::Template(a) => commands::text::template(a),
+        Command::Logits(a) => commands::logits::logits(a, shared),
+        Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
+        Command::Dequant(a) => commands::dequant::dequant(a),
+        Command::Bench(a) => commands::bench::bench(a, shared),
+    };
+    match done {
+        Ok(code) => code,
+        Err(e) => report::failed(&e),
+    }
+}

@@ -8,6 +8,7 @@
 //! rounds activations to 16 bits per block of 32.
 
 mod attention;
+mod cpu;
 mod elementwise;
 mod gemm;
 mod kv;
@@ -24,6 +25,7 @@ mod testing;
 mod unpack;
 mod weights;
 
+pub use cpu::{Cpu, default_threads, peak_memory};
 pub use simd::Isa;
 
 use crate::exec::{ExecError, ExecOptions, Executor, KvType, Want};

@@ -1,0 +1,368 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kjit_model::exec::KvType;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Runs GGUF language models on any GPU, or none.
+#[derive(Debug, Parser)]
+#[command(name = "kjit", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  kjit run model.gguf -p 'Why is the sky blue?'")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub shared: Shared,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+pub struct Shared {
+    /// Where to compute: auto, cpu, cuda:N or rocm:N
+    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
+    pub device: Device,
+    /// Threads for work on the CPU (default: all cores)
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// More on stderr (-vv: still more)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Generate text; without a prompt on a terminal, chat
+    #[command(after_help = "Examples:\n  kjit run model.gguf -p 'Why is the sky blue?'\n  kjit run model.gguf\n  \
+                            cat notes.txt | kjit run model.gguf --system 'Summarise.' --temp 0")]
+    Run(Run),
+    /// What is in a model file
+    #[command(after_help = "Example:\n  kjit inspect model.gguf")]
+    Inspect(Inspect),
+    /// What can compute here
+    #[command(after_help = "Example:\n  kjit devices")]
+    Devices(Json),
+    /// Text to token ids: a JSON string a line in, an array a line out
+    #[command(after_help = "Example:\n  echo '\"Hello\"' | kjit tokenize model.gguf --jsonl")]
+    Tokenize(Tokenize),
+    /// Token ids to text: an array a line in, a JSON string a line out
+    #[command(after_help = "Example:\n  echo '[19556]' | kjit detokenize model.gguf --jsonl")]
+    Detokenize(Detokenize),
+    /// Messages to the prompt that the model's chat template makes of them
+    #[command(
+        after_help = "Example:\n  echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | kjit template model.gguf --jsonl"
+    )]
+    Template(Template),
+    /// Scores of the next token after the ids given
+    #[command(after_help = "Example:\n  kjit logits model.gguf --ids 504,2365 --top 5 --json")]
+    Logits(Logits),
+    /// How well a model predicts a text
+    #[command(after_help = "Example:\n  kjit perplexity model.gguf -f text.txt")]
+    Perplexity(Perplexity),
+    /// Decode quantised blocks
+    #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
+    Dequant(Dequant),
+    /// Measure a model's speed
+    #[command(after_help = "Example:\n  kjit bench model.gguf -p 512 -n 128")]
+    Bench(Bench),
+}
+
+/// `--json` alone.
+#[derive(Debug, Args)]
+pub struct Json {
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a model is set up.
+#[derive(Debug, Clone, Args)]
+pub struct Setup {
+    /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
+    pub context: Option<usize>,
+    /// Storage of keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: Kv,
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU
+    #[arg(long)]
+    pub precise: bool,
+}
+
+/// `kjit run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The model file
+    pub model: PathBuf,
+    /// The prompt; `-` reads it from stdin
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// A file with the prompt
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// At most this many tokens (default: until the model ends, or the context is full)
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// System message of the chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// Feed the prompt as it is, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub setup: Setup,
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Text that ends the answer; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// One JSON document on stdout, after generation
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Args)]
+pub struct Sampling {
+    /// Temperature; 0 takes the likeliest token, the same each time
+    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T")]
+    pub temp: f32,
+    /// Choose among the K likeliest (0: all)
+    #[arg(long, default_value_t = 40, value_name = "K")]
+    pub top_k: usize,
+    /// Choose among the likeliest that together have this probability
+    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P")]
+    pub top_p: f32,
+    /// Leave out what is less likely than this times the likeliest
+    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P")]
+    pub min_p: f32,
+    /// Divide (or multiply) the scores of tokens seen lately by this
+    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X")]
+    pub repeat_penalty: f32,
+    /// Take this off the scores of tokens seen lately
+    #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
+    pub presence_penalty: f32,
+    /// Take this off the scores of tokens seen lately, for each time
+    #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
+    pub frequency_penalty: f32,
+    /// Seed of the choice (default: another each time)
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// `kjit inspect`.
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// The model file
+    pub model: PathBuf,
+    /// Print what the model computes, one operation a line
+    #[arg(long, conflicts_with = "json")]
+    pub graph: bool,
+    /// Tokens of context for the memory estimate
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
+    pub context: Option<usize>,
+    /// Storage of keys and values for the memory estimate
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: Kv,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit tokenize`.
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// The model file; one with a vocabulary alone will do
+    pub model: PathBuf,
+    /// A JSON string per line in, an array of ids per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// Neither BOS and EOS nor special tokens
+    #[arg(long)]
+    pub plain: bool,
+}
+
+/// `kjit detokenize`.
+#[derive(Debug, Args)]
+pub struct Detokenize {
+    /// The model file; one with a vocabulary alone will do
+    pub model: PathBuf,
+    /// An array of ids per line in, a JSON string per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// Bytes in hex instead of JSON strings
+    #[arg(long)]
+    pub hex: bool,
+}
+
+/// `kjit template`.
+#[derive(Debug, Args)]
+pub struct Template {
+    /// The model file; one with a vocabulary alone will do
+    pub model: PathBuf,
+    /// An array of messages per line in, a JSON string per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+}
+
+/// `kjit logits`.
+#[derive(Debug, Args)]
+pub struct Logits {
+    /// The model file
+    pub model: PathBuf,
+    /// Token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub ids: Vec<u32>,
+    /// How many of the best to print
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub top: usize,
+    #[command(flatten)]
+    pub setup: Setup,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit perplexity`.
+#[derive(Debug, Args)]
+pub struct Perplexity {
+    /// The model file
+    pub model: PathBuf,
+    /// The text
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tokens of a window
+    #[arg(short = 'c', long = "context", value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub context: usize,
+    /// Storage of keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: Kv,
+    /// Nearest to the truth instead of fastest
+    #[arg(long)]
+    pub precise: bool,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit dequant`.
+#[derive(Debug, Args)]
+pub struct Dequant {
+    /// The format: Q4_K, F16, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub format: String,
+    /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
+    #[arg(long, required = true)]
+    pub hex: bool,
+}
+
+/// `kjit bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// The model file
+    pub model: PathBuf,
+    /// Tokens of the prompt
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub prompt: usize,
+    /// Tokens to generate
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    pub tokens: usize,
+    /// Tokens that are in the context before
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub depth: usize,
+    /// Repetitions
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    pub repeat: usize,
+    /// Output
+    #[arg(short, long, value_name = "FORM", default_value = "md")]
+    pub output: BenchOutput,
+    #[command(flatten)]
+    pub setup: Setup,
+}
+
+/// Output of `kjit bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchOutput {
+    Md,
+    Json,
+    Csv,
+}
+
+/// `--kv-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    #[value(name = "f16")]
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> KvType {
+        match kv {
+            Kv::F16 => KvType::F16,
+            Kv::Q8_0 => KvType::Q8_0,
+        }
+    }
+}
+
+/// `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// The first GPU, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda(u32),
+    /// An AMD GPU.
+    Rocm(u32),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Device, String> {
+        let index = |n: &str| n.parse().map_err(|_| format!("'{n}' is no device number"));
+        match s.split_once(':') {
+            None if s == "auto" => Ok(Device::Auto),
+            None if s == "cpu" => Ok(Device::Cpu),
+            None if s == "cuda" => Ok(Device::Cuda(0)),
+            None if s == "rocm" => Ok(Device::Rocm(0)),
+            Some(("cuda", n)) => index(n).map(Device::Cuda),
+            Some(("rocm", n)) => index(n).map(Device::Rocm),
+            _ if ["metal", "opencl", "vulkan", "sycl"].iter().any(|k| s.split(':').next() == Some(k)) => {
+                Err(format!("kjit has no {s} driver: give auto, cpu, cuda:N or rocm:N"))
+            }
+            _ => Err("give auto, cpu, cuda:N or rocm:N".to_string()),
+        }
+    }
+}
+
+fn number(s: &str, good: impl Fn(f32) -> bool, want: &str) -> Result<f32, String> {
+    s.parse().ok().filter(|v: &f32| v.is_finite() && good(*v)).ok_or_else(|| format!("give {want}"))
+}
+
+fn not_negative(s: &str) -> Result<f32, String> {
+    number(s, |v| v >= 0.0, "a number of at least 0")
+}
+
+fn above_zero(s: &str) -> Result<f32, String> {
+    number(s, |v| v > 0.0, "a number above 0")
+}
+
+fn finite(s: &str) -> Result<f32, String> {
+    number(s, |_| true, "a number")
+}
+
+fn unit(s: &str) -> Result<f32, String> {
+    number(s, |v| (0.0..=1.0).contains(&v), "a number from 0 to 1")
+}
+
+fn positive(s: &str) -> Result<usize, String> {
+    s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "give a whole number above 0".to_string())
+}

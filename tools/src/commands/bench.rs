@@ -1,0 +1,111 @@
+//! `kjit bench`: a model's speed, end to end.
+
+use crate::args::{self, BenchOutput, Shared};
+use crate::load::Loaded;
+use kjit_model::exec::{ExecError, Executor, Want};
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// One line of the table: what ran, and tokens a second of each repetition.
+struct Row {
+    test: String,
+    rates: Vec<f64>,
+}
+
+impl Row {
+    fn mean(&self) -> f64 {
+        self.rates.iter().sum::<f64>() / self.rates.len().max(1) as f64
+    }
+
+    /// Standard deviation of the repetitions (n − 1).
+    fn sd(&self) -> f64 {
+        let mean = self.mean();
+        let squares: f64 = self.rates.iter().map(|r| (r - mean).powi(2)).sum();
+        (squares / self.rates.len().saturating_sub(1).max(1) as f64).sqrt()
+    }
+}
+
+pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let mut setup = args.setup.clone();
+    let needed = args.depth + args.prompt.max(args.tokens);
+    setup.context = Some(setup.context.unwrap_or(needed).max(needed).max(1));
+    let mut loaded = Loaded::open(&args.model, &setup, shared)?;
+    let exec = loaded.exec.as_mut();
+    let mut rows = vec![];
+    if args.prompt > 0 {
+        let rates = measure(exec, args, |exec, ids| exec.feed(ids, Want::Last).map(drop), args.prompt)?;
+        rows.push(Row { test: name("pp", args.prompt, args.depth), rates });
+    }
+    if args.tokens > 0 {
+        let one_by_one = |exec: &mut dyn Executor, ids: &[u32]| {
+            ids.iter().try_for_each(|&id| exec.feed(&[id], Want::Last).map(drop))
+        };
+        let rates = measure(exec, args, one_by_one, args.tokens)?;
+        rows.push(Row { test: name("tg", args.tokens, args.depth), rates });
+    }
+    print(&rows, args.output, &loaded)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn name(kind: &str, n: usize, depth: usize) -> String {
+    match depth {
+        0 => format!("{kind}{n}"),
+        d => format!("{kind}{n} @ {d}"),
+    }
+}
+
+/// Tokens a second of each repetition, after one that does not count.
+fn measure(
+    exec: &mut dyn Executor,
+    args: &args::Bench,
+    work: impl Fn(&mut dyn Executor, &[u32]) -> Result<(), ExecError>,
+    n: usize,
+) -> Result<Vec<f64>, ExecError> {
+    let vocab = exec.n_vocab() as u64;
+    // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
+    let ids: Vec<u32> = (0..(args.depth + n) as u64).map(|i| (i * 7919 % vocab) as u32).collect();
+    let (before, timed) = ids.split_at(args.depth);
+    exec.truncate(0);
+    if !before.is_empty() {
+        exec.feed(before, Want::Nothing)?;
+    }
+    let mut rates = vec![];
+    for repetition in 0..=args.repeat {
+        exec.truncate(args.depth);
+        let start = Instant::now();
+        work(exec, timed)?;
+        if repetition > 0 {
+            rates.push(n as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(rates)
+}
+
+fn print(rows: &[Row], output: BenchOutput, loaded: &Loaded) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match output {
+        BenchOutput::Md => {
+            writeln!(out, "| device | test | tok/s |\n|---|---|---|")?;
+            for r in rows {
+                writeln!(out, "| {} | {} | {:.2} ± {:.2} |", loaded.device.name, r.test, r.mean(), r.sd())?;
+            }
+        }
+        BenchOutput::Csv => {
+            writeln!(out, "device,test,tok_s,sd")?;
+            for r in rows {
+                writeln!(out, "\"{}\",{},{:.3},{:.3}", loaded.device.name.replace('"', ""), r.test, r.mean(), r.sd())?;
+            }
+        }
+        BenchOutput::Json => {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|r| json!({ "test": r.test, "tok_s": r.mean(), "sd": r.sd(), "all": r.rates }))
+                .collect();
+            let device = json!({ "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch });
+            writeln!(out, "{}", json!({ "device": device, "weights": loaded.weights, "tests": rows }))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! `kjit dequant`: quantised blocks in hex to f32 in hex.
+
+use crate::args;
+use anyhow::{Context, bail};
+use kjit_kernels::format::{ALL, Format};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+pub fn dequant(args: &args::Dequant) -> anyhow::Result<ExitCode> {
+    let Some(format) = Format::by_name(&args.format) else {
+        let known: Vec<&str> = ALL.iter().map(|f| f.name).collect();
+        bail!("'{}' is no format that kjit decodes; it decodes {}", args.format, known.join(", "));
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    super::lines(|number, line| {
+        if line.is_empty() {
+            return Ok(());
+        }
+        let blocks = unhex(line).with_context(|| format!("line {number} of stdin"))?;
+        let mut values = vec![0.0f32; blocks.len() / format.block_bytes() * format.block_elems()];
+        format.decode(&blocks, &mut values).with_context(|| format!("line {number} of stdin"))?;
+        for v in values {
+            for b in v.to_le_bytes() {
+                write!(out, "{b:02x}")?;
+            }
+        }
+        Ok(writeln!(out)?)
+    })?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unhex(line: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16);
+    let digits: Vec<u8> = line.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
+    if !digits.len().is_multiple_of(2) {
+        bail!("an odd number of hex digits ({})", digits.len());
+    }
+    digits
+        .chunks_exact(2)
+        .map(|p| match (digit(p[0]), digit(p[1])) {
+            (Some(high), Some(low)) => Ok((high << 4 | low) as u8),
+            _ => bail!("'{}' is no hex", String::from_utf8_lossy(p).escape_default()),
+        })
+        .collect()
+}

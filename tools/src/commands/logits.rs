@@ -1,0 +1,37 @@
+//! `kjit logits`: scores of the next token.
+
+use crate::args::{self, Shared};
+use crate::load::Loaded;
+use kjit_model::exec::Want;
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
+    let row = loaded.exec.feed(&args.ids, Want::Last)?;
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+    order.truncate(args.top);
+    let logsumexp = logsumexp(&row);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let top: Vec<_> = order.iter().map(|&i| json!([i, row[i]])).collect();
+        writeln!(out, "{}", json!({ "n_vocab": row.len(), "top": top, "logsumexp": logsumexp }))?;
+    } else {
+        writeln!(out, "{:>8} {:>12} {:>9}  token", "id", "logit", "p")?;
+        for i in order {
+            let p = (f64::from(row[i]) - logsumexp).exp();
+            let text = loaded.tokenizer.decode(&[i as u32]).unwrap_or_default();
+            writeln!(out, "{i:>8} {:>12.5} {p:>9.5}  {:?}", row[i], String::from_utf8_lossy(&text))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// ln Σ exp, in f64 and without overflow.
+fn logsumexp(row: &[f32]) -> f64 {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = f64::from(max);
+    max + row.iter().map(|&v| (f64::from(v) - max).exp()).sum::<f64>().ln()
+}

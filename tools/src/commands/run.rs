@@ -1,0 +1,185 @@
+//! `kjit run`: generate from a prompt.
+
+use crate::args::{self, Sampling, Shared};
+use crate::load::Loaded;
+use crate::report::{INTERRUPTED, bytes, say};
+use anyhow::{Context, bail};
+use kjit_model::chat::{ChatTemplate, Message};
+use kjit_model::exec::ExecError;
+use kjit_model::generate::{Answer, Request, StopReason, generate};
+use kjit_model::sample::{SampleOptions, Sampler};
+use kjit_model::tokenizer::EncodeOptions;
+use serde_json::json;
+use std::io::{self, IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let prompt = prompt(args)?;
+    let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
+    let Some(prompt) = prompt else {
+        return super::chat::chat(args, shared, loaded);
+    };
+    let ids = prompt_ids(args, &loaded, &prompt)?;
+    let interrupt = interrupt_flag()?;
+    let mut sampler = sampler(&args.sampling)?;
+    let mut stdout = io::stdout().lock();
+    let mut broken = None;
+    let answer = {
+        let mut show = |text: &str| match args.json {
+            true => ControlFlow::Continue(()),
+            // Each piece is flushed: the reader may be a person, or a program that waits for it.
+            false => match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    broken = Some(e);
+                    ControlFlow::Break(())
+                }
+            },
+        };
+        let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop };
+        let stop = || interrupt.load(Ordering::Relaxed);
+        generate(loaded.exec.as_mut(), &loaded.tokenizer, &mut sampler, &request, &mut show, &stop)?
+    };
+    if let Some(e) = broken {
+        return Err(e).context("cannot write the answer");
+    }
+    if args.json {
+        writeln!(stdout, "{}", document(&answer, ids.len(), &loaded))?;
+    } else {
+        writeln!(stdout)?;
+    }
+    if !shared.quiet {
+        statistics(&answer, ids.len(), &loaded);
+    }
+    Ok(match answer.reason {
+        StopReason::Interrupted => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// The prompt, or `None` for a chat: no prompt given, and a person at both ends.
+fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
+    let stdin = || -> anyhow::Result<String> {
+        let mut bytes = vec![];
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
+        String::from_utf8(bytes).context("the prompt on stdin is no UTF-8")
+    };
+    match (&args.prompt, &args.file) {
+        (Some(p), _) if p == "-" => stdin().map(Some),
+        (Some(p), _) => Ok(Some(p.clone())),
+        (None, Some(f)) if f.as_os_str() == "-" => stdin().map(Some),
+        (None, Some(f)) => {
+            let bytes = std::fs::read(f).with_context(|| format!("cannot read {}", f.display()))?;
+            Ok(Some(String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8", f.display()))?))
+        }
+        (None, None) if io::stdin().is_terminal() => match args.json {
+            true => bail!("--json needs a prompt: give -p, -f or pipe one"),
+            false => Ok(None),
+        },
+        (None, None) => stdin().map(Some),
+    }
+}
+
+/// Token ids of the prompt, through the chat template unless `--raw`.
+fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result<Vec<u32>> {
+    let ids = if args.raw {
+        loaded.tokenizer.encode(prompt.as_bytes(), EncodeOptions { add_special: true, parse_special: false })
+    } else {
+        let template = ChatTemplate::from_gguf(&loaded.gguf, &loaded.tokenizer)?;
+        let mut messages = vec![];
+        messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
+        messages.push(Message::new("user", prompt));
+        chat_ids(loaded, &template.render(&messages, true)?)
+    };
+    if ids.is_empty() {
+        bail!("the prompt is empty");
+    }
+    let context = loaded.exec.context();
+    if ids.len() > context {
+        return Err(ExecError::Context { tokens: ids.len(), context }.into());
+    }
+    Ok(ids)
+}
+
+/// Token ids of a rendered template. It writes BOS itself where the model wants one, so none is added to it.
+pub fn chat_ids(loaded: &Loaded, rendered: &str) -> Vec<u32> {
+    let ids = loaded.tokenizer.encode(rendered.as_bytes(), EncodeOptions { add_special: true, parse_special: true });
+    // Where the vocabulary adds BOS and the template has written one, there would be two.
+    match (loaded.tokenizer.bos(), ids.as_slice()) {
+        (Some(bos), [a, b, ..]) if *a == bos && *b == bos => ids.get(1..).unwrap_or_default().to_vec(),
+        _ => ids,
+    }
+}
+
+/// A sampler as the flags have it.
+pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
+    let seed = match s.seed {
+        Some(seed) => seed,
+        None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64),
+    };
+    Ok(Sampler::new(SampleOptions {
+        temperature: s.temp,
+        top_k: s.top_k,
+        top_p: s.top_p,
+        min_p: s.min_p,
+        repeat_penalty: s.repeat_penalty,
+        presence_penalty: s.presence_penalty,
+        frequency_penalty: s.frequency_penalty,
+        seed,
+        ..SampleOptions::default()
+    }))
+}
+
+/// A flag that Ctrl-C sets; the second Ctrl-C ends the program at once.
+pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    })
+    .context("cannot listen for Ctrl-C")?;
+    Ok(flag)
+}
+
+/// Tokens a second; 0 where no time was measured.
+fn rate(tokens: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
+}
+
+fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
+    json!({
+        "text": a.text,
+        "ids": a.ids,
+        "prompt_tokens": prompt,
+        "generated_tokens": a.ids.len(),
+        "stop_reason": a.reason.as_str(),
+        "device": { "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch },
+        "kernels": { "compiled": 0, "cached": 0, "seconds": 0.0 },
+        "timings": {
+            "load_s": loaded.took.as_secs_f64(),
+            "first_token_s": a.first_token.as_secs_f64(),
+            "prompt_tok_s": rate(prompt, a.first_token.as_secs_f64()),
+            "decode_tok_s": rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
+        },
+        "memory": { "weights": loaded.weights, "kv": loaded.kv, "peak": kjit_model::host::peak_memory() },
+    })
+}
+
+/// What people want to know afterwards.
+pub fn statistics(a: &Answer, prompt: usize, loaded: &Loaded) {
+    say(format_args!(
+        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · first token {:.2} s · weights {} · {}",
+        rate(prompt, a.first_token.as_secs_f64()),
+        a.ids.len(),
+        rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
+        loaded.took.as_secs_f64(),
+        a.first_token.as_secs_f64(),
+        bytes(loaded.weights),
+        a.reason.as_str(),
+    ));
+}

@@ -1,0 +1,47 @@
+//! What the command says about itself: errors, notes and statistics, all on stderr.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Ctrl-C, as shells number it.
+pub const INTERRUPTED: u8 = 130;
+
+/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) is no failure worth words.
+pub fn failed(error: &anyhow::Error) -> ExitCode {
+    let pipe = error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
+    if !pipe {
+        say(format_args!("error: {}", one_line(&format!("{error:#}"))));
+    }
+    ExitCode::FAILURE
+}
+
+/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line.
+fn one_line(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// A line on stderr. A closed stderr stops nothing.
+pub fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Bytes as people read them.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
+    match UNITS.iter().find(|(_, u)| n >= *u) {
+        Some((name, unit)) => format!("{:.2} {name}", n as f64 / *unit as f64),
+        None => format!("{n} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_error_stays_one_line_whatever_is_in_it() {
+        assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");
+    }
+}
