@@ -4,7 +4,7 @@
 //! `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's spelling of `True` and `None` in
 //! output, `tojson` as `json.dumps` writes, `raise_exception`, `strftime_now`, `bos_token` and `eos_token`. A template comes
 //! with a model from anywhere, so it can read nothing but what it is given, and its work ([`FUEL`]) and its output
-//! ([`MAX_OUTPUT`]) are bounded.
+//! ([`MAX_OUTPUT`]) are bounded. Not bounded is the memory of strings that it joins without writing them.
 
 mod clock;
 mod python;

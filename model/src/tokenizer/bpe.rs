@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::error::TokenizerError;
 use super::pretokenize::Pretokenizer;
+use super::space::SpaceCuts;
 use super::table::{Merge, PairMap, TokenTable};
 use super::unicode::{self, push_utf8, utf8_len};
 
@@ -26,6 +27,8 @@ pub struct Bpe {
     merges: PairMap,
     /// Byte-level: the symbol of each byte. Raw UTF-8: the `<0xXX>` token of each byte.
     bytes: Box<[Option<u32>; 256]>,
+    /// Raw UTF-8: where lines can be cut into words.
+    cuts: SpaceCuts,
 }
 
 impl Bpe {
@@ -34,6 +37,7 @@ impl Bpe {
     pub fn new(pre: &'static Pretokenizer, table: &mut TokenTable, merges: &[&[u8]]) -> Result<Bpe, TokenizerError> {
         let n_vocab = table.len() as u32;
         let mut map = PairMap::with_capacity(merges.len());
+        let mut cuts = SpaceCuts::default();
         let mut joined = Vec::new();
         for (i, merge) in merges.iter().enumerate() {
             // The left part may itself begin with a space, so the separator is looked for behind its first byte.
@@ -49,6 +53,9 @@ impl Bpe {
             joined.clear();
             joined.extend_from_slice(left);
             joined.extend_from_slice(right);
+            if pre.raw_utf8 {
+                cuts.observe(&joined);
+            }
             let (left, right) = (table.intern(left).0, table.intern(right).0);
             map.insert(left, right, Merge { rank: i as u32, into: table.intern(&joined).0 });
         }
@@ -62,7 +69,7 @@ impl Bpe {
                 Some(table.intern(&letter).0)
             };
         }
-        Ok(Bpe { pre, n_vocab, merges: map, bytes })
+        Ok(Bpe { pre, n_vocab, merges: map, bytes, cuts })
     }
 
     /// A worker for one text of any number of fragments.
@@ -111,7 +118,11 @@ struct Candidate {
 impl<'t> Session<'t> {
     /// Appends the ids of a text from [`unicode::normalize`] (raw UTF-8: with spaces replaced already).
     pub fn encode(&mut self, text: &'t [u8], out: &mut Vec<u32>) {
-        self.bpe.pre.split(text, &mut |piece| self.piece(piece, out));
+        let bpe = self.bpe;
+        bpe.pre.split(text, &mut |piece| match bpe.pre.raw_utf8 {
+            true => bpe.cuts.split(piece, |word| self.piece(word, out)),
+            false => self.piece(piece, out),
+        });
     }
 
     fn piece(&mut self, piece: &'t [u8], out: &mut Vec<u32>) {
@@ -325,5 +336,38 @@ mod tests {
         assert_eq!(byte_to_letter(b' '), 0x120);
         assert_eq!(byte_to_letter(b'\n'), 0x10A);
         assert_eq!(letter_to_byte(0x144), None);
+    }
+
+    #[test]
+    fn long_pieces_merge_as_short_ones_do() {
+        let mut seed = 0x9E37_79B9_7F4A_7C15u64;
+        let mut next = |n: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed >> 33) as usize % n
+        };
+        for round in 0..300 {
+            // Merges of texts that are there by then, in an order that does not follow their lengths.
+            let mut table = TokenTable::with_capacity(0, 0);
+            let mut texts: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
+            let mut merges = Vec::new();
+            for _ in 0..next(30) {
+                let (left, right) = (texts[next(texts.len())].clone(), texts[next(texts.len())].clone());
+                texts.push(format!("{left}{right}"));
+                merges.insert(next(merges.len() + 1), format!("{left} {right}"));
+            }
+            let merges: Vec<&[u8]> = merges.iter().map(|m| m.as_bytes()).collect();
+            let bpe = Bpe::new(Pretokenizer::find("gpt-2").unwrap(), &mut table, &merges).unwrap();
+            let piece: Vec<u8> = (0..next(120)).map(|_| b"abc"[next(3)]).collect();
+            let ids = |merge: fn(&Bpe, &mut Scratch)| {
+                let mut scratch = Scratch::default();
+                bpe.symbols(&table, &piece, &mut scratch.symbols);
+                merge(&bpe, &mut scratch);
+                let ids: Vec<_> = scratch.symbols.iter().map(|s| (s.id, s.start, s.end)).collect();
+                ids
+            };
+            assert_eq!(ids(Bpe::merge_by_heap), ids(Bpe::merge_by_scan), "round {round}");
+        }
     }
 }

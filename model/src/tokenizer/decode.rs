@@ -2,8 +2,8 @@
 
 use super::bpe;
 use super::error::TokenizerError;
+use super::space::unescape;
 use super::special::attr;
-use super::spm::SPACE_MARK;
 use super::{Algorithm, Tokenizer};
 
 /// How special tokens are treated when ids become text.
@@ -86,19 +86,6 @@ impl Tokenizer {
             }
         }
         Ok(())
-    }
-}
-
-fn unescape(text: &[u8], out: &mut Vec<u8>) {
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        if let Some(tail) = rest.strip_prefix(SPACE_MARK) {
-            out.push(b' ');
-            rest = tail;
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
     }
 }
 

@@ -11,6 +11,7 @@ mod decode;
 mod error;
 mod partition;
 mod pretokenize;
+mod space;
 mod special;
 mod spm;
 mod table;
@@ -29,6 +30,7 @@ use crate::gguf::Gguf;
 use bpe::Bpe;
 use partition::{Fragment, Partition};
 use pretokenize::Pretokenizer;
+use space::escape;
 use special::Resolved;
 use spm::Spm;
 use table::TokenTable;
@@ -117,7 +119,9 @@ impl Tokenizer {
             Kind::Spm => {
                 let scores = vocabulary.scores.clone().unwrap_or_else(|| vec![0.0; n_vocab as usize]);
                 fits("scores", scores.len(), n_vocab)?;
-                Algorithm::Spm(Spm::new(&table, scores, ids.unk)?)
+                // Only a token that the file calls unknown may stand for bytes: id 0 by default need not be one.
+                let is_unknown = |id: &u32| attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0);
+                Algorithm::Spm(Spm::new(&table, scores, ids.unk.filter(is_unknown))?)
             }
             Kind::WordPiece => {
                 add_bos = true;
@@ -217,6 +221,16 @@ impl Tokenizer {
         }
         out.extend(bos_and_end.1.filter(|_| options.add_special));
         out
+    }
+
+    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in front if the model wants
+    /// it and the template did not write it.
+    pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
+        let ids = self.encode(prompt.as_bytes(), EncodeOptions { add_special: false, parse_special: true });
+        match self.special.bos {
+            Some(bos) if self.add_bos && ids.first() != Some(&bos) => [&[bos], ids.as_slice()].concat(),
+            _ => ids,
+        }
     }
 
     /// Number of tokens.
@@ -387,19 +401,4 @@ fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError
         }
     }
     Ok(table)
-}
-
-/// Spaces to U+2581, with one more in front if asked for.
-fn escape(text: &[u8], space_in_front: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + text.len() / 2 + 3);
-    if space_in_front {
-        out.extend_from_slice(spm::SPACE_MARK);
-    }
-    for &b in text {
-        match b {
-            b' ' => out.extend_from_slice(spm::SPACE_MARK),
-            _ => out.push(b),
-        }
-    }
-    out
 }

@@ -1,14 +1,11 @@
 //! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined, again and again, over the
 //! whole text; what is no token in the end becomes bytes.
 
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 
 use super::error::TokenizerError;
+use super::space::{SpaceCuts, character};
 use super::table::TokenTable;
-use super::unicode::utf8_len;
-
-/// U+2581, which stands for a space.
-pub const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 
 /// Pieces up to this length are remembered within one text.
 const CACHED_LEN: usize = 64;
@@ -18,10 +15,7 @@ const CACHED_LEN: usize = 64;
 pub struct Spm {
     scores: Vec<f32>,
     bytes: Box<[u32; 256]>,
-    /// Characters that stand before U+2581 within some token. Everywhere else a text can be cut before U+2581: no token
-    /// spans the cut, so no join does, and the pieces come out as they would from the whole. It is what makes words worth
-    /// remembering.
-    before_space: HashSet<Box<[u8]>>,
+    cuts: SpaceCuts,
 }
 
 impl Spm {
@@ -37,34 +31,17 @@ impl Spm {
                 )
             })?;
         }
-        let mut before_space = HashSet::new();
+        let mut cuts = SpaceCuts::default();
         for id in 0..table.len() as u32 {
-            let text = table.text(id).unwrap_or_default();
-            let mut previous: &[u8] = &[];
-            let mut start = 0;
-            while start < text.len() {
-                let c = character(text, start);
-                if c == SPACE_MARK && !previous.is_empty() && !before_space.contains(previous) {
-                    before_space.insert(previous.into());
-                }
-                start += c.len();
-                previous = c;
-            }
+            cuts.observe(table.text(id).unwrap_or_default());
         }
-        Ok(Spm { scores, bytes, before_space })
+        Ok(Spm { scores, bytes, cuts })
     }
 
     /// A worker for one text of any number of fragments.
     pub fn session<'t>(&'t self, table: &'t TokenTable) -> Session<'t> {
         Session { spm: self, table, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
     }
-}
-
-/// The character at an offset, by its first byte alone: text that is no UTF-8 is not repaired.
-fn character(text: &[u8], start: usize) -> &[u8] {
-    let first = text.get(start).copied().unwrap_or_default();
-    let end = (start + utf8_len(first)).min(text.len());
-    text.get(start..end).unwrap_or_default()
 }
 
 /// The state of encoding one text.
@@ -124,20 +101,8 @@ impl Ord for Candidate {
 impl Session<'_> {
     /// Appends the ids of a text whose spaces are U+2581 already.
     pub fn encode(&mut self, text: &[u8], out: &mut Vec<u32>) {
-        let mut piece_start = 0;
-        let mut start = 0;
-        let mut previous: &[u8] = &[];
-        while start < text.len() {
-            let c = character(text, start);
-            let cut = c == SPACE_MARK && start > piece_start && !self.spm.before_space.contains(previous);
-            if cut {
-                self.piece(text.get(piece_start..start).unwrap_or_default(), out);
-                piece_start = start;
-            }
-            start += c.len();
-            previous = c;
-        }
-        self.piece(text.get(piece_start..).unwrap_or_default(), out);
+        let spm = self.spm;
+        spm.cuts.split(text, |piece| self.piece(piece, out));
     }
 
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u32>) {
