@@ -4,10 +4,12 @@
 //! [`Target`](kjit_engine::Target) come a [`Kernel`](kernel::Kernel) (source, constants, entry point, block size, LDS) and the launch.
 
 pub mod activations;
+pub mod attend;
 pub mod cases;
 pub mod format;
 pub mod ggml;
 pub mod kernel;
+pub mod kv;
 pub mod layout;
 pub mod matvec;
 pub mod prepare;

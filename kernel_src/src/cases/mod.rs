@@ -4,6 +4,7 @@
 //! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed here in f64. A buffer without
 //! expectation must come back as it went in.
 
+mod attend;
 mod data;
 mod matvec;
 mod repack;
@@ -197,6 +198,11 @@ fn floats(name: &'static str, values: &[f32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
+/// A u32 input.
+fn words(name: &'static str, values: &[u32]) -> CaseArg {
+    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+}
+
 /// An output, poisoned before.
 fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
     CaseArg::Buffer {
@@ -214,5 +220,6 @@ pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError
     let mut cases = vec![];
     repack::cases(target, &mut Random::new(seed), &mut cases)?;
     matvec::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    attend::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     Ok(cases)
 }

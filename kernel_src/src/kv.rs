@@ -1,0 +1,142 @@
+//! How keys and values are kept on a device. The code beside this description is `gpu/kv.h`.
+//!
+//! Keys and values of a layer are two buffers of one layout, which has *rows* of `head_dim` elements,
+//!
+//! ```text
+//! row(head, position) = head · capacity + position
+//! ```
+//!
+//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim` elements; `Q8_0` rows are `head_dim` signed
+//! bytes, and behind the codes of *all* rows follow the scales, a half for each [`KvLayout::group`] elements, row after row. Rows are
+//! multiples of 16 bytes (heads are multiples of 16 elements). Positions are absolute: a layer with a window keeps all of them and reads the
+//! last ones. Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
+
+use crate::kernel::{SpecError, require};
+use kjit_engine::Constants;
+
+/// Storage of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvStorage {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// Signed bytes with a half for each group.
+    Q8_0,
+}
+
+/// The layout of a layer's keys, and of its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// Key heads.
+    pub heads: usize,
+    /// Elements of a head: a multiple of 16, 16 to 256.
+    pub head_dim: usize,
+    /// Storage.
+    pub storage: KvStorage,
+}
+
+impl KvLayout {
+    /// Elements that share a scale: 32, or 16 where the head is no multiple of 32.
+    #[must_use]
+    pub const fn group(&self) -> usize {
+        if self.head_dim.is_multiple_of(32) { 32 } else { 16 }
+    }
+
+    /// Bytes of a row, without scales.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        match self.storage {
+            KvStorage::F32 => 4 * self.head_dim,
+            KvStorage::F16 => 2 * self.head_dim,
+            KvStorage::Q8_0 => self.head_dim,
+        }
+    }
+
+    /// Byte offset of the scales.
+    #[must_use]
+    pub const fn scales_at(&self, capacity: usize) -> usize {
+        self.heads * capacity * self.row_bytes()
+    }
+
+    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that cannot be addressed.
+    #[must_use]
+    pub fn bytes(&self, capacity: usize) -> Option<usize> {
+        let scales = match self.storage {
+            KvStorage::Q8_0 => 2 * (self.head_dim / self.group()),
+            KvStorage::F32 | KvStorage::F16 => 0,
+        };
+        let row = self.row_bytes() + scales;
+        self.heads.checked_mul(capacity)?.checked_mul(row)?.checked_next_multiple_of(256)
+    }
+
+    /// Reads a row, as the kernels do.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`KvLayout::bytes`].
+    #[must_use]
+    pub fn read_row(&self, cache: &[u8], capacity: usize, head: usize, position: usize) -> Vec<f32> {
+        let row = head * capacity + position;
+        let bytes = &cache[row * self.row_bytes()..][..self.row_bytes()];
+        match self.storage {
+            KvStorage::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            KvStorage::F16 => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+            KvStorage::Q8_0 => {
+                let scale = |i: usize| {
+                    let at = self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + i / self.group());
+                    half::f16::from_le_bytes([cache[at], cache[at + 1]]).to_f32()
+                };
+                bytes.iter().enumerate().map(|(i, &b)| scale(i) * f32::from(b as i8)).collect()
+            }
+        }
+    }
+
+    /// Writes a row, as the kernels do.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`KvLayout::bytes`] or the row not `head_dim` long.
+    pub fn write_row(&self, cache: &mut [u8], capacity: usize, head: usize, position: usize, x: &[f32]) {
+        assert_eq!(x.len(), self.head_dim);
+        let row = head * capacity + position;
+        let at = row * self.row_bytes();
+        match self.storage {
+            KvStorage::F32 => {
+                x.iter().enumerate().for_each(|(i, v)| cache[at + 4 * i..][..4].copy_from_slice(&v.to_le_bytes()))
+            }
+            KvStorage::F16 => x.iter().enumerate().for_each(|(i, &v)| {
+                cache[at + 2 * i..][..2].copy_from_slice(&half::f16::from_f32(v).to_le_bytes());
+            }),
+            KvStorage::Q8_0 => {
+                for (g, part) in x.chunks(self.group()).enumerate() {
+                    let most = part.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                    let d = half::f16::from_f32(most / 127.0);
+                    let inverse = if d.to_f32() > 0.0 { 1.0 / d.to_f32() } else { 0.0 };
+                    for (i, v) in part.iter().enumerate() {
+                        cache[at + g * self.group() + i] =
+                            (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8 as u8;
+                    }
+                    let to = self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + g);
+                    cache[to..to + 2].copy_from_slice(&d.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
+        let fine = self.head_dim.is_multiple_of(16) && (16..=256).contains(&self.head_dim) && self.heads > 0;
+        require(fine, kernel, || {
+            format!("{} heads of {}: sizes are multiples of 16 up to 256", self.heads, self.head_dim)
+        })
+    }
+
+    pub(crate) fn constants(&self) -> Constants {
+        Constants::new().set("HEAD_DIM", self.head_dim as i64).set("KV_HEADS", self.heads as i64).set(
+            "KV_TYPE",
+            match self.storage {
+                KvStorage::F32 => 0,
+                KvStorage::F16 => 1,
+                KvStorage::Q8_0 => 2,
+            },
+        )
+    }
+}
