@@ -116,6 +116,7 @@ impl Cache {
             list.extend(
                 self.layer_entries(layer)
                     .into_iter()
+                    .filter(|(entry, _)| !self.distrust().contains_key(&entry.key().digest()))
                     .map(|(entry, path)| EntryInfo::new(&entry, origin.clone(), Some(path), None)),
             );
         }

@@ -139,6 +139,7 @@ impl Cache {
             && !fault.is_absent()
         {
             cache.warn_unusable(home, &fault);
+            cache.read_only.store(is_final(&fault), Ordering::Relaxed);
         }
         cache
     }
@@ -258,7 +259,7 @@ impl Cache {
         appeared: impl Fn() -> Option<T>,
     ) -> Result<(Option<KeyLock>, bool), Box<T>> {
         let Some(home) = self.writable_home() else { return Ok((None, false)) };
-        match lock::acquire(home, &key.hex(), until, appeared) {
+        match lock::acquire(home, &format!("{key}.lock"), until, appeared) {
             Outcome::Held { lock, waited } => Ok((Some(lock), waited)),
             Outcome::Appeared(found) => Err(Box::new(found)),
             Outcome::TimedOut(path) => {

@@ -126,14 +126,11 @@ impl Config {
         }
     }
 
+    /// The read-only layers' paths. What the environment names was named by somebody: it is kept even when it is not
+    /// there, to be reported.
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
-        let from_environment = self.variable("_PACK_PATH");
-        let mut paths: Vec<PathBuf> = from_environment
-            .iter()
-            .flat_map(std::env::split_paths)
-            .filter(|path| !path.as_os_str().is_empty())
-            .collect();
-        paths.extend(self.read_only.iter().cloned());
-        paths
+        let named = self.variable("_PACK_PATH");
+        let named = named.iter().flat_map(std::env::split_paths).filter(|path| !path.as_os_str().is_empty());
+        named.chain(self.read_only.iter().filter(|path| path.exists()).cloned()).collect()
     }
 }

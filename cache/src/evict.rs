@@ -10,18 +10,16 @@ use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cache::Cache;
-use crate::journal::{Event, Journal, Reading, ShortDigest, encode};
+use crate::journal::{Event, Journal, Reading, ShortDigest, Use, encode};
 use crate::key::Digest;
 use crate::lock;
 use crate::safe_dir::Fault;
-use crate::store::{DirStore, Kind, Place, unique_name};
+use crate::store::{DirStore, Kind, Place, sweep_temps, unique_name};
 
 /// Share of the cap that entries used more than once may hold against newcomers.
 const PROTECTED_PERCENT: u64 = 60;
 /// An eviction frees a tenth of the cap, so that walks of the directory stay rare.
 const LOW_WATER_PERCENT: u64 = 90;
-/// The journal may have so many bytes for nothing before it is rewritten.
-const JOURNAL_SLACK: u64 = 4 << 20;
 const MAINTENANCE: &str = "maintenance";
 
 fn percent(of: u64, percent: u64) -> u64 {
@@ -50,23 +48,30 @@ impl Cache {
             && let Ok(base) = home.base()
         {
             let record = encode(Event::Used, build.into(), 0, now_s());
+            let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             // A full disk costs the entry its rank.
-            let _ = self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&base, &record);
+            if journal.append(&base, &record).is_ok_and(Journal::is_due)
+                && journal.catch_up(&base).is_ok()
+                && journal.is_stale()
+                && let Ok(_guard) = lock::try_acquire(home, MAINTENANCE)
+            {
+                let _ = journal.compact(&base, &unique_name("tmp"));
+            }
         }
     }
 
     /// Notes that an entry was published, and makes room when the total grew above the cap.
     pub(crate) fn note_added(&self, home: &DirStore, build: Digest, bytes: u64) {
         let Ok(base) = home.base() else { return };
-        let (total, stale) = {
+        let total = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = journal.append(&base, &encode(Event::Added, build.into(), bytes, now_s()));
             match journal.catch_up(&base) {
-                Ok(reading) => (reading.total, reading.offset > JOURNAL_SLACK.max(2 * 32 * reading.uses.len() as u64)),
+                Ok(reading) => reading.total,
                 Err(_) => return,
             }
         };
-        if total > self.config.max_bytes || stale {
+        if total > self.config.max_bytes {
             self.make_room(home, self.config.max_bytes);
         }
     }
@@ -81,9 +86,11 @@ impl Cache {
     /// Removes entries until the directory is below its low-water mark, sweeps left-overs and rewrites the journal.
     /// One process does it at a time; the others go on. Returns entries and bytes removed.
     pub(crate) fn make_room(&self, home: &DirStore, cap: u64) -> (u64, u64) {
-        let Some(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };
+        // Where there are no locks two may evict at once; what one removed the other does not find.
+        let Ok(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };
         let Ok(base) = home.base() else { return (0, 0) };
         lock::sweep(home);
+        sweep_temps(&base);
         // A copy, so that look-ups in other threads go on while the directory is walked.
         let reading = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +103,12 @@ impl Cache {
             order_for_eviction(&mut candidates, percent(cap, PROTECTED_PERCENT));
             let goal = percent(cap, LOW_WATER_PERCENT);
             let mut kept = Vec::with_capacity(candidates.len());
-            for candidate in candidates {
+            // What was published or used last is what somebody is about to use.
+            let newest = candidates.iter().map(|candidate| candidate.rank).max();
+            let (newest, others): (Vec<_>, Vec<_>) =
+                candidates.into_iter().partition(|candidate| candidate.rank > 0 && Some(candidate.rank) == newest);
+            kept.extend(newest);
+            for candidate in others {
                 if total - freed > goal && home.remove(&candidate.place).is_ok() {
                     removed += 1;
                     freed += candidate.bytes;
@@ -123,8 +135,8 @@ fn rewrite(
     let records: Vec<u8> = kept
         .iter()
         .flat_map(|entry| {
-            let event = if entry.used { Event::AddedAndUsed } else { Event::Added };
-            encode(event, entry.short, entry.bytes, entry.time_s)
+            let known = Use { rank: entry.rank, used: entry.used, time_s: entry.time_s, bytes: entry.bytes };
+            known.record(entry.short)
         })
         .collect();
     journal.rewrite(base, &unique_name("tmp"), &records, read_to)

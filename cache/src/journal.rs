@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::key::Digest;
 use crate::safe_dir::{Fault, SafeDir};
@@ -17,6 +17,10 @@ const NAME: &str = "journal";
 /// digest tell all entries apart that will ever be; the time is for people to look at and decides nothing.
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
+/// The journal may have so many bytes for nothing before it is rewritten: 26,000 uses.
+const SLACK: u64 = 1 << 20;
+/// So many bytes lie between two looks at whether it should be.
+const CHECK_EVERY: u64 = 1 << 18;
 /// Longer journals than this are not read to the end: it is 32 million uses, and rewritten long before that.
 const READ_LIMIT: u64 = 1 << 30;
 
@@ -100,7 +104,15 @@ pub(crate) struct Use {
     pub(crate) used: bool,
     /// When it was last published or used, in seconds since 1970, by the clock of whoever did.
     pub(crate) time_s: u64,
-    bytes: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Use {
+    /// The one record that says all this.
+    pub(crate) fn record(&self, build: ShortDigest) -> Vec<u8> {
+        let event = if self.used { Event::AddedAndUsed } else { Event::Added };
+        encode(event, build, self.bytes, self.time_s)
+    }
 }
 
 /// What a journal says, read as far as it went.
@@ -169,23 +181,27 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Appends one record; a journal that was replaced meanwhile is opened anew.
-    pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<(), Fault> {
-        let file = self.open(base)?;
-        // One write on a handle opened for appending: records of several processes do not mix.
-        Ok((&*file).write_all(record)?)
+    /// Appends one record; a journal that was replaced meanwhile is opened anew. Returns its length before.
+    pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<u64, Fault> {
+        let len = self.open(base)?;
+        if let Some(mut file) = self.file.as_ref() {
+            // One write on a handle opened for appending: records of several processes do not mix.
+            file.write_all(record)?;
+        }
+        Ok(len)
     }
 
-    fn open(&mut self, base: &SafeDir) -> Result<&File, Fault> {
-        let replaced = self.file.as_ref().is_none_or(|file| {
-            use std::os::unix::fs::MetadataExt;
-            file.metadata().map_or(true, |meta| meta.nlink() == 0)
-        });
-        if replaced {
-            self.reading = Reading::default();
-            self.file = Some(base.open_shared(NAME, true)?);
+    /// Makes sure that the open file is the journal; returns its length.
+    fn open(&mut self, base: &SafeDir) -> Result<u64, Fault> {
+        let state = self.file.as_ref().and_then(|file| file.metadata().ok());
+        if let Some(meta) = state.filter(|meta| meta.nlink() > 0) {
+            return Ok(meta.len());
         }
-        self.file.as_ref().ok_or(Fault::Refused("the journal is not open"))
+        let file = base.open_shared(NAME, true)?;
+        let len = file.metadata()?.len();
+        self.reading = Reading::default();
+        self.file = Some(file);
+        Ok(len)
     }
 
     /// Reads what was appended since the last time, by whomever.
@@ -203,6 +219,26 @@ impl Journal {
         let done = reading.absorb(&bytes);
         reading.offset += done as u64;
         Ok(&self.reading)
+    }
+
+    /// Whether most of the journal says nothing any more.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.reading.offset > SLACK.max(2 * (RECORD * self.reading.uses.len()) as u64)
+    }
+
+    /// Whether a journal of this length, about to grow by a record, is to be looked at: once in a [`CHECK_EVERY`].
+    pub(crate) fn is_due(len: u64) -> bool {
+        len > SLACK && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
+    }
+
+    /// Rewrites the journal from what it says itself, without looking at the entries.
+    pub(crate) fn compact(&mut self, base: &SafeDir, temp: &str) -> Result<(), Fault> {
+        let reading = self.catch_up(base)?;
+        let mut uses: Vec<(&ShortDigest, &Use)> = reading.uses.iter().collect();
+        uses.sort_by_key(|(_, known)| known.rank);
+        let records: Vec<u8> = uses.into_iter().flat_map(|(build, known)| known.record(*build)).collect();
+        let read_to = reading.offset;
+        self.rewrite(base, temp, &records, read_to)
     }
 
     /// Replaces the journal by one record for each entry there is, in their order. What others appended to the old

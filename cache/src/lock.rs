@@ -91,11 +91,15 @@ pub(crate) fn acquire<T>(
     }
 }
 
-/// Takes the lock `name` if nobody has it, without waiting.
-pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Option<KeyLock> {
+/// Somebody else has the lock.
+pub(crate) struct Busy;
+
+/// Takes the lock `name` if nobody has it, without waiting; `None` where there are no locks.
+pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Result<Option<KeyLock>, Busy> {
     match acquire::<()>(store, name, Instant::now(), || None) {
-        Outcome::Held { lock, .. } => Some(lock),
-        _ => None,
+        Outcome::Held { lock, .. } => Ok(Some(lock)),
+        Outcome::Unavailable(..) => Ok(None),
+        Outcome::Appeared(()) | Outcome::TimedOut(_) => Err(Busy),
     }
 }
 

@@ -349,7 +349,7 @@ fn write_durably(mut file: &File, bytes: &[u8]) -> Result<(), Fault> {
 }
 
 /// Removes the temporary files of writers that died: those whose lock can be had.
-fn sweep_temps(dir: &SafeDir) {
+pub(crate) fn sweep_temps(dir: &SafeDir) {
     for name in dir.list().unwrap_or_default() {
         if name.starts_with(TEMP_PREFIX)
             && let Ok((file, _)) = dir.open_file(&name)

@@ -1,0 +1,95 @@
+//! What the started processes do.
+
+use std::convert::Infallible;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kjit_cache::{Cache, Config, Found};
+
+use crate::support::{DEADLINE, artefact, key, open, payload};
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// Leaves a line for each time that the artefact is made.
+fn note_made(dir: &Path) {
+    let log = dir.with_extension("made");
+    // Other users cannot write there; those who count the lines can.
+    if let Ok(mut log) = OpenOptions::new().append(true).create(true).open(log) {
+        log.write_all(b"made\n").unwrap();
+    }
+}
+
+fn get_or_make(cache: &Cache, dir: &Path, name: &str, takes: Duration) -> Found {
+    let found = cache.get_or_make::<Infallible, _>(&key(name), DEADLINE, || {
+        note_made(dir);
+        std::thread::sleep(takes);
+        Ok(artefact(name))
+    });
+    let Ok(found) = found;
+    assert_eq!(found.entry.payload(), payload(name), "a wrong artefact");
+    found
+}
+
+#[test]
+#[ignore = "runs inside the processes that the other tests start"]
+fn entry() {
+    let (mode, name) = (variable("FAULT_MODE"), variable("FAULT_KEY"));
+    let dir = PathBuf::from(variable("FAULT_DIR"));
+    match mode.as_str() {
+        // One look-up, made if it is not there; says what came of it.
+        "make" => {
+            let _ = std::fs::File::open("/shim-start");
+            let cache = open(&dir);
+            let start = Instant::now();
+            let found = get_or_make(&cache, &dir, &name, Duration::from_millis(5));
+            eprintln!("ORIGIN {:?} after {} ms", found.origin, start.elapsed().as_millis());
+            eprintln!("AGAIN {:?}", get_or_make(&cache, &dir, &name, Duration::ZERO).origin);
+            for warning in cache.warnings() {
+                eprintln!("WARNING {warning:?}: {warning}");
+            }
+        }
+        // As `make`, with a compile long enough that everybody comes while it runs.
+        "race" => {
+            let gate = dir.with_extension("gate");
+            while !gate.exists() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            get_or_make(&open(&dir), &dir, &name, Duration::from_millis(100));
+        }
+        // Holds the key's lock for ever.
+        "hang" => {
+            let cache = open(&dir);
+            let _ = cache.get_or_make::<Infallible, _>(&key(&name), DEADLINE, || {
+                note_made(&dir);
+                loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+        }
+        // Makes many keys, one after another, until it is killed.
+        "many" => {
+            let cache = Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(&dir).max_bytes(2_000_000));
+            for count in 0.. {
+                get_or_make(&cache, &dir, &format!("many-{}", count % 200), Duration::ZERO);
+            }
+        }
+        // The cache that the environment gives.
+        "user" => {
+            let cache = Cache::open(Config::for_app("kjit-fault"));
+            let found = get_or_make(&cache, &dir, &name, Duration::ZERO);
+            eprintln!("ORIGIN {:?} HOME {:?}", found.origin, cache.home());
+            eprintln!("AGAIN {:?}", get_or_make(&cache, &dir, &name, Duration::ZERO).origin);
+            for warning in cache.warnings() {
+                eprintln!("WARNING {warning:?}: {warning}");
+            }
+        }
+        "put" => crate::file_systems::put(&dir, &name),
+        "fork" => crate::races::use_fork_and_use(&dir),
+        "" => {}
+        other => panic!("no mode {other}"),
+    }
+}

@@ -1,0 +1,245 @@
+//! File systems that are full, read-only, without locks, slow to show what is there, or lie about time.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::process::Command;
+
+use kjit_cache::{Artefact, BuildKey, Key, Origin, Scope, Warning};
+
+use crate::support::{
+    DEADLINE, Shim, Tmpfs, artefact, assert_no_leftovers, child, entry_path, files_below, finish, key, open, payload,
+    scratch,
+};
+
+fn make(cache: &kjit_cache::Cache, name: &str) -> Origin {
+    let Ok(found) = cache.get_or_make::<Infallible, _>(&key(name), DEADLINE, || Ok(artefact(name)));
+    assert_eq!(found.entry.payload(), payload(name));
+    found.origin
+}
+
+#[track_caller]
+fn assert_says(output: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(output.contains(part), "no '{part}' in\n{output}");
+    }
+}
+
+#[test]
+fn clean_up_that_fails_with_ebusy_after_the_rename_changes_nothing() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    let rules = format!("unlink:{}:0:-1:", libc::EBUSY);
+    assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Made", "AGAIN Home"]);
+    assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Home"]);
+    assert_says(&finish(child("make", &dir).shim(&rules).env("FAULT_KEY", "other")), &["ORIGIN Made", "AGAIN Home"]);
+    // What could not be removed is swept when it can be.
+    let report = open(&dir).verify();
+    assert_eq!((report.good, report.bad), (2, Vec::new()));
+    assert_no_leftovers(&dir);
+}
+
+#[test]
+fn a_handle_that_goes_stale_is_looked_up_again() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    make(&open(&dir), "k");
+    let (source, build) = (key("k").source().digest().hex(), key("k").digest().hex());
+    for name in [&source, &build, &source[..2].to_owned()] {
+        for times in 1..=3 {
+            let rules = format!("open:{}:0:{times}:={name}", libc::ESTALE);
+            let output = finish(child("make", &dir).shim(&rules));
+            assert_says(&output, &["ORIGIN Home", "AGAIN Home"]);
+            assert!(!output.contains("WARNING"), "{output}");
+        }
+    }
+    // For ever: it costs a compile, and nothing else.
+    let rules = format!("open:{}:0:-1:={build}", libc::ESTALE);
+    assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Made", "WARNING"]);
+}
+
+#[test]
+fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    make(&open(&dir), "k");
+    let build = key("k").digest().hex();
+    for times in [1, 2, 3, 5, -1] {
+        // The child checks every byte of what it gets.
+        let output = finish(child("make", &dir).shim(&format!("open:{}:0:{times}:={build}", libc::ENOENT)));
+        let origin = if times == 1 { "ORIGIN Home" } else { "ORIGIN Made" };
+        assert_says(&output, &[origin]);
+    }
+    assert_eq!(open(&dir).get(&key("k")).unwrap().entry.payload(), payload("k"));
+    assert_no_leftovers(&dir);
+}
+
+#[test]
+fn a_file_system_without_locks_is_used_without_locks() {
+    let scratch = scratch();
+    for (errno, name) in [(libc::ENOLCK, "nolck"), (libc::EOPNOTSUPP, "notsupp"), (libc::EIO, "io")] {
+        let dir = scratch.path().join(name);
+        let rules = format!("flock:{errno}:0:-1:");
+        let output = finish(child("make", &dir).shim(&rules));
+        assert_says(&output, &["ORIGIN Made", "AGAIN Home", "WARNING NoLocks"]);
+        let many: Vec<_> =
+            (0..8).map(|_| child("make", &dir).env("FAULT_KEY", "x").shim(&rules).spawn().unwrap()).collect();
+        for mut one in many {
+            assert!(one.wait().unwrap().success());
+        }
+        assert_eq!(open(&dir).verify().bad, []);
+    }
+}
+
+#[test]
+fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
+    let scratch = scratch();
+    let faults = [
+        ("write", libc::ENOSPC),
+        ("write", libc::EDQUOT),
+        ("write", libc::EIO),
+        ("fsync", libc::ENOSPC),
+        ("fsync", libc::EIO),
+        ("rename", libc::ENOSPC),
+        ("rename", libc::EXDEV),
+        ("mkdir", libc::ENOSPC),
+        ("mkdir", libc::EDQUOT),
+    ];
+    for (call, errno) in faults {
+        // Writing to the terminal fails too then: what the child says is not to be had, that it ends well is.
+        let dir = scratch.path().join(format!("{call}{errno}"));
+        let mut command = child("make", &dir);
+        let output = command.shim(&format!("{call}:{errno}:0:-1:")).output().unwrap();
+        if call != "write" {
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_says(&text, &["ORIGIN Made", "AGAIN Memory", "WARNING NotWritable"]);
+            assert_eq!(text.matches("WARNING").count(), 1, "{text}");
+        }
+        assert!(!entry_path(&dir, &key("k")).exists(), "{call} {errno}");
+        assert_no_leftovers(&dir);
+        assert_eq!(make(&open(&dir), "k"), Origin::Made, "{call} {errno}");
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_cache_and_not_the_program() {
+    for free_pages in 0..12 {
+        let Some(disk) = Tmpfs::mount("size=128k,mode=700") else { return };
+        let dir = disk.path().join("cache");
+        let filler = vec![1; (32 - free_pages) * 4096];
+        std::fs::write(disk.path().join("filler"), &filler[..filler.len().saturating_sub(4096)]).unwrap();
+        let cache = open(&dir);
+        let origins: Vec<Origin> = (0..4).map(|count| make(&cache, &format!("k{count}"))).collect();
+        assert!(origins.iter().all(|origin| *origin == Origin::Made));
+        assert!(cache.warnings().iter().all(|warning| matches!(warning, Warning::NotWritable { .. })));
+        assert!(!cache.warnings().is_empty(), "four entries of 20 kB fitted into {free_pages} pages");
+        assert_no_leftovers(&dir);
+        for count in 0..4 {
+            assert!(matches!(make(&cache, &format!("k{count}")), Origin::Home | Origin::Memory));
+        }
+        let report = open(&dir).verify();
+        assert_eq!(report.bad, [], "with {free_pages} pages");
+        // Room again: the same cache uses it.
+        std::fs::remove_file(disk.path().join("filler")).unwrap();
+        make(&cache, "later");
+        assert_eq!(make(&open(&dir), "later"), Origin::Home);
+    }
+}
+
+#[test]
+fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
+    for inodes in 2..14 {
+        let Some(disk) = Tmpfs::mount(&format!("size=1m,nr_inodes={inodes},mode=700")) else { return };
+        let dir = disk.path().join("cache");
+        let cache = open(&dir);
+        for count in 0..6 {
+            assert_eq!(make(&cache, &format!("k{count}")), Origin::Made);
+        }
+        for count in 0..6 {
+            assert!(matches!(make(&cache, &format!("k{count}")), Origin::Home | Origin::Memory));
+        }
+        assert!(!cache.warnings().is_empty(), "six entries in {inodes} inodes");
+        assert_no_leftovers(&dir);
+        assert_eq!(open(&dir).verify().bad, []);
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
+    let Some(disk) = Tmpfs::mount("size=1m,mode=700") else { return };
+    let dir = disk.path().join("cache");
+    make(&open(&dir), "old");
+    disk.remount("ro");
+    let cache = open(&dir);
+    assert_eq!(make(&cache, "old"), Origin::Home);
+    assert_eq!(make(&cache, "new"), Origin::Made);
+    assert_eq!(make(&cache, "new"), Origin::Memory);
+    assert_eq!(make(&cache, "newer"), Origin::Made);
+    assert!(matches!(cache.warnings().as_slice(), [Warning::NotWritable { .. }]), "{:?}", cache.warnings());
+    // A load failure must not bring the same bytes back, though nothing can be removed.
+    cache.quarantine(&key("old"));
+    assert!(cache.get(&key("old")).is_none());
+    assert_eq!(make(&cache, "old"), Origin::Made);
+    assert_eq!(make(&cache, "old"), Origin::Memory);
+}
+
+#[test]
+fn a_cache_removed_while_it_is_open_is_made_again() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    let cache = open(&dir);
+    make(&cache, "k");
+    for removed in [dir.clone(), dir.join("v1"), dir.join("v1/e"), dir.join("v1/locks"), dir.join("v1/journal")] {
+        if removed.is_dir() {
+            std::fs::remove_dir_all(&removed).unwrap();
+        } else {
+            std::fs::remove_file(&removed).unwrap();
+        }
+        make(&cache, "k");
+        assert_eq!(make(&cache, "k"), Origin::Home, "without {}", removed.display());
+        make(&cache, "another");
+    }
+    assert_eq!(cache.warnings(), []);
+    assert_eq!(make(&open(&dir), "k"), Origin::Home);
+}
+
+fn put_with_clock(dir: &Path, maker: &str, seconds: i64) {
+    let mut command = child("put", dir);
+    finish(command.env("FAULT_KEY", maker).shim("").env("SHIM_CLOCK", seconds.to_string()));
+}
+
+#[test]
+fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    let source = Key::builder("fault").content("source", "clock").finish();
+    let years = 365 * 86_400;
+    for (maker, clock) in [("first", 0), ("second", 30 * years), ("third", -20 * years), ("fourth", 0)] {
+        put_with_clock(&dir, maker, clock);
+        let far = std::time::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
+        for path in files_below(&dir) {
+            std::fs::File::options().append(true).open(path).unwrap().set_modified(far).unwrap();
+        }
+        let found = open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap();
+        assert_eq!(found.entry.payload(), maker.as_bytes());
+    }
+    // Newest under a clock that no build was made by, all the same.
+    put_with_clock(&dir, "fifth", -years);
+    assert_eq!(open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap().entry.payload(), b"fifth");
+}
+
+/// What the mode "put" does: a build of one source by the maker of that name.
+pub fn put(dir: &Path, maker: &str) {
+    let source = Key::builder("fault").content("source", "clock").finish();
+    let build = BuildKey::new(&source, |key| key.field("maker", maker));
+    open(dir).put(&build, &Artefact::new(maker));
+}
+
+#[test]
+fn the_same_files_reached_by_another_path_are_hits() {
+    let scratch = scratch();
+    let (first, second) = (scratch.path().join("first"), scratch.path().join("elsewhere/second"));
+    make(&open(&first), "k");
+    std::fs::create_dir(scratch.path().join("elsewhere")).unwrap();
+    assert!(Command::new("cp").arg("-r").args([&first, &second]).status().unwrap().success());
+    assert_eq!(make(&open(&second), "k"), Origin::Home);
+}

@@ -1,0 +1,110 @@
+//! Many processes, stopped processes, forked processes.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use kjit_cache::{Origin, Warning};
+
+use crate::support::{
+    DEADLINE, Killed, artefact, assert_no_leftovers, child, finish, key, open, payload, scratch, wait_for,
+};
+
+fn times_made(dir: &Path) -> usize {
+    std::fs::read_to_string(dir.with_extension("made")).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
+    let scratch = scratch();
+    for round in 0..3 {
+        let dir = scratch.path().join(format!("cache{round}"));
+        let mut racers: Vec<Killed> =
+            (0..64).map(|_| Killed(child("race", &dir).stdout(Stdio::null()).spawn().unwrap())).collect();
+        std::fs::write(dir.with_extension("gate"), "go").unwrap();
+        for racer in &mut racers {
+            assert!(racer.0.wait().unwrap().success());
+        }
+        assert_eq!(times_made(&dir), 1, "round {round}");
+        assert_no_leftovers(&dir);
+    }
+}
+
+#[test]
+fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_longer() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    let holder = Killed(child("hang", &dir).spawn().unwrap());
+    wait_for("the holder", || times_made(&dir) == 1);
+    holder.signal(libc::SIGSTOP);
+    let cache = open(&dir);
+    let start = Instant::now();
+    let deadline = Duration::from_millis(400);
+    let found = cache.get_or_make::<Infallible, _>(&key("k"), deadline, || Ok(artefact("k"))).unwrap();
+    assert_eq!(found.origin, Origin::Made);
+    assert!(start.elapsed() >= deadline, "it did not wait");
+    assert!(start.elapsed() < deadline * 10, "it waited for {:?}", start.elapsed());
+    assert!(matches!(cache.warnings().as_slice(), [Warning::LockTimeout { .. }]), "{:?}", cache.warnings());
+    // Published all the same: the next one does not wait at all.
+    let again = open(&dir).get_or_make::<Infallible, _>(&key("k"), DEADLINE, || unreachable!()).unwrap();
+    assert_eq!((again.origin, again.entry.payload()), (Origin::Home, &payload("k")[..]));
+}
+
+#[test]
+fn a_maker_that_is_killed_frees_its_key_for_those_who_wait() {
+    let scratch = scratch();
+    let dir = scratch.path().join("cache");
+    let mut holder = Killed(child("hang", &dir).spawn().unwrap());
+    wait_for("the holder", || times_made(&dir) == 1);
+    let cache = open(&dir);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let found = cache.get_or_make::<Infallible, _>(&key("k"), DEADLINE, || Ok(artefact("k"))).unwrap();
+            (found.origin, Instant::now())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waiter.is_finished(), "it did not wait");
+        holder.0.kill().unwrap();
+        let killed = Instant::now();
+        let (origin, done) = waiter.join().unwrap();
+        assert_eq!(origin, Origin::Made);
+        assert!(done - killed < DEADLINE / 10);
+    });
+    assert_eq!(cache.warnings(), []);
+    assert_no_leftovers(&dir);
+}
+
+#[test]
+fn a_cache_that_was_used_before_a_fork_works_on_both_sides_of_it() {
+    let scratch = scratch();
+    finish(&mut child("fork", &scratch.path().join("cache")));
+}
+
+/// Runs in a child of the test above: uses one `Cache` before a fork, and on both sides after it.
+pub fn use_fork_and_use(dir: &Path) {
+    let cache = open(dir);
+    let use_it = |name: &str| {
+        let found = cache.get_or_make::<Infallible, _>(&key(name), DEADLINE, || Ok(artefact(name))).unwrap();
+        found.entry.payload() == payload(name)
+    };
+    assert!(use_it("before"));
+    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has; no other thread
+    // of this process holds a lock that it could need.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    let mut good = true;
+    for round in 0..50 {
+        good &= use_it("before") && use_it(&format!("both-{round}")) && use_it(&format!("{}-{round}", pid == 0));
+    }
+    if pid == 0 {
+        // SAFETY: ends the forked side without running what belongs to the other.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child with a valid pointer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(good && status == 0, "child {status}");
+    assert_eq!(cache.warnings(), []);
+    assert_no_leftovers(dir);
+}

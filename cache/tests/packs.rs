@@ -1,0 +1,265 @@
+//! Packs: what is in them is served in place, and nothing that is not.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use kjit_cache::{
+    Artefact, BuildKey, Cache, Config, Export, Exported, Key, Origin, Pack, PackError, Scope, SecretKey, Warning,
+};
+
+fn config(dir: &Path) -> Config {
+    Config::for_app("kjit").ignore_environment().dir(dir)
+}
+
+fn source(name: &str) -> Key {
+    Key::builder("pack").content("source", name).finish()
+}
+
+fn key(name: &str, maker: &str) -> BuildKey {
+    BuildKey::new(&source(name), |key| key.field("maker", maker))
+}
+
+fn artefact(name: &str, maker: &str) -> Artefact {
+    Artefact::new(format!("{name} by {maker}").repeat(20)).meta("arch", name).need("driver", "13")
+}
+
+fn export(cache: &Cache, path: &Path, secret: Option<&SecretKey>) -> Exported {
+    let meta = BTreeMap::from([("model".to_owned(), "smollm2".to_owned())]);
+    cache.export(path, &Export { meta, entries: &|_| true, records: &|_| true, secret }).unwrap()
+}
+
+/// A folder with a pack of three entries and a record, made elsewhere by the maker "far".
+fn packed(secret: Option<&SecretKey>) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::open(config(&dir.path().join("maker")));
+    for name in ["a", "b", "c"] {
+        cache.put(&key(name, "far"), &artefact(name, "far"));
+    }
+    cache.put_record(&source("tuning"), b"{\"best\": 3}");
+    let path = dir.path().join("x.kjitpack");
+    let exported = export(&cache, &path, secret);
+    assert_eq!((exported.entries, exported.records), (3, 1));
+    assert_eq!(exported.bytes, path.metadata().unwrap().len());
+    (dir, path)
+}
+
+fn secret(number: u8) -> SecretKey {
+    SecretKey::from_bytes([number; 32])
+}
+
+#[test]
+fn a_pack_is_read_in_place_and_by_source_when_the_maker_is_another() {
+    let (dir, path) = packed(None);
+    for layer in [path.clone(), dir.path().to_owned()] {
+        let cache = Cache::open(config(&dir.path().join("home")).read_only(layer));
+        let exact = cache.get(&key("a", "far")).unwrap();
+        assert_eq!(
+            (exact.origin, exact.entry.payload()),
+            (Origin::ReadOnly(path.clone()), &artefact("a", "far").payload[..])
+        );
+        assert!(cache.get(&key("a", "near")).is_none());
+        for scope in [Scope::ReadOnly, Scope::Everywhere] {
+            let found = cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "13").unwrap();
+            assert_eq!(found.entry.payload(), artefact("b", "far").payload);
+            assert!(cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "14").is_none());
+        }
+        assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 3}"[..]));
+        assert_eq!(cache.warnings(), []);
+    }
+    assert!(!dir.path().join("home").exists(), "reading a pack wrote something");
+}
+
+#[test]
+fn a_pack_never_displaces_a_local_build_however_old() {
+    let (dir, path) = packed(None);
+    let home = dir.path().join("home");
+    let local = Cache::open(config(&home));
+    local.put(&key("a", "far"), &Artefact::new("built here"));
+    local.put(&key("b", "near"), &Artefact::new("built here, too"));
+    let cache = Cache::open(config(&home).read_only(&path));
+    assert_eq!(cache.get(&key("a", "far")).unwrap().entry.payload(), b"built here");
+    let found = cache.find(&source("b"), Scope::Everywhere, |_| true).unwrap();
+    assert_eq!((found.origin, found.entry.payload()), (Origin::Home, &b"built here, too"[..]));
+    let imported = cache.import(&path, &[]).unwrap();
+    assert_eq!((imported.taken, imported.present, imported.refused), (3, 1, vec![]));
+    assert_eq!(Cache::open(config(&home)).get(&key("a", "far")).unwrap().entry.payload(), b"built here");
+}
+
+#[test]
+fn an_import_takes_everything_in_and_needs_the_pack_no_more() {
+    let (dir, path) = packed(None);
+    let home = dir.path().join("home");
+    assert_eq!(Cache::open(config(&home)).import(&path, &[]).unwrap().taken, 4);
+    std::fs::remove_file(&path).unwrap();
+    let cache = Cache::open(config(&home));
+    assert_eq!(cache.get(&key("c", "far")).unwrap().origin, Origin::Home);
+    assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 3}"[..]));
+}
+
+#[test]
+fn the_same_entries_make_the_same_pack() {
+    let (dir, path) = packed(None);
+    let again = dir.path().join("again.kjitpack");
+    export(&Cache::open(config(&dir.path().join("maker"))), &again, None);
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
+    // And through another cache, in another order of arrival.
+    let home = dir.path().join("home");
+    let cache = Cache::open(config(&home));
+    cache.import(&path, &[]).unwrap();
+    export(&cache, &again, None);
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
+}
+
+#[test]
+fn with_a_signer_every_other_pack_is_refused() {
+    let (dir, unsigned) = packed(None);
+    let (good, other) = (secret(1), secret(2));
+    let maker = Cache::open(config(&dir.path().join("maker")));
+    let (signed, foreign) = (dir.path().join("signed.pack"), dir.path().join("foreign.pack"));
+    export(&maker, &signed, Some(&good));
+    export(&maker, &foreign, Some(&other));
+    let home = Cache::open(config(&dir.path().join("home")));
+    for (path, fits) in [(&signed, true), (&foreign, false), (&unsigned, false)] {
+        let import = home.import(path, &[good.public()]);
+        assert_eq!(import.is_ok(), fits, "{import:?}");
+        let cache = Cache::open(config(&dir.path().join("other")).read_only(path).signer(good.public()));
+        assert_eq!(cache.get(&key("a", "far")).is_some(), fits);
+        assert_eq!(cache.warnings().is_empty(), fits, "{:?}", cache.warnings());
+    }
+    assert_eq!(Pack::open(&signed, &[]).unwrap().signer(), Some(good.public()));
+    assert!(matches!(Pack::open(&foreign, &[good.public()]), Err(PackError::Refused { .. })));
+    // Keys travel as text.
+    assert_eq!(good.public().to_string().parse::<kjit_cache::PublicKey>().unwrap(), good.public());
+    assert!(!format!("{good:?}").contains("01010101"), "a secret key is printed");
+}
+
+#[test]
+fn a_signature_cannot_be_moved_or_forged() {
+    let (dir, path) = packed(Some(&secret(1)));
+    let bytes = std::fs::read(&path).unwrap();
+    let index_len = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    let seal = 24 + index_len;
+    let reseal = |mut bytes: Vec<u8>| {
+        let checksum = kjit_cache::Digest::of(&bytes[..seal + 96]);
+        bytes[seal + 96..seal + 128].copy_from_slice(&checksum.0);
+        let path = dir.path().join("forged.pack");
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        Pack::open(&path, &[secret(1).public()])
+    };
+    assert!(reseal(bytes.clone()).is_ok());
+    let mut changed = 0;
+    for at in (12..seal + 96).step_by(3) {
+        let mut forged = bytes.clone();
+        forged[at] ^= 4;
+        assert!(reseal(forged).is_err(), "byte {at}");
+        changed += 1;
+    }
+    // "Not signed" with the key left in place.
+    let mut stripped = bytes.clone();
+    stripped[12..16].copy_from_slice(&0u32.to_le_bytes());
+    assert!(reseal(stripped).is_err());
+    assert!(changed > 100);
+}
+
+#[test]
+fn a_pack_with_any_byte_changed_gives_right_answers_or_none() {
+    let (dir, path) = packed(None);
+    let bytes = std::fs::read(&path).unwrap();
+    let broken = dir.path().join("broken.pack");
+    let names = ["a", "b", "c"];
+    let (mut opened, mut served) = (0, 0);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        std::fs::write(&broken, flipped).unwrap();
+        opened += u32::from(Pack::open(&broken, &[]).is_ok());
+        let cache = Cache::open(config(&dir.path().join("none")).memory_only().read_only(&broken));
+        let good = names.iter().filter(|name| {
+            let found = cache.get(&key(name, "far"));
+            if let Some(found) = &found {
+                assert_eq!(found.entry.payload(), artefact(name, "far").payload, "byte {at}");
+            }
+            found.is_some()
+        });
+        let good = good.count();
+        let record = cache.record(&source("tuning"));
+        assert!(record.as_deref().is_none_or(|value| value == b"{\"best\": 3}"), "byte {at}");
+        assert!(good + usize::from(record.is_some()) <= 3, "byte {at} was not noticed");
+        assert!(!cache.warnings().is_empty(), "byte {at} was passed over in silence");
+        served += good;
+    }
+    // A fault in one entry costs that entry; a fault in the index costs the pack.
+    assert!(opened > 0 && served > 0);
+}
+
+#[test]
+fn a_pack_cut_off_anywhere_or_with_bytes_appended_is_not_opened() {
+    let (dir, path) = packed(Some(&secret(1)));
+    let bytes = std::fs::read(&path).unwrap();
+    let broken = dir.path().join("broken.pack");
+    for len in 0..bytes.len() {
+        std::fs::write(&broken, &bytes[..len]).unwrap();
+        assert!(Pack::open(&broken, &[]).is_err(), "cut off at {len}");
+    }
+    std::fs::write(&broken, [&bytes[..], b"\0"].concat()).unwrap();
+    assert!(Pack::open(&broken, &[]).is_err());
+}
+
+#[test]
+fn a_pack_cut_off_while_it_is_open_is_an_error_and_no_signal() {
+    let (dir, path) = packed(None);
+    let cache = Cache::open(config(&dir.path().join("home")).read_only(&path));
+    assert!(cache.get(&key("a", "far")).is_some());
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(700).unwrap();
+    for name in ["a", "b", "c"] {
+        assert!(cache.get(&key(name, "far")).is_none());
+    }
+    assert!(cache.warnings().iter().all(|warning| matches!(warning, Warning::Corrupt { .. })));
+    assert!(!cache.verify().bad.is_empty());
+}
+
+#[test]
+fn a_pack_that_others_can_write_is_refused_unless_a_trusted_key_signed_it() {
+    let (_dir, path) = packed(Some(&secret(1)));
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(matches!(Pack::open(&path, &[]), Err(PackError::Refused { .. })));
+    assert!(Pack::open(&path, &[secret(1).public()]).is_ok());
+    let link = path.with_extension("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(Pack::open(&link, &[secret(1).public()]), Err(PackError::Refused { .. })));
+}
+
+#[test]
+fn a_quarantined_entry_does_not_come_back_out_of_a_pack() {
+    let (dir, path) = packed(None);
+    let cache = Cache::open(config(&dir.path().join("home")).read_only(&path));
+    assert!(cache.get(&key("a", "far")).is_some());
+    assert_eq!(cache.quarantine(&key("a", "far")), 1);
+    assert!(cache.get(&key("a", "far")).is_none());
+    assert!(cache.find(&source("a"), Scope::ReadOnly, |_| true).is_none());
+    assert!(cache.get(&key("b", "far")).is_some());
+}
+
+#[test]
+fn several_packs_for_several_machines_serve_each_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config_with_packs = config(&dir.path().join("home"));
+    for arch in ["gfx1100", "sm_90a"] {
+        let maker = Cache::open(config(&dir.path().join(arch)));
+        maker.put(&key(arch, "far"), &artefact(arch, "far"));
+        let path = dir.path().join(format!("{arch}.kjitpack"));
+        export(&maker, &path, None);
+        config_with_packs = config_with_packs.read_only(path);
+    }
+    let cache = Cache::open(config_with_packs.read_only(dir.path().join("not there")));
+    for arch in ["gfx1100", "sm_90a"] {
+        let found = cache.find(&source(arch), Scope::ReadOnly, |_| true).unwrap();
+        assert_eq!(found.origin, Origin::ReadOnly(dir.path().join(format!("{arch}.kjitpack"))));
+    }
+    assert!(cache.find(&source("gfx942"), Scope::Everywhere, |_| true).is_none());
+    let archs: Vec<String> = cache.list().iter().map(|info| info.meta["arch"].clone()).collect();
+    assert_eq!(archs, ["gfx1100", "sm_90a"]);
+    assert_eq!(cache.warnings(), []);
+}
