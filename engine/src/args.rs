@@ -96,6 +96,9 @@ macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$($crate::Arg::from($arg)),*] };
 }
 
+/// Bytes of arguments that any device takes (NVIDIA from sm_70 on with driver 12.1: 32,764).
+const MOST_BYTES: u64 = 32 << 10;
+
 /// Lays the arguments out as the code object says, or names the first one that does not fit.
 ///
 /// # Errors
@@ -107,8 +110,13 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
         return Err(fail(format!("{} arguments given, the code object takes {}", args.len(), kernel.args.len())));
     }
     into.clear();
-    let total = kernel.args.iter().map(|a| a.offset + a.size).max().unwrap_or(0);
-    into.resize(usize::try_from(total).map_err(|_| fail("argument list too long".to_owned()))?, 0);
+    let total = kernel.args.iter().map(|a| u64::from(a.offset) + u64::from(a.size)).max().unwrap_or(0);
+    if total > MOST_BYTES {
+        return Err(fail(format!(
+            "the code object says {total} bytes of arguments, no device takes more than {MOST_BYTES}"
+        )));
+    }
+    into.resize(total as usize, 0);
     for (i, (arg, info)) in args.iter().zip(&kernel.args).enumerate() {
         let ArgInfo { size, kind, offset } = *info;
         let is_pointer = matches!(arg, Arg::Buffer { .. } | Arg::Null);

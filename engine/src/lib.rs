@@ -33,4 +33,4 @@ pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
-pub use trace::{Span, Trace};
+pub use trace::{DeviceClock, Span, Trace};

@@ -222,7 +222,7 @@ impl Engine {
             self.search_again(job.target.vendor());
             return Err(broken(format!("{} was replaced during the compile; run again", toolchain.file.display())));
         }
-        let kernels = inspect(job.target.vendor(), name, &code)?;
+        let kernels = inspect(name, &code)?;
         missing_entry(job, &kernels)?;
         let mut artefact = Artefact::new(code)
             .meta("kernel", name)
@@ -262,7 +262,7 @@ impl Engine {
     /// A code object out of a verified entry.
     fn open(&self, job: &Job, found: &Found) -> Result<CodeObject> {
         let entry = &found.entry;
-        let mut kernels = inspect(job.target.vendor(), job.source.name(), entry.payload())?;
+        let mut kernels = inspect(job.source.name(), entry.payload())?;
         missing_entry(job, &kernels)?;
         let meta = |key: &str| entry.meta().get(key).map(String::as_str).unwrap_or_default();
         for kernel in &mut kernels {

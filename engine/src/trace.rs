@@ -1,5 +1,6 @@
 //! What happened when, in Chrome's trace format: host spans and device spans on one clock.
 
+use crate::driver::{Event, Stream};
 use crate::error::{Error, Result};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -60,8 +61,20 @@ impl Trace {
         self.inner.start.elapsed().as_secs_f64() * 1e6
     }
 
-    /// Adds a span that is over. Device spans: record a timed event at a known host time (stream idle), then
-    /// `at_us = that time + milliseconds_since(event) × 1000`.
+    /// Ties a device's clock to this trace's: waits until the stream is idle, so for set-up only.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn device_clock(&self, stream: &Stream) -> Result<DeviceClock> {
+        let zero = stream.device().timed_event()?;
+        stream.synchronize()?;
+        stream.record(&zero)?;
+        zero.synchronize()?;
+        // The host sees the event some microseconds late: that much later the device's rows are drawn.
+        Ok(DeviceClock { trace: self.clone(), zero, at_us: self.now_us(), track: stream.device().label().to_owned() })
+    }
+
+    /// Adds a span that is over, by the clock of [`Trace::now_us`].
     pub fn add(&self, track: impl Into<String>, name: impl Into<String>, at_us: f64, lasted_us: f64) {
         self.push(Done { name: name.into(), track: track.into(), at: at_us, lasted: lasted_us, detail: Vec::new() });
     }
@@ -125,6 +138,26 @@ impl Trace {
     /// [`Error::Io`].
     pub fn write(&self, path: &Path) -> Result<()> {
         std::fs::write(path, self.to_json()).map_err(|e| Error::Io { path: path.to_owned(), why: e.to_string() })
+    }
+}
+
+/// A device's clock in a trace.
+pub struct DeviceClock {
+    trace: Trace,
+    zero: Event,
+    at_us: f64,
+    track: String,
+}
+
+impl DeviceClock {
+    /// Adds what ran between two timed events that have passed.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] when one was not recorded or has not passed.
+    pub fn span(&self, name: impl Into<String>, from: &Event, to: &Event) -> Result<()> {
+        let at = self.at_us + f64::from(from.milliseconds_since(&self.zero)?) * 1e3;
+        self.trace.add(self.track.as_str(), name, at, f64::from(to.milliseconds_since(from)?) * 1e3);
+        Ok(())
     }
 }
 

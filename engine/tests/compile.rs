@@ -3,6 +3,7 @@
 mod common;
 
 use common::{config, constants, engine, job, saxpy, worker};
+use kjit_engine::code_object::inspect;
 use kjit_engine::{ArgInfo, Config, Engine, Error, Isolation, Job, Options, Origin, Source, Target, Trace, Vendor};
 use std::time::Duration;
 
@@ -251,4 +252,46 @@ fn devices_that_cannot_be_had_are_refused_by_name() {
         let error = engine.device("cuda:0").unwrap_err().to_string();
         assert!(error.contains("libcuda") || error.contains("device"), "{error}");
     }
+}
+
+#[test]
+fn a_damaged_cubin_is_an_error_and_never_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(engine) = engine(dir.path(), "a_damaged_cubin") else { return };
+    let code = engine.compile(&job("sm_90")).unwrap();
+    let whole = code.bytes();
+    assert_eq!(inspect("whole", whole).unwrap(), {
+        let mut kernels = code.kernels().to_vec();
+        kernels.iter_mut().for_each(|k| k.spills = None);
+        kernels
+    });
+    for len in (0..whole.len()).step_by(7) {
+        assert!(inspect("cut", &whole[..len]).is_err(), "cut at {len} of {}", whole.len());
+    }
+    let mut bytes = whole.to_vec();
+    for at in 0..bytes.len() {
+        for bit in [0x01, 0x80] {
+            bytes[at] ^= bit;
+            // Flips in the code itself are the hash's business; here nothing may panic or take for ever.
+            let _ = inspect("flipped", &bytes);
+            bytes[at] ^= bit;
+        }
+    }
+}
+
+#[test]
+fn three_hundred_hits_take_no_time_to_speak_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(first) = engine(dir.path(), "three_hundred_hits") else { return };
+    let made = first.compile(&job("sm_90")).unwrap();
+    drop(made);
+    let again = Engine::new(config(dir.path()));
+    let jobs = vec![job("sm_90"); 300];
+    let began = std::time::Instant::now();
+    assert!(again.compile_all(&jobs).iter().all(Result::is_ok));
+    let took = began.elapsed();
+    eprintln!("300 hits, search for compilers included: {took:?}");
+    assert_eq!(again.counts().cached, 300);
+    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a compile per hit.
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

@@ -5,11 +5,12 @@
 
 use super::{ArgInfo, KernelInfo};
 use object::elf;
-use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
+use object::read::elf::{ElfFile64, SectionHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 use std::collections::HashMap;
 
-const EM_CUDA: u16 = 190;
+/// ELF machine number of CUDA.
+pub(super) const MACHINE: u16 = 190;
 
 // Attribute numbers.
 const MAX_THREADS: u8 = 0x05;
@@ -23,10 +24,6 @@ const RESERVED_SHARED: u64 = 1024;
 /// Kernels of a cubin, sorted by name, or what is wrong with the bytes.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
-    let header = file.elf_header();
-    if header.e_machine(LittleEndian) != EM_CUDA {
-        return Err(format!("ELF machine {} is not NVIDIA's ({EM_CUDA})", header.e_machine(LittleEndian)));
-    }
     let names: HashMap<u32, &str> =
         file.symbols().filter_map(|s| Some((u32::try_from(s.index().0).ok()?, s.name().ok()?))).collect();
     let mut kernels: HashMap<String, KernelInfo> = HashMap::new();

@@ -2,7 +2,6 @@
 
 mod cubin;
 
-use crate::arch::Vendor;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,14 +177,25 @@ impl CodeObject {
     }
 }
 
-/// Reads what a code object says of its kernels.
+/// A reader of one kind of ELF file: kernels, or what is wrong with the bytes.
+type Reader = fn(&[u8]) -> Result<Vec<KernelInfo>, String>;
+
+/// Readers by ELF machine.
+const READERS: &[(u16, Reader)] = &[(cubin::MACHINE, cubin::read)];
+
+/// Reads what a code object says of its kernels; `name` is for messages.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for anything that is not a whole, well-formed file of that vendor.
-pub fn inspect(vendor: Vendor, name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
+/// [`Error::Corrupt`] for anything that is not a whole, well-formed code object of a machine that we know.
+pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
-    match vendor {
-        Vendor::Nvidia => cubin::read(bytes).map_err(corrupt),
-        Vendor::Amd => Err(corrupt("no reader for AMD code objects in this build".to_owned())),
+    // e_machine of a little-endian ELF file of 64 bits.
+    let machine = match (bytes.get(..6), bytes.get(18..20)) {
+        (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => u16::from_le_bytes([*low, *high]),
+        _ => return Err(corrupt(format!("{} bytes that are no 64-bit ELF file", bytes.len()))),
+    };
+    match READERS.iter().find(|(of, _)| *of == machine) {
+        Some((_, read)) => read(bytes).map_err(corrupt),
+        None => Err(corrupt(format!("ELF machine {machine} is none that this build reads"))),
     }
 }

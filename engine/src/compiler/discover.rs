@@ -34,12 +34,14 @@ pub(crate) struct Places {
     pub tried: Vec<Tried>,
     pub found: Vec<Candidate>,
     seen: BTreeSet<PathBuf>,
+    /// A file was named that is not there: nothing else is taken in its place.
+    misnamed: bool,
     later: Option<Later>,
 }
 
 impl Places {
     pub fn new(names: &'static [&'static str]) -> Places {
-        Places { names, tried: Vec::new(), found: Vec::new(), seen: BTreeSet::new(), later: None }
+        Places { names, tried: Vec::new(), found: Vec::new(), seen: BTreeSet::new(), misnamed: false, later: None }
     }
 
     /// A file named by a flag.
@@ -108,6 +110,7 @@ impl Places {
     fn file(&mut self, via: &str, place: &Path, named: bool) {
         let found = place.canonicalize().ok().filter(|p| p.is_file());
         self.tried.push(Tried { via: via.to_owned(), place: place.to_owned(), found: found.clone() });
+        self.misnamed |= named && found.is_none();
         if let Some(file) = found
             && self.seen.insert(file.clone())
         {
@@ -125,7 +128,7 @@ pub(crate) fn candidates(
 ) -> (Vec<Candidate>, Vec<Tried>) {
     let mut places = compiler.places(explicit);
     let mut fit = usable(compiler, &places, driver);
-    if fit.is_empty() {
+    if fit.is_empty() && !places.misnamed {
         places.finish();
         fit = usable(compiler, &places, driver);
     }
@@ -133,6 +136,9 @@ pub(crate) fn candidates(
 }
 
 fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) -> Vec<Candidate> {
+    if places.misnamed {
+        return Vec::new();
+    }
     if let Some(named) = places.found.iter().find(|c| c.named) {
         return vec![named.clone()];
     }
@@ -235,4 +241,116 @@ fn ask_python(python: &Path) -> Vec<PathBuf> {
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
     std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Vendor;
+    use crate::source::Options;
+    use std::collections::BTreeMap;
+
+    /// A compiler whose places are folders `a` and `b` below a root.
+    struct Below(PathBuf);
+
+    impl Compiler for Below {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+        fn vendor(&self) -> Vendor {
+            Vendor::Nvidia
+        }
+        fn places(&self, explicit: Option<&Path>) -> Places {
+            let mut places = Places::new(&["libx.so.13", "libx.so.12", "libx.so"]);
+            places.explicit("--compiler-path", explicit.map(Path::to_owned));
+            places.folder("first", &self.0.join("a"));
+            places.folder("second", &self.0.join("b"));
+            places
+        }
+        fn major_of(&self, file: &Path) -> Option<u32> {
+            file.to_str()?.split_once(".so.")?.1.parse().ok()
+        }
+        fn suits_driver(&self, major: u32, driver: Option<(u32, u32)>) -> bool {
+            driver.is_none_or(|d| major <= d.0)
+        }
+        fn companions(&self, _: &Path, _: (u32, u32)) -> Vec<PathBuf> {
+            Vec::new()
+        }
+        fn arguments(&self, _: &str, _: &Options) -> Vec<String> {
+            Vec::new()
+        }
+        fn needs(&self, _: (u32, u32)) -> BTreeMap<String, String> {
+            BTreeMap::new()
+        }
+        fn package(&self) -> &'static str {
+            "nothing"
+        }
+        fn spills(&self, _: &str) -> BTreeMap<String, u32> {
+            BTreeMap::new()
+        }
+    }
+
+    fn root(files: &[&str]) -> (tempfile::TempDir, Below) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"x").unwrap();
+        }
+        let below = Below(dir.path().canonicalize().unwrap());
+        (dir, below)
+    }
+
+    fn names(found: &[Candidate], root: &Below) -> Vec<String> {
+        found.iter().map(|c| c.file.strip_prefix(&root.0).unwrap().display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_newest_that_the_driver_takes_comes_first_and_found_order_breaks_ties() {
+        let (_dir, x) = root(&["a/libx.so.12", "b/libx.so.13", "b/libx.so.12"]);
+        let with = |driver| names(&candidates(&x, None, driver).0, &x);
+        assert_eq!(with(None), ["b/libx.so.13", "a/libx.so.12", "b/libx.so.12"]);
+        assert_eq!(with(Some((13, 0))), ["b/libx.so.13", "a/libx.so.12", "b/libx.so.12"]);
+        assert_eq!(with(Some((12, 9))), ["a/libx.so.12", "b/libx.so.12"]);
+        assert!(with(Some((11, 0))).is_empty());
+    }
+
+    #[test]
+    fn a_named_file_wins_whatever_its_version() {
+        let (_dir, x) = root(&["a/libx.so.13", "elsewhere/libx.so.12"]);
+        let named = x.0.join("elsewhere/libx.so.12");
+        let (found, _) = candidates(&x, Some(&named), Some((11, 0)));
+        assert_eq!(names(&found, &x), ["elsewhere/libx.so.12"]);
+    }
+
+    #[test]
+    fn every_place_is_remembered_and_links_to_one_file_count_once() {
+        let (_dir, x) = root(&["a/libx.so.13"]);
+        std::os::unix::fs::symlink("libx.so.13", x.0.join("a/libx.so")).unwrap();
+        let (found, tried) = candidates(&x, None, None);
+        assert_eq!(names(&found, &x), ["a/libx.so.13"]);
+        let places: Vec<(&str, bool)> = tried.iter().map(|t| (t.via.as_str(), t.found.is_some())).collect();
+        assert_eq!(places, [("first", true), ("first", true), ("second", false)]);
+    }
+
+    #[test]
+    fn a_named_file_that_is_not_there_is_not_replaced_by_another() {
+        let (_dir, x) = root(&["a/libx.so.13"]);
+        let (found, tried) = candidates(&x, Some(Path::new("/nonexistent/libx.so")), None);
+        assert!(found.is_empty());
+        assert_eq!((tried[0].via.as_str(), tried[0].found.as_ref()), ("--compiler-path", None));
+    }
+
+    #[test]
+    fn the_loaders_configuration_is_read_with_its_includes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::fs::write(dir.path().join("d/x.conf"), "# a comment\n/opt/x/lib # here\n").unwrap();
+        std::fs::write(dir.path().join("d/x.other"), "/not/this").unwrap();
+        let main = dir.path().join("ld.so.conf");
+        std::fs::write(&main, format!("include {}/d/*.conf\n\n/opt/y\n", dir.path().display())).unwrap();
+        let mut folders = Vec::new();
+        read_loader_configuration(&main, &mut folders, 0);
+        assert_eq!(folders, [PathBuf::from("/opt/x/lib"), PathBuf::from("/opt/y")]);
+    }
 }

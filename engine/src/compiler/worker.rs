@@ -48,7 +48,7 @@ pub(crate) struct Workers {
 /// How an exchange failed.
 enum Failure {
     /// The process cannot be started: the same for every job.
-    Start(Error),
+    Start(Box<Error>),
     /// It ran past the limit.
     Slow,
     /// It died or answered nonsense.
@@ -105,14 +105,14 @@ impl Workers {
         };
         match self.try_once(ask) {
             Ok(answered) => Ok(answered),
-            Err(Failed { failure: Failure::Start(error), .. }) => Err(error),
+            Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
             // A second run would hang just as long.
             Err(Failed { failure: Failure::Slow, log }) => {
                 told(format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()), &log)
             }
             Err(Failed { failure: Failure::Died(_), .. }) => match self.try_once(ask) {
                 Ok(answered) => Ok(answered),
-                Err(Failed { failure: Failure::Start(error), .. }) => Err(error),
+                Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
                 Err(Failed { failure: Failure::Slow, log }) => told("died, and hung when tried again".to_owned(), &log),
                 Err(Failed { failure: Failure::Died(how), log }) => told(format!("{how}, twice"), &log),
             },
@@ -128,7 +128,7 @@ impl Workers {
         let idle = lock(&self.idle).pop();
         let mut worker = match idle {
             Some(worker) => worker,
-            None => self.start().map_err(|error| Failed { failure: Failure::Start(error), log: String::new() })?,
+            None => self.start().map_err(|e| Failed { failure: Failure::Start(Box::new(e)), log: String::new() })?,
         };
         let answer = worker.exchange(ask, self.limits.timeout);
         let log = worker.read_log();

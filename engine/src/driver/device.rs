@@ -100,13 +100,15 @@ impl Device {
 
     /// The answer to an allocation: out of memory says what was asked and what is free.
     pub(crate) fn allocated<T>(&self, answer: Try<T>, asked: u64, what: &str) -> Result<T> {
-        answer.map_err(|fault| {
-            if fault.kind != FaultKind::OutOfMemory {
-                return fault.on(self.label());
-            }
-            let (free, total) = self.inner.raw.memory().unwrap_or((0, self.inner.info.memory_total));
-            Error::OutOfMemory { device: self.label().to_owned(), what: what.to_owned(), asked, free, total }
+        answer.map_err(|fault| match fault.kind {
+            FaultKind::OutOfMemory => self.out_of_memory(asked, what),
+            _ => fault.on(self.label()),
         })
+    }
+
+    pub(crate) fn out_of_memory(&self, asked: u64, what: &str) -> Error {
+        let (free, total) = self.inner.raw.memory().unwrap_or((0, self.inner.info.memory_total));
+        Error::OutOfMemory { device: self.label().to_owned(), what: what.to_owned(), asked, free, total }
     }
 
     pub(crate) fn stream_id(&self) -> u64 {

@@ -189,7 +189,7 @@ impl<T> DeviceBuffer<T> {
     /// [`Error::Buffer`] when the size is no multiple of the type's or the address does not suit it.
     pub fn cast<U: Pod>(&self) -> Result<DeviceBuffer<U>> {
         let size = size_of::<U>().max(1);
-        if self.bytes() % size != 0 || self.address() % align_of::<U>() as u64 != 0 {
+        if !self.bytes().is_multiple_of(size) || !self.address().is_multiple_of(align_of::<U>() as u64) {
             return Err(Error::Buffer(format!(
                 "{} bytes at {:#x} are no whole, aligned values of {size} bytes",
                 self.bytes(),

@@ -52,10 +52,7 @@ impl Device {
                     "the driver ({major}.{minor}) does not take code made by {}: {} (code {}); update the driver, or use a compiler that is not newer than it",
                     code.compiler(), fault.says, fault.code
                 )),
-                FaultKind::OutOfMemory => match self.allocated::<()>(Err(fault), code.bytes().len() as u64, "a module") {
-                    Err(error) => error,
-                    Ok(()) => fail("out of memory".to_owned()),
-                },
+                FaultKind::OutOfMemory => self.out_of_memory(code.bytes().len() as u64, "a module"),
                 FaultKind::Other => fail(format!("{} (code {})", fault.says, fault.code)),
             }
         })?;

@@ -274,7 +274,7 @@ mod tests {
     fn classes_waste_at_most_a_quarter_and_stay_aligned() {
         for bytes in [0, 1, 255, 256, 257, 1000, 4097, 65537, 999_999, (1 << 20) + 1, 5_000_000, 1 << 33] {
             let size = class(bytes).unwrap();
-            assert!(size >= bytes && size % 256 == 0, "{bytes}: {size}");
+            assert!(size >= bytes && size.is_multiple_of(256), "{bytes}: {size}");
             assert!(size <= bytes + (bytes / 4).max(256) || size - bytes < 2 << 20, "{bytes}: {size}");
         }
         assert_eq!(class(u64::MAX), None);

@@ -382,9 +382,10 @@ impl Stream {
         }
         self.here(buffer.memory().device(), "the buffer")?;
         let used = Use::of(&self.inner, std::iter::once(buffer.shared()), std::iter::empty())?;
+        let (to, bytes) = (buffer.address(), buffer.bytes());
         // SAFETY: the buffer has that many bytes.
-        self.device()
-            .ok(unsafe { self.device().raw().fill(buffer.address(), byte, buffer.bytes(), self.inner.raw) })?;
+        let filled = unsafe { self.device().raw().fill(to, byte, bytes, self.inner.raw) };
+        self.device().ok(filled)?;
         add(&self.device().inner.counters.copies_within, 1);
         used.done()
     }

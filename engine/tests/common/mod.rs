@@ -1,7 +1,7 @@
 //! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and visible skipping.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use kjit_engine::{Config, Constants, Engine, Isolation, Job, Options, Source, Target, Vendor};
+use kjit_engine::{Config, Constants, Device, Engine, Isolation, Job, Options, Source, Target, Vendor};
 use std::path::{Path, PathBuf};
 
 /// Two kernels and a header; as small as a source can be that shows arguments, shared memory and constants.
@@ -60,4 +60,45 @@ pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
         return None;
     }
     Some(engine)
+}
+
+/// An engine and the first GPU; none, said aloud, where there is no GPU or no compiler for it. With `KJIT_REQUIRE_GPU`
+/// set that is a failure: a GPU machine's suite must not pass by skipping.
+pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
+    let engine = Engine::new(config(dir));
+    let device = match engine.device("auto") {
+        Ok(device) => device,
+        Err(error) => {
+            assert!(std::env::var_os("KJIT_REQUIRE_GPU").is_none(), "{error}");
+            eprintln!("SKIPPED {test}: no GPU ({error})");
+            return None;
+        }
+    };
+    let report = engine.compilers(device.target().vendor());
+    assert!(!report.found.is_empty(), "a GPU without a compiler: {report:?}");
+    Some((engine, device))
+}
+
+/// A small generator of test inputs; the seed is printed when a test fails, and taken from `KJIT_TEST_SEED`.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new() -> Random {
+        let given = std::env::var("KJIT_TEST_SEED").ok().and_then(|s| s.parse().ok());
+        let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64);
+        let seed = given.unwrap_or_else(clock) | 1;
+        eprintln!("KJIT_TEST_SEED={seed}");
+        Random(seed)
+    }
+
+    pub fn word(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| (self.word() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
+    }
 }
