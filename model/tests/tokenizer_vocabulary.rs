@@ -210,3 +210,64 @@ fn a_stream_shows_control_tokens_only_if_asked_to() {
         "user-defined tokens are text"
     );
 }
+
+#[test]
+fn no_vocabulary_and_no_text_make_it_panic() {
+    let mut seed = 0xD1B5_4A32_D192_ED03u64;
+    let mut next = |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 33) as usize % n
+    };
+    let parts: [&[u8]; 16] = [
+        b"a",
+        b"b",
+        b" ",
+        "▁".as_bytes(),
+        b"\xFF",
+        b"\xC3",
+        b"<0x41>",
+        b"<0x",
+        b"\n",
+        "Ġ".as_bytes(),
+        b"</s>",
+        b"<pad>",
+        b"",
+        b"'s",
+        "好".as_bytes(),
+        b"<|im_end|>",
+    ];
+    let mut built = 0;
+    for round in 0..4000 {
+        let mut text = |max: usize| (0..next(max)).flat_map(|_| parts[next(16)].to_vec()).collect::<Vec<u8>>();
+        let tokens: Vec<Vec<u8>> = (0..12).map(|_| text(4)).collect();
+        let merges: Vec<Vec<u8>> = (0..4).map(|_| [text(3), b"a b".to_vec(), text(3)].concat()).collect();
+        let input = text(30);
+        let mut some = |n: usize| (next(3) > 0).then(|| next(n) as u32);
+        let special = SpecialIds { bos: some(12), eos: some(13), unk: some(12), sep: some(12), ..Default::default() };
+        let vocabulary = Vocabulary {
+            model: ["gpt2", "gemma4", "llama", "bert"][round % 4],
+            pre: [None, Some("llama-bpe"), Some("deepseek-v3"), Some("")][round / 4 % 4],
+            tokens: tokens.iter().take(1 + next(12)).map(Vec::as_slice).collect(),
+            types: (next(2) == 0).then(|| (0..12).map(|_| next(8) as i32).collect()),
+            scores: (next(2) == 0)
+                .then(|| vec![f32::NAN, 1.0, -1.0, 0.0, f32::INFINITY, -0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+            merges: (next(8) > 0).then(|| merges.iter().map(Vec::as_slice).collect()),
+            special,
+            add_bos: Some(next(2) == 0),
+            name: Some("Phi-3"),
+            ..Default::default()
+        };
+        let Ok(t) = Tokenizer::new(&vocabulary) else { continue };
+        built += 1;
+        for options in [EncodeOptions::PLAIN, EncodeOptions::PROMPT, EncodeOptions::RAW_PROMPT] {
+            let ids = t.encode(&input, options);
+            assert!(ids.iter().all(|&id| (id as usize) < t.n_vocab()), "round {round}");
+            t.decode(&ids).unwrap();
+            let mut stream = Detokenizer::new(&t, true);
+            ids.iter().for_each(|&id| drop(stream.push(id).unwrap()));
+        }
+    }
+    assert!(built > 200, "only {built} vocabularies could be built");
+}

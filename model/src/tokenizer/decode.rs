@@ -101,10 +101,17 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
         first.push(b);
     }
     let mut second = Vec::with_capacity(first.len());
-    let mut i = 0;
-    let mut previous = 0;
+    // A space that an apostrophe took is not before the next character.
+    let (mut i, mut previous) = (0, 0);
     while let Some(&b) = first.get(i) {
-        second_pass(&first, &mut i, &mut previous, b, &mut second);
+        let lone = b == b'\'' && previous == b' ' && at(&first, i + 1) == b' ';
+        if lone {
+            second.pop();
+            i += 1;
+        }
+        second.push(b);
+        previous = if lone { 0 } else { b };
+        i += 1;
     }
     let mut third = Vec::with_capacity(second.len());
     for (i, &b) in second.iter().enumerate() {
@@ -117,18 +124,6 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
         third.push(b);
     }
     third
-}
-
-/// One step of dropping the spaces around a lone apostrophe.
-fn second_pass(text: &[u8], i: &mut usize, previous: &mut u8, b: u8, out: &mut Vec<u8>) {
-    let lone = *i > 0 && b == b'\'' && *previous == b' ' && text.get(*i + 1) == Some(&b' ');
-    if lone {
-        out.pop();
-        *i += 1;
-    }
-    out.push(b);
-    *previous = if lone { 0 } else { b };
-    *i += 1;
 }
 
 /// Turns ids into text one by one, as they are generated, and never gives out half a character.

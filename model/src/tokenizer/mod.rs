@@ -108,7 +108,7 @@ impl Tokenizer {
         let n_vocab = table.len() as u32;
         let defaults = kind.defaults();
         let Resolved { ids, attrs, eog } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
-        let partition = Partition::new(&table, &attrs);
+        let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
         let add_eos = vocabulary.add_eos.unwrap_or(false);
         let algorithm = match kind {

@@ -7,8 +7,12 @@
 
 use std::cmp::Reverse;
 
+use super::error::TokenizerError;
 use super::special::attr;
 use super::table::TokenTable;
+
+/// Bytes of special tokens in all. The trie takes some 80 bytes for each; Gemma has 40 kB of them.
+const MAX_BYTES: usize = 4 << 20;
 
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +63,10 @@ struct Match {
 
 impl Partition {
     /// Takes the control, unknown and user-defined tokens.
-    pub fn new(table: &TokenTable, attrs: &[u8]) -> Partition {
+    ///
+    /// # Errors
+    /// More than [`MAX_BYTES`] of them.
+    pub fn new(table: &TokenTable, attrs: &[u8]) -> Result<Partition, TokenizerError> {
         let special = attr::CONTROL | attr::USER_DEFINED | attr::UNKNOWN;
         let mut tokens: Vec<Special> = (0u32..)
             .zip(attrs)
@@ -67,13 +74,18 @@ impl Partition {
             .map(|(id, &attrs)| Special { id, len: table.text(id).map_or(0, <[u8]>::len), attrs })
             .filter(|token| token.len > 0)
             .collect();
+        let bytes: usize = tokens.iter().map(|token| token.len).sum();
+        if bytes > MAX_BYTES {
+            let problem = format!("special tokens of {bytes} bytes in all: more than {MAX_BYTES} are not taken");
+            return Err(TokenizerError::vocabulary("tokenizer.ggml.token_type", problem));
+        }
         tokens.sort_by_key(|token| Reverse(token.len));
         let mut partition = Partition { tokens, nodes: vec![Node::default()], first: Box::new([0; 256]) };
         for rank in 0..partition.tokens.len() {
             let id = partition.tokens.get(rank).map_or(0, |t| t.id);
             partition.insert(table.text(id).unwrap_or_default(), rank as u32);
         }
-        partition
+        Ok(partition)
     }
 
     fn insert(&mut self, text: &[u8], rank: u32) {
@@ -245,7 +257,7 @@ mod tests {
             table.intern(text.as_bytes());
         }
         let attrs: Vec<u8> = tokens.iter().map(|t| t.1).collect();
-        let partition = Partition::new(&table, &attrs);
+        let partition = Partition::new(&table, &attrs).unwrap();
         (table, partition)
     }
 
