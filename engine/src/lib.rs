@@ -1,6 +1,42 @@
-//! Compile, load, launch: kernels compiled at run time for exactly one target, kept on disk, launched on a device.
+//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk, launched on a device.
 //!
-//! The engine knows [`Target`]s, [`Source`]s and launches; it has never heard of models and has no kernel of its own.
+//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened when they are used, and
+//! one that is missing is an error that names it, the places tried and the package that has it.
+//!
+//! ```no_run
+//! use kjit_engine::{Config, Constants, Engine, Geometry, Job, Options, Source, args};
+//!
+//! kjit_engine::child_main(); // compilers run in a child process: this program, started again
+//! let engine = Engine::new(Config::new());
+//! let device = engine.device("auto")?;
+//! let text = r#"extern "C" __global__ void twice(float* x, unsigned n) {
+//!     unsigned i = blockIdx.x * BLOCK + threadIdx.x;
+//!     if (i < n) x[i] *= 2;
+//! }"#;
+//! let source = Source::new("twice", "twice.cu", text).entry("twice");
+//! let options = Options::wave(device.target().default_wave());
+//! let job = Job::new(source, Constants::new().set("BLOCK", 256), options, device.target().clone());
+//! let twice = engine.load(&device, &job)?.kernel("twice")?; // compiled once in the life of the cache
+//! let stream = device.stream()?;
+//! let x = stream.upload(&[1.0f32; 1000])?;
+//! stream.launch(&twice, &Geometry::new(4, 256), &args![&x, 1000u32])?;
+//! assert_eq!(stream.read(&x)?, [2.0; 1000]);
+//! # Ok::<(), kjit_engine::Error>(())
+//! ```
+//!
+//! | where | what |
+//! |---|---|
+//! | [`arch`] | targets: a table of architectures, strings and devices to targets, occupancy |
+//! | [`source`] | source, constants, options: what a kernel is compiled from |
+//! | [`code_object`] | machine code, and what the file itself says of its kernels |
+//! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand |
+//! | `compiler` | vendors' compilers behind one trait, found, identified by content, run in child processes |
+//! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
+//!
+//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`]; unsafe code only in
+//! `driver` and in the compilers' own calls; nothing waits for the device, allocates on it or compiles unless the
+//! function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of it; the engine has no kernel of
+//! its own and has never heard of models.
 
 pub mod arch;
 mod args;

@@ -63,6 +63,9 @@ impl Stream {
     /// Records what `f` puts into this stream instead of running it. Launches, copies within the device and from or to
     /// page-locked memory, and events can be recorded; whatever waits cannot. Other threads may work on meanwhile.
     ///
+    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that stream: use an arena, or
+    /// this stream's pool.
+    ///
     /// # Errors
     /// What `f` answers; [`Error::Driver`] when something in it cannot be recorded.
     pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {

@@ -1,0 +1,116 @@
+//! What the engine says of drivers that are absent, too old, without a device, or broken. The drivers are libraries made
+//! here with `cc` (which linking Rust needs anyway) that answer with fixed codes; each runs in a process of its own, with
+//! the library in front of the loader's path.
+
+use kjit_engine::{Config, Engine};
+use std::path::Path;
+use std::process::Command;
+
+/// The calls that the engine looks up, from its own list.
+fn symbols() -> Vec<String> {
+    let list = include_str!("../src/driver/cuda/symbols.rs");
+    let (_, list) = list.split_once("symbols! {").unwrap();
+    let names: Vec<String> = list
+        .lines()
+        .filter_map(|l| Some(l.trim().split_once('(')?.0.to_owned()))
+        .filter(|n| n.starts_with("cu"))
+        .collect();
+    assert!(names.len() > 40, "{names:?}");
+    names
+}
+
+/// Makes `libcuda.so.1`: version 12.4, `special` instead of the call that returns 0, `without` left out.
+fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
+    let mut text =
+        String::from("int cuGetErrorString(int e, const char** s) { *s = \"told by the test\"; return 0; }\n");
+    text.push_str("int cuDriverGetVersion(int* v) { *v = 12040; return 0; }\n");
+    for name in symbols() {
+        if without.contains(&name.as_str()) || ["cuGetErrorString", "cuDriverGetVersion"].contains(&name.as_str()) {
+            continue;
+        }
+        let body = special.iter().find(|(n, _)| *n == name).map_or("(void* a) { return 0; }", |(_, body)| body);
+        text.push_str(&format!("int {name}{body}\n"));
+    }
+    let (source, library) = (dir.join("fake.c"), dir.join("libcuda.so.1"));
+    std::fs::write(&source, text).unwrap();
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(made.success());
+}
+
+/// What a process with that driver says: its inventory and the answer to `cuda:0`.
+fn told(dir: &Path) -> String {
+    let exe = std::env::current_exe().unwrap();
+    let output = Command::new(exe)
+        .args(["--exact", "in_a_child_process", "--nocapture"])
+        .env("KJIT_TEST_TELL", "1")
+        .env("CUDA_VISIBLE_DEVICES", "7")
+        .env("LD_LIBRARY_PATH", dir)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn in_a_child_process() {
+    if std::env::var_os("KJIT_TEST_TELL").is_none() {
+        return; // the others' child
+    }
+    let engine = Engine::new(Config::new().no_cache());
+    let inventory = engine.devices();
+    eprintln!("{inventory:?}");
+    match engine.device("cuda:0") {
+        Ok(device) => eprintln!("DEVICE {device:?}"),
+        Err(error) => eprintln!("ERROR {error}"),
+    }
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_told_by_the_calls_it_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    driver(dir.path(), &[], &["cuLaunchKernelEx", "cuGraphExecUpdate_v2"]);
+    let text = told(dir.path());
+    for word in ["ERROR the NVIDIA driver", "lacks cuLaunchKernelEx, cuGraphExecUpdate_v2", "older than 12.0", "525"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_start_is_told_with_its_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    driver(dir.path(), &[("cuInit", "(int f) { return 803; }")], &[]);
+    let text = told(dir.path());
+    assert!(
+        text.contains("ERROR device cuda") && text.contains("(12.4) does not start: told by the test (code 803)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_driver_without_devices_names_the_variables_that_may_hide_them() {
+    let dir = tempfile::tempdir().unwrap();
+    driver(dir.path(), &[("cuDeviceGetCount", "(int* n) { *n = 0; return 0; }")], &[]);
+    let text = told(dir.path());
+    assert!(
+        text.contains("ERROR device cuda:0: the NVIDIA driver shows 0 device(s) (set: CUDA_VISIBLE_DEVICES=7"),
+        "{text}"
+    );
+    assert!(text.contains("cuda: NVIDIA 12.4 (libcuda.so.1)") && text.contains("the driver shows no device"), "{text}");
+}
+
+#[test]
+fn an_error_code_that_nobody_knows_and_a_device_that_fails_are_errors_and_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = ("cuDeviceGetCount", "(int* n) { *n = 1; return 0; }");
+    driver(dir.path(), &[count, ("cuDeviceGetName", "(char* s) { return 123456; }")], &[]);
+    let text = told(dir.path());
+    assert!(text.contains("ERROR cuDeviceGetName on cuda:0: told by the test (code 123456)"), "{text}");
+    // A device of an architecture that nobody has seen.
+    let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
+    let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
+    let attribute = ("cuDeviceGetAttribute", "(int* v, int a, int d) { *v = 99; return 0; }");
+    driver(dir.path(), &[count, name, pci, attribute], &[]);
+    let text = told(dir.path());
+    assert!(text.contains("ERROR device cuda:0: X is sm_9999, which kjit cannot compile for"), "{text}");
+}
