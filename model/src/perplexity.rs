@@ -46,7 +46,7 @@ pub fn perplexity(
     window: usize,
     progress: &mut dyn FnMut(usize, usize, f64),
 ) -> Result<Perplexity, PerplexityError> {
-    let ids = tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false });
+    let ids = tokenizer.encode(text, EncodeOptions::RAW_PROMPT);
     // Predictions of tokens window/2 + 1 .. window: by what stands before them, half a window at least.
     let first = window / 2;
     if first + 1 >= window {

@@ -1,6 +1,6 @@
 //! `kjit run` without a prompt on a terminal: a chat with history.
 
-use super::run::{chat_ids, interrupt_flag, sampler, statistics};
+use super::run::{interrupt_flag, sampler, statistics};
 use crate::args::{self, Shared};
 use crate::load::Loaded;
 use crate::report::say;
@@ -58,7 +58,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         }
         let _ = editor.add_history_entry(&line);
         history.push(Message::new("user", &line));
-        let ids = chat_ids(&loaded, &template.render(&history, true)?);
+        let ids = loaded.tokenizer.encode_chat(&template.render(&history, true)?);
         if ids.len() >= loaded.exec.context() {
             say(ExecError::Context { tokens: ids.len(), context: loaded.exec.context() });
             say("the conversation is full: /clear starts a new one");

@@ -86,13 +86,13 @@ fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
 /// Token ids of the prompt, through the chat template unless `--raw`.
 fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result<Vec<u32>> {
     let ids = if args.raw {
-        loaded.tokenizer.encode(prompt.as_bytes(), EncodeOptions { add_special: true, parse_special: false })
+        loaded.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
         let template = ChatTemplate::from_gguf(&loaded.gguf, &loaded.tokenizer)?;
         let mut messages = vec![];
         messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
         messages.push(Message::new("user", prompt));
-        chat_ids(loaded, &template.render(&messages, true)?)
+        loaded.tokenizer.encode_chat(&template.render(&messages, true)?)
     };
     if ids.is_empty() {
         bail!("the prompt is empty");
@@ -102,16 +102,6 @@ fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result
         return Err(ExecError::Context { tokens: ids.len(), context }.into());
     }
     Ok(ids)
-}
-
-/// Token ids of a rendered template. It writes BOS itself where the model wants one, so none is added to it.
-pub fn chat_ids(loaded: &Loaded, rendered: &str) -> Vec<u32> {
-    let ids = loaded.tokenizer.encode(rendered.as_bytes(), EncodeOptions { add_special: true, parse_special: true });
-    // Where the vocabulary adds BOS and the template has written one, there would be two.
-    match (loaded.tokenizer.bos(), ids.as_slice()) {
-        (Some(bos), [a, b, ..]) if *a == bos && *b == bos => ids.get(1..).unwrap_or_default().to_vec(),
-        _ => ids,
-    }
 }
 
 /// A sampler as the flags have it.

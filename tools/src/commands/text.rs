@@ -22,7 +22,7 @@ fn json(number: usize, line: &[u8]) -> anyhow::Result<Value> {
 
 pub fn tokenize(args: &args::Tokenize) -> anyhow::Result<ExitCode> {
     let (_, tokenizer) = open(&args.model)?;
-    let options = EncodeOptions { add_special: !args.plain, parse_special: !args.plain };
+    let options = if args.plain { EncodeOptions::PLAIN } else { EncodeOptions::PROMPT };
     let mut out = io::BufWriter::new(io::stdout().lock());
     super::lines(|number, line| {
         let Value::String(text) = json(number, line)? else { bail!("line {number} of stdin is no JSON string") };
@@ -57,11 +57,8 @@ pub fn template(args: &args::Template) -> anyhow::Result<ExitCode> {
     let template = ChatTemplate::from_gguf(&gguf, &tokenizer)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     super::lines(|number, line| {
-        let messages = json(number, line)?;
-        if !messages.is_array() {
-            bail!("line {number} of stdin is no array of messages");
-        }
-        let prompt = template.render(&messages, true).with_context(|| format!("line {number} of stdin"))?;
+        let text = std::str::from_utf8(line).with_context(|| format!("line {number} of stdin is no UTF-8"))?;
+        let prompt = template.render_json(text, None, true).with_context(|| format!("line {number} of stdin"))?;
         Ok(writeln!(out, "{}", serde_json::to_string(&prompt)?)?)
     })?;
     out.flush()?;
