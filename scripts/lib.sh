@@ -33,6 +33,17 @@ install_debian() {
     die "apt-get could not install: $*"
 }
 
+# want_debian PACKAGE...: installs those that are missing; where that cannot be done says so and goes on. For what tests use if
+# it is there and say visibly that they skip without.
+want_debian() {
+  local package missing=()
+  command -v dpkg-query >/dev/null || { say "no Debian: going on without $*"; return 0; }
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] || (install_debian "${missing[@]}") || say "going on without ${missing[*]}"
+}
+
 # python_with MODULE PACKAGE: prints the first Python 3 that has MODULE: the one on PATH, else Debian's with PACKAGE installed.
 python_with() {
   local python

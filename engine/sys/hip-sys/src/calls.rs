@@ -1,0 +1,90 @@
+//! The macro that turns a list of signatures into an opened library.
+
+/// A call as it is listed: its name and its arguments' types in the words of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The symbol.
+    pub name: &'static str,
+    /// The types, as Rust writes them with the vendor's names: `*mut hipStream_t`.
+    pub arguments: &'static [&'static str],
+}
+
+/// Makes a struct with one optional function pointer for each signature and a method of the same name that returns
+/// `Result`: a symbol that is absent makes only its own call fail. All results are 32-bit codes, 0 being success; they
+/// are numbers and no Rust enum, in which a code newer than this crate would be undefined behaviour.
+///
+/// `describe` is a function `fn(&Self, u32) -> (String, String)`: name and sentence of a code.
+#[macro_export]
+macro_rules! calls {
+    (
+        $(#[$meta:meta])*
+        pub struct $owner:ident, described by $describe:path;
+        $($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),* $(,)?);)*
+    ) => {
+        $(#[$meta])*
+        #[allow(non_snake_case, reason = "the vendor's names")]
+        #[derive(Clone)]
+        pub struct $owner {
+            opened: $crate::Opened,
+            $($name: Option<unsafe extern "C" fn($($t),*) -> u32>,)*
+        }
+
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and signatures")]
+        impl $owner {
+            /// Every call listed, with its arguments' types.
+            pub const SIGNATURES: &'static [$crate::Signature] = &[
+                $($crate::Signature { name: stringify!($name), arguments: &[$(stringify!($t)),*] },)*
+            ];
+
+            /// Looks every call up in an opened library.
+            #[must_use]
+            pub fn over(opened: $crate::Opened) -> $owner {
+                // SAFETY: the signatures are those of the vendor's headers (held against them in this crate's tests),
+                // with the results as numbers.
+                unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
+            }
+
+            /// The library that was opened, and what was tried before it.
+            #[must_use]
+            pub fn opened(&self) -> &$crate::Opened {
+                &self.opened
+            }
+
+            /// The calls that this library lacks.
+            #[must_use]
+            pub fn missing(&self) -> Vec<&'static str> {
+                [$((stringify!($name), self.$name.is_none())),*].iter().filter(|c| c.1).map(|c| c.0).collect()
+            }
+
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                #[doc = concat!("`Code` with the library's answer, `Missing` when the library has no `", stringify!($name), "`.")]
+                ///
+                /// # Safety
+                /// Pointers, handles and sizes are as the vendor's documentation of the call demands.
+                pub unsafe fn $name(&self, $($arg: $t),*) -> Result<(), $crate::Error> {
+                    const CALL: &str = stringify!($name);
+                    let Some(call) = self.$name else {
+                        return Err($crate::Error::Missing { symbol: CALL, library: self.opened.place.clone() });
+                    };
+                    // SAFETY: the caller's promise.
+                    match unsafe { call($($arg),*) } {
+                        0 => Ok(()),
+                        code => {
+                            let (name, says) = $describe(self, code);
+                            Err($crate::Error::Code { call: CALL, code, name, says })
+                        }
+                    }
+                }
+            )*
+        }
+
+        impl std::fmt::Debug for $owner {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({})", stringify!($owner), self.opened.place.display())
+            }
+        }
+    };
+}

@@ -1,0 +1,54 @@
+//! The list of calls, codes and numbers against Debian's HIP headers.
+
+#[path = "../../check/mod.rs"]
+mod check;
+
+use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};
+
+#[test]
+fn every_signature_is_the_headers_own() {
+    let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
+    let base = "#include <hip/hip_runtime_api.h>\n";
+    let text = check::assertions("hipError_t", Hip::SIGNATURES, NEWER_CALLS);
+    check::compile(&include, &format!("{base}{text}")).unwrap_or_else(|e| panic!("{e}"));
+    // The check itself can fail: one argument less does not compile.
+    let wrong = text.replacen("(unsigned int)", "()", 1);
+    assert_ne!(wrong, text);
+    assert!(check::compile(&include, &format!("{base}{wrong}")).is_err());
+}
+
+#[test]
+fn every_number_is_the_headers_own() {
+    let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
+    let mut text = String::from("#include <hip/hip_runtime_api.h>\n#include <cstddef>\n");
+    let mut equal =
+        |left: &str, right: u64| text.push_str(&format!("static_assert((unsigned long long)({left}) == {right});\n"));
+    for row in codes::CODES {
+        equal(row.name, u64::from(row.code));
+    }
+    macro_rules! constants {
+        ($($module:ident: $($name:ident)*;)*) => { $($(equal(stringify!($name), u64::from($module::$name));)*)* };
+    }
+    constants! {
+        attribute: hipDeviceAttributeClockRate hipDeviceAttributeCooperativeLaunch hipDeviceAttributeIntegrated
+            hipDeviceAttributeL2CacheSize hipDeviceAttributeMultiprocessorCount hipDeviceAttributeWarpSize;
+        capture: hipStreamCaptureModeThreadLocal;
+        flags: hipStreamNonBlocking hipEventDefault hipEventDisableTiming hipHostMallocPortable hipHostMallocMapped
+            hipHostMallocWriteCombined hipHostRegisterPortable hipHostRegisterMapped;
+    }
+    equal("sizeof(hipUUID)", size_of::<hip_sys::hipUUID>() as u64);
+    equal("sizeof(hipError_t)", 4);
+    equal("sizeof(hipDeviceProp_t::gcnArchName)", prop::ARCH_NAME_LEN as u64);
+    // ROCm 6 and later declare the newer layout under the same name.
+    let (size, offset) =
+        if check::compile(&include, "#include <hip/hip_version.h>\n#if HIP_VERSION_MAJOR >= 6\n#error\n#endif\n")
+            .is_ok()
+        {
+            (prop::SIZE_R0000, prop::ARCH_NAME_R0000)
+        } else {
+            (prop::SIZE_R0600, prop::ARCH_NAME_R0600)
+        };
+    equal("sizeof(hipDeviceProp_t)", size as u64);
+    equal("offsetof(hipDeviceProp_t, gcnArchName)", offset as u64);
+    check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
+}

@@ -1,0 +1,91 @@
+//! Opening, with a real runtime where one is installed (Debian: libamdhip64-5) and without.
+
+use hip_sys::{Error, Hip, NEWER_CALLS, SEARCH, codes};
+use std::path::PathBuf;
+
+/// The runtime, or a visible skip.
+fn hip() -> Option<Hip> {
+    match Hip::open(Vec::new) {
+        Ok(hip) => Some(hip),
+        Err(Error::NotFound { .. }) => {
+            eprintln!("SKIPPED: no HIP runtime here ({})", SEARCH.package);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_runtime_has_every_call_that_its_version_should_have() {
+    let Some(hip) = hip() else { return };
+    for name in hip.missing() {
+        assert!(NEWER_CALLS.contains(&name), "{} lacks {name}", hip.opened().place.display());
+    }
+    let mut version = 0;
+    // SAFETY: writes one int; may be called before hipInit. Without a GPU it says so and writes nothing.
+    match unsafe { hip.hipRuntimeGetVersion(&mut version) } {
+        Ok(()) => assert!((5..20).contains(&(version / 10_000_000)), "version {version}"),
+        Err(error) => assert!(matches!(error.code(), Some(100 | 101)), "{error}"),
+    }
+}
+
+#[test]
+fn without_a_gpu_starting_and_counting_say_so_in_a_sentence() {
+    let Some(hip) = hip() else { return };
+    if std::path::Path::new("/dev/kfd").exists() {
+        eprintln!("SKIPPED: there is a GPU here");
+        return;
+    }
+    let mut count = 7;
+    // SAFETY: flags are 0; writes one int.
+    let (init, counted) = unsafe { (hip.hipInit(0), hip.hipGetDeviceCount(&mut count)) };
+    for error in [init.unwrap_err(), counted.unwrap_err()] {
+        assert!(matches!(error.code(), Some(codes::hipErrorNoDevice | codes::hipErrorInvalidDevice)), "{error}");
+        assert!(error.to_string().contains("no AMD GPU"), "{error}");
+    }
+}
+
+#[test]
+fn a_call_that_the_library_lacks_fails_alone_and_is_named() {
+    let Some(hip) = hip() else { return };
+    if !hip.missing().contains(&"hipGraphUpload") {
+        eprintln!("SKIPPED: this runtime is new enough to have every call");
+        return;
+    }
+    // SAFETY: never reaches a library.
+    let error = unsafe { hip.hipGraphUpload(std::ptr::null_mut(), std::ptr::null_mut()) }.unwrap_err();
+    assert!(matches!(&error, Error::Missing { symbol: "hipGraphUpload", .. }), "{error}");
+    assert!(error.to_string().contains("libamdhip64"), "{error}");
+}
+
+#[test]
+fn what_is_not_there_is_told_with_every_place_and_the_package() {
+    let search = hip_sys::Search {
+        library: "the runtime",
+        names: &["libkjit-no-such.so.2", "libkjit-no-such.so"],
+        variable: "KJIT_TEST_UNSET_VARIABLE",
+        package: "install it",
+    };
+    let folder = PathBuf::from("/nowhere/_rocm_sdk_core/lib");
+    let text = search.open(|| vec![folder.clone()]).unwrap_err().to_string();
+    for part in ["the runtime", "libkjit-no-such.so.2", "/opt/rocm/lib", "/nowhere/_rocm_sdk_core/lib", "install it"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_there_and_no_library_is_told_in_the_loaders_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libamdhip64.so.6");
+    std::fs::write(&file, b"not a library").unwrap();
+    let error = hip_sys::Opened::file(&SEARCH, &file).unwrap_err().to_string();
+    assert!(error.contains("libamdhip64.so.6 (") && error.contains("file too short"), "{error}");
+}
+
+#[test]
+fn every_code_has_one_row_a_name_and_a_sentence() {
+    for (i, row) in codes::CODES.iter().enumerate() {
+        assert!(row.name.starts_with("hipError") && row.says.len() > 8, "{row:?}");
+        assert!(codes::CODES[..i].iter().all(|other| other.code < row.code), "{row:?} is out of order");
+    }
+}

@@ -1,0 +1,181 @@
+//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call a `Result`.
+//! What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
+
+#![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
+
+use hip_sys::{CodeName, Error, Opened, Search, calls, name_in};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+/// A program being compiled.
+pub type hiprtcProgram = *mut c_void;
+
+/// The source was refused; the log says why.
+pub const HIPRTC_ERROR_COMPILATION: u32 = 6;
+
+const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName {
+    CodeName { code, name, says }
+}
+
+/// hiprtc's codes.
+pub const CODES: &[CodeName] = &[
+    code(1, "HIPRTC_ERROR_OUT_OF_MEMORY", "not enough memory"),
+    code(2, "HIPRTC_ERROR_PROGRAM_CREATION_FAILURE", "the program could not be made"),
+    code(3, "HIPRTC_ERROR_INVALID_INPUT", "an argument that it does not take"),
+    code(4, "HIPRTC_ERROR_INVALID_PROGRAM", "no such program"),
+    code(5, "HIPRTC_ERROR_INVALID_OPTION", "an option that it does not know"),
+    code(HIPRTC_ERROR_COMPILATION, "HIPRTC_ERROR_COMPILATION", "the source does not compile"),
+    code(7, "HIPRTC_ERROR_BUILTIN_OPERATION_FAILURE", "its own headers or device libraries could not be used"),
+    code(8, "HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION", "a name was added after the compile"),
+    code(9, "HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION", "a name was asked for before the compile"),
+    code(10, "HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID", "no such name in the program"),
+    code(11, "HIPRTC_ERROR_INTERNAL_ERROR", "the compiler failed by itself"),
+];
+
+calls! {
+    /// The opened compiler.
+    pub struct Hiprtc, described by describe_hiprtc;
+
+    /// Version of hiprtc's interface (9.0 in ROCm 5 to 7, whatever the compiler in it).
+    fn hiprtcVersion(major: *mut c_int, minor: *mut c_int);
+    /// Makes a program of a source and its headers.
+    fn hiprtcCreateProgram(
+        program: *mut hiprtcProgram, source: *const c_char, name: *const c_char, header_count: c_int,
+        headers: *mut *const c_char, include_names: *mut *const c_char,
+    );
+    /// Compiles it. **Aborts the process** on an architecture that its comgr does not know: ask [`Comgr::isas`] first.
+    fn hiprtcCompileProgram(program: hiprtcProgram, count: c_int, options: *mut *const c_char);
+    /// Bytes of the log, the end mark included.
+    fn hiprtcGetProgramLogSize(program: hiprtcProgram, size: *mut usize);
+    /// The log.
+    fn hiprtcGetProgramLog(program: hiprtcProgram, log: *mut c_char);
+    /// Bytes of the code object.
+    fn hiprtcGetCodeSize(program: hiprtcProgram, size: *mut usize);
+    /// The code object.
+    fn hiprtcGetCode(program: hiprtcProgram, code: *mut c_char);
+    /// Gives it back.
+    fn hiprtcDestroyProgram(program: *mut hiprtcProgram);
+}
+
+/// How the compiler is looked for. ROCm 5 of Debian 12 has it inside the runtime's library.
+pub const SEARCH: Search = Search {
+    library: "AMD's run-time compiler (libhiprtc.so)",
+    names: &[
+        "libhiprtc.so.10",
+        "libhiprtc.so.9",
+        "libhiprtc.so.8",
+        "libhiprtc.so.7",
+        "libhiprtc.so.6",
+        "libhiprtc.so.5",
+        "libhiprtc.so",
+        "libamdhip64.so.5",
+    ],
+    variable: "KJIT_HIPRTC_LIBRARY",
+    package: "it comes with AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs); \
+              KJIT_HIPRTC_LIBRARY names the file",
+};
+
+impl Hiprtc {
+    /// Opens the compiler. `more` lists further folders, asked for only when nothing else opens.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
+    pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hiprtc, Error> {
+        Hiprtc::complete(SEARCH.open(more)?)
+    }
+
+    /// Opens the compiler in a file.
+    ///
+    /// # Errors
+    /// As [`Hiprtc::open`].
+    pub fn open_file(file: &Path) -> Result<Hiprtc, Error> {
+        Hiprtc::complete(Opened::file(&SEARCH, file)?)
+    }
+
+    fn complete(opened: Opened) -> Result<Hiprtc, Error> {
+        let hiprtc = Hiprtc::over(opened);
+        match hiprtc.missing().first() {
+            Some(symbol) => Err(Error::Missing { symbol, library: hiprtc.opened().place.clone() }),
+            None => Ok(hiprtc),
+        }
+    }
+}
+
+fn describe_hiprtc(_: &Hiprtc, code: u32) -> (String, String) {
+    match name_in(CODES, code) {
+        Some(row) => (row.name.to_owned(), row.says.to_owned()),
+        None => ("no name".to_owned(), "a failure newer than kjit".to_owned()),
+    }
+}
+
+calls! {
+    /// The opened code-object manager: the compiler behind hiprtc.
+    pub struct Comgr, described by describe_comgr;
+
+    /// How many architectures it knows.
+    fn amd_comgr_get_isa_count(count: *mut usize);
+    /// One of them by its number: `amdgcn-amd-amdhsa--gfx90a`, a static string.
+    fn amd_comgr_get_isa_name(index: usize, name: *mut *const c_char);
+}
+
+/// How comgr is looked for.
+pub const COMGR_SEARCH: Search = Search {
+    library: "AMD's code-object manager (libamd_comgr.so)",
+    names: &["libamd_comgr.so.4", "libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so"],
+    variable: "KJIT_COMGR_LIBRARY",
+    package: "it comes with AMD's ROCm (Debian: libamd-comgr2)",
+};
+
+fn describe_comgr(_: &Comgr, code: u32) -> (String, String) {
+    match code {
+        1 => ("AMD_COMGR_STATUS_ERROR".to_owned(), "it failed".to_owned()),
+        2 => ("AMD_COMGR_STATUS_ERROR_INVALID_ARGUMENT".to_owned(), "an argument that it does not take".to_owned()),
+        3 => ("AMD_COMGR_STATUS_ERROR_OUT_OF_RESOURCES".to_owned(), "not enough memory".to_owned()),
+        _ => ("no name".to_owned(), "a failure newer than kjit".to_owned()),
+    }
+}
+
+impl Comgr {
+    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it, else the one beside it
+    /// (ROCm 6 and later open comgr at first use), else the loader's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with every place tried.
+    pub fn beside(compiler: &Opened) -> Result<Comgr, Error> {
+        // SAFETY: signature of the vendor's header. A library's own look-up reaches what it depends on.
+        let loaded =
+            unsafe { compiler.symbol::<unsafe extern "C" fn(*mut usize) -> u32>("amd_comgr_get_isa_count").is_some() };
+        if loaded {
+            return Ok(Comgr::over(compiler.clone()));
+        }
+        let folder = compiler.place.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned));
+        let near = folder.iter().flat_map(|f| COMGR_SEARCH.names.iter().map(|n| f.join(n))).find(|p| p.is_file());
+        let opened = match near {
+            Some(file) => Opened::file(&COMGR_SEARCH, &file)?,
+            None => COMGR_SEARCH.open(Vec::new)?,
+        };
+        Ok(Comgr::over(opened))
+    }
+
+    /// The architectures that it knows, short: `gfx90a`.
+    ///
+    /// # Errors
+    /// What comgr answers.
+    pub fn isas(&self) -> Result<Vec<String>, Error> {
+        let mut count = 0;
+        // SAFETY: writes one number.
+        unsafe { self.amd_comgr_get_isa_count(&mut count) }?;
+        let mut names = Vec::new();
+        for index in 0..count {
+            let mut name = std::ptr::null();
+            // SAFETY: writes one pointer; the index is below the count.
+            unsafe { self.amd_comgr_get_isa_name(index, &mut name) }?;
+            if !name.is_null() {
+                // SAFETY: not null, so it is comgr's static, terminated string.
+                let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+                names.push(name.rsplit('-').next().unwrap_or_default().to_owned());
+            }
+        }
+        Ok(names)
+    }
+}

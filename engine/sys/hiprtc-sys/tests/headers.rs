@@ -1,0 +1,29 @@
+//! The lists of calls and codes against Debian's hiprtc and comgr headers.
+
+#[path = "../../check/mod.rs"]
+mod check;
+
+use hiprtc_sys::{CODES, Comgr, Hiprtc};
+
+#[test]
+fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
+    let Some(include) = check::headers("hip/hiprtc.h") else { return };
+    let mut text = String::from("#include <hip/hiprtc.h>\n#include <cstddef>\n");
+    text.push_str(&check::assertions("hiprtcResult", Hiprtc::SIGNATURES, &[]));
+    for row in CODES {
+        text.push_str(&format!("static_assert({} == {});\n", row.name, row.code));
+    }
+    check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
+    assert!(check::compile(&include, &text.replacen("== 11", "== 12", 1)).is_err(), "the check cannot fail");
+}
+
+#[test]
+fn every_signature_of_comgr_is_the_headers_own() {
+    let Some((include, header)) =
+        ["amd_comgr.h", "amd_comgr/amd_comgr.h"].iter().find_map(|h| Some((check::headers(h)?, h)))
+    else {
+        return;
+    };
+    let text = check::assertions("amd_comgr_status_t", Comgr::SIGNATURES, &[]);
+    check::compile(&include, &format!("#include <{header}>\n{text}")).unwrap_or_else(|e| panic!("{e}"));
+}

@@ -1,0 +1,16 @@
+//! rocBLAS is optional: without it there is one clean error.
+
+use rocblas_sys::{Rocblas, SEARCH};
+
+#[test]
+fn without_the_library_the_error_names_it_the_places_and_what_to_do() {
+    match Rocblas::open(Vec::new) {
+        Ok(rocblas) => assert_eq!(rocblas.missing(), [""; 0]),
+        Err(error) => {
+            let text = error.to_string();
+            for part in ["librocblas.so", "/opt/rocm/lib", SEARCH.package] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
+}
