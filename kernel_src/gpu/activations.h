@@ -10,7 +10,7 @@
 //
 // Constants: COLS, FLOAT_X, X_SPLIT or X_UNIT, PROLOGUE: 0 none, 1 RMS norm (aux: weight), 2 silu(x)·aux, 3 gelu(x)·aux.
 #pragma once
-#include "kjit.h"
+#include "gate.h"
 
 constexpr u32 X_GROUPS = COLS / 32;
 #if FLOAT_X
@@ -22,12 +22,6 @@ static_assert(COLS % 32 == 0, "quantised columns come in groups of 32");
 constexpr u32 X_QUADS = COLS / 4;
 constexpr u32 X_VECTORS = 5 * X_GROUPS;
 #endif
-
-STEP float silu(float x) { return x * sigmoid(x); }
-STEP float gelu(float x) {  // the tanh form
-    float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
-    return 0.5f * x * (1.0f + tanh_f32(inner));
-}
 
 // Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
 STEP void load_quad(const float* row, u32 q, float (&v)[4]) {

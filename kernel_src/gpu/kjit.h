@@ -108,7 +108,8 @@ STEP u32 atomic_load(const u32* p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-STEP u64 atomic_max(u64* p, u64 v) { return atomicMax(p, v); }
+STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }  // to memory of the block, order free: exact for integers
+STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
 
 // Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles (0–7) of the low 16 bits.
 STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) { u32 r; asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles)); return r; }
@@ -250,7 +251,8 @@ STEP void device_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 STEP u32 atomic_add(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
 STEP void atomic_store(u32* p, u32 v) { __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT); }
 STEP u32 atomic_load(const u32* p) { return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
-STEP u64 atomic_max(u64* p, u64 v) { return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+STEP void lds_add(u32* p, u32 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
+STEP void lds_add(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
 
 STEP u32 kj_lookup4(u32 codes, u32x4 table) {  // four codes, one a byte, below 16
     u32 seven = codes & 0x07070707u;
@@ -312,7 +314,8 @@ STEP void device_fence() {}
 STEP u32 atomic_add(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 STEP void atomic_store(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 STEP u32 atomic_load(const u32* p) { kjsim::yield(); return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-STEP u64 atomic_max(u64* p, u64 v) { u64 old = *p; if (v > old) *p = v; return old; }
+STEP void lds_add(u32* p, u32 v) { *p += v; }
+STEP void lds_add(u64* p, u64 v) { *p += v; }
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     const u32 words[4] = {table.x, table.y, table.z, table.w};
     low = high = 0;
@@ -357,6 +360,7 @@ STEP u32 wave_xor(u32 v, u32 mask) { return kj_xor(v, mask); }
 STEP i32 wave_xor(i32 v, u32 mask) { return (i32)kj_xor((u32)v, mask); }
 STEP float wave_xor(float v, u32 mask) { return as_f32(kj_xor(as_u32(v), mask)); }
 STEP u32 wave_get(u32 v, u32 lane) { return kj_get(v, lane); }
+STEP u64 wave_xor(u64 v, u32 mask) { return (u64)kj_xor((u32)(v >> 32), mask) << 32 | kj_xor((u32)v, mask); }
 STEP float wave_get(float v, u32 lane) { return as_f32(kj_get(as_u32(v), lane)); }
 
 // Over aligned groups of `lanes` (a power of two up to KJ_WAVE), the same value in all of them.
@@ -370,6 +374,13 @@ STEP i32 group_sum(i32 v, u32 lanes) {
 }
 STEP float group_max(float v, u32 lanes) {
     UNROLL for (u32 m = KJ_WAVE / 2; m > 0; m /= 2) if (m < lanes) v = max_f32(v, wave_xor(v, m));
+    return v;
+}
+STEP u64 wave_largest(u64 v) {
+    UNROLL for (u32 m = KJ_WAVE / 2; m > 0; m /= 2) {
+        u64 other = wave_xor(v, m);
+        v = other > v ? other : v;
+    }
     return v;
 }
 STEP float wave_sum(float v) { return group_sum(v, KJ_WAVE); }
@@ -397,6 +408,17 @@ STEP float block_max(float v) {
     UNROLL for (u32 w = 1; w < kj_waves; w++) most = max_f32(most, part[w]);
     block_sync();
     return most;
+}
+
+STEP u64 block_largest(u64 v) {
+    LDS_ARRAY(u64, part, kj_waves);
+    v = wave_largest(v);
+    if (kj_waves == 1) return v;
+    if (lane_id() == 0) part[wave_id()] = v;
+    block_sync();
+    UNROLL for (u32 w = 0; w < kj_waves; w++) v = part[w] > v ? part[w] : v;
+    block_sync();
+    return v;
 }
 
 // True in all threads of the last of `blocks` blocks to get here, which then sees what all the others wrote before. The

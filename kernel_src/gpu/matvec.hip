@@ -10,6 +10,7 @@
 // Constants beside those of matvec.h: SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2 (segment at which another layout begins, or SEGMENTS),
 // BIASES, RESIDUAL, GLU, X_GLOBAL; structs Run0 … Run2 (weights.h) in weights_gen.h.
 #include "matvec.h"
+#include "gate.h"
 #include "weights_gen.h"
 
 constexpr u32 LISTS = GLU ? 2 : 1;

@@ -80,17 +80,29 @@ pub(crate) fn shared_bytes(
 
 /// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header.
 const FILES: &[(&str, &str)] = &[
-    ("kjit.h", include_str!("../gpu/kjit.h")),
-    ("weights.h", include_str!("../gpu/weights.h")),
     ("activations.h", include_str!("../gpu/activations.h")),
-    ("matvec.h", include_str!("../gpu/matvec.h")),
-    ("kv.h", include_str!("../gpu/kv.h")),
-    ("rope.h", include_str!("../gpu/rope.h")),
+    ("argmax.hip", include_str!("../gpu/argmax.hip")),
     ("attend.hip", include_str!("../gpu/attend.hip")),
-    ("rope_kv.hip", include_str!("../gpu/rope_kv.hip")),
+    ("combine.hip", include_str!("../gpu/combine.hip")),
+    ("draw.hip", include_str!("../gpu/draw.hip")),
+    ("embed.hip", include_str!("../gpu/embed.hip")),
+    ("expert_sum.hip", include_str!("../gpu/expert_sum.hip")),
+    ("experts.hip", include_str!("../gpu/experts.hip")),
+    ("gate.h", include_str!("../gpu/gate.h")),
+    ("kjit.h", include_str!("../gpu/kjit.h")),
+    ("kv.h", include_str!("../gpu/kv.h")),
+    ("matvec.h", include_str!("../gpu/matvec.h")),
     ("matvec.hip", include_str!("../gpu/matvec.hip")),
+    ("norm_rows.hip", include_str!("../gpu/norm_rows.hip")),
     ("prepare.hip", include_str!("../gpu/prepare.hip")),
     ("repack.hip", include_str!("../gpu/repack.hip")),
+    ("rope.h", include_str!("../gpu/rope.h")),
+    ("rope_kv.hip", include_str!("../gpu/rope_kv.hip")),
+    ("route.hip", include_str!("../gpu/route.hip")),
+    ("rows.hip", include_str!("../gpu/rows.hip")),
+    ("sample.h", include_str!("../gpu/sample.h")),
+    ("softmax.hip", include_str!("../gpu/softmax.hip")),
+    ("weights.h", include_str!("../gpu/weights.h")),
 ];
 
 /// The source whose main file is `file`, with all headers at hand (only those it includes count).

@@ -6,14 +6,19 @@
 pub mod activations;
 pub mod attend;
 pub mod cases;
+pub mod elementwise;
+pub mod embed;
+pub mod experts;
 pub mod format;
 pub mod ggml;
 pub mod kernel;
 pub mod kv;
 pub mod layout;
 pub mod matvec;
+pub mod norm;
 pub mod prepare;
 pub mod render;
 pub mod repack;
+pub mod sample;
 
 pub use kernel::{Kernel, SpecError};

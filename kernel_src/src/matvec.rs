@@ -121,6 +121,28 @@ impl MatvecTuning {
         MatvecTuning { wave, block, team, rows: 1, batch, blocks_per_unit }
     }
 
+    pub(crate) fn check(&self, kernel: &'static str, target: &Target) -> Result<(), SpecError> {
+        let fine = target.waves().contains(&self.wave)
+            && self.team.is_power_of_two()
+            && self.team <= self.block
+            && self.block.is_multiple_of(self.wave)
+            && (self.team <= self.wave || self.block.is_multiple_of(self.team))
+            && (1..=1024).contains(&self.block)
+            && (1..=8).contains(&self.rows)
+            && (1..=8).contains(&self.batch)
+            && (1..=64).contains(&self.blocks_per_unit);
+        require(fine, kernel, || format!("{self:?} on {target}"))
+    }
+
+    /// Blocks for weights of these numbers of rows, `times` over.
+    pub(crate) fn blocks(&self, units: u32, rows: impl IntoIterator<Item = usize>, times: usize) -> u32 {
+        let worker = if self.team <= self.wave { self.wave } else { self.block };
+        let tile = (worker / self.team * self.rows) as usize;
+        let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
+        let most = tiles.div_ceil((self.block / worker) as usize).min(1 << 20) as u32;
+        most.min(units.max(1).saturating_mul(self.blocks_per_unit)).max(1)
+    }
+
     /// What is worth trying on a device.
     #[must_use]
     pub fn space(target: &Target) -> Vec<MatvecTuning> {
@@ -203,13 +225,7 @@ impl MatvecSpec {
         }
         let lists = if self.glu() { 2 } else { 1 };
         let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, self.columns, lists, units, rows));
-        require(target.waves().contains(&t.wave), NAME, || format!("wave {} on {target}", t.wave))?;
-        let sizes = t.team.is_power_of_two() && t.team <= t.block && t.block.is_multiple_of(t.wave) && t.block <= 1024;
-        require(sizes && t.block > 0 && (t.team <= t.wave || t.block.is_multiple_of(t.team)), NAME, || {
-            format!("tuning {t:?}")
-        })?;
-        let small = (1..=8).contains(&t.rows) && (1..=8).contains(&t.batch) && (1..=64).contains(&t.blocks_per_unit);
-        require(small, NAME, || format!("tuning {t:?}"))?;
+        t.check(NAME, target)?;
         Ok(t)
     }
 
@@ -273,13 +289,8 @@ impl MatvecSpec {
     /// # Errors
     /// As [`MatvecSpec::tuning`].
     pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
-        let t = self.tuning(target)?;
-        let worker = if t.team <= t.wave { t.wave } else { t.block };
-        let tile = (worker / t.team * t.rows) as usize;
         let segments = if self.glu() { &self.segments[..1] } else { &self.segments[..] };
-        let tiles: usize = segments.iter().map(|s| s.rows.div_ceil(tile)).sum();
-        let most = tiles.div_ceil((t.block / worker) as usize).min(1 << 20) as u32;
-        Ok(most.min(units.max(1).saturating_mul(t.blocks_per_unit)).max(1))
+        Ok(self.tuning(target)?.blocks(units, segments.iter().map(|s| s.rows), 1))
     }
 
     /// The launch on a device of `units` compute units.

@@ -1,0 +1,14 @@
+// sample.h: the order of logits, and the step to the next token.
+#pragma once
+#include "kjit.h"
+
+STEP u32 order_bits(float x) {  // orders as floats do, −0 equals 0, NaN lowest
+    u32 bits = as_u32(x + 0.0f);
+    return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+STEP void move_on(u32* tokens, u32* position, u32 sequence, u32 capacity, u32 token) {
+    u32 next = position[sequence] + 1;
+    if (next < capacity) tokens[(u64)sequence * capacity + next] = token;
+    position[sequence] = next;
+}
