@@ -95,6 +95,7 @@ KERNEL draw(const float* RESTRICT logits, const float* RESTRICT fractions, u32* 
     wait_for_producer();
     u32 sequence = block_id(), t = thread_id();
     const float* x = logits + (u64)sequence * VOCAB;
+    float fraction = fractions[min_u32(position[sequence], capacity - 1)];  // before the thread that finds the token moves on
     u64 best = 0;
     for (u32 i = t; i < VOCAB; i += KJ_BLOCK) {
         u64 key = (u64)order_bits(x[i]) << 32 | (0xffffffffu - i);
@@ -125,7 +126,7 @@ KERNEL draw(const float* RESTRICT logits, const float* RESTRICT fractions, u32* 
         if (w >= least) mine += w;
     }
     u64 before = block_scan(lds, mine, total);
-    u64 at = (u64)((double)total * (double)fractions[min_u32(position[sequence], capacity - 1)]);
+    u64 at = (u64)((double)total * (double)fraction);
     if (before <= at && at < before + mine) {  // in exactly one thread, as at < total
         for (u32 i = from; i < to; i++) {
             u64 w = is_kept(kept, order_bits(x[i]), i) ? weight_of(x[i], largest, inverse) : 0;

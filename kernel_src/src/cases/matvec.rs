@@ -8,7 +8,7 @@ use crate::kernel::SpecError;
 use crate::matvec::{Finish, MatvecSpec, MatvecTuning, Segment};
 use kjit_engine::Target;
 
-const EPS: f32 = 1e-5;
+pub(super) const EPS: f32 = 1e-5;
 
 /// `silu` and the tanh form of `gelu`, in f64.
 pub(super) fn silu(x: f64) -> f64 {

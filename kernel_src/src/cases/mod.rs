@@ -6,8 +6,11 @@
 
 mod attend;
 mod data;
+mod experts;
 mod matvec;
 mod repack;
+mod sample;
+mod small;
 
 pub use data::Random;
 
@@ -221,5 +224,8 @@ pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError
     repack::cases(target, &mut Random::new(seed), &mut cases)?;
     matvec::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     attend::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    small::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    experts::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    sample::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     Ok(cases)
 }

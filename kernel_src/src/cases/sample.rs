@@ -1,0 +1,148 @@
+//! Cases of sampling: ties, NaN, thresholds that cut through equals.
+
+use super::{Case, CaseArg, Expect, Random, floats};
+use crate::kernel::SpecError;
+use crate::sample::{Choice, SampleSpec};
+use kjit_engine::Target;
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn exactly(name: &'static str, before: &[u32], after: &[u32]) -> CaseArg {
+    CaseArg::Buffer { name, before: bytes(before), expect: Expect::Bytes(bytes(after)) }
+}
+
+/// Tokens and positions of `chosen.len()` sequences before and after.
+fn moved(positions: &[u32], capacity: u32, chosen: &[u32]) -> [CaseArg; 2] {
+    let before = vec![0xffff_ffff; positions.len() * capacity as usize];
+    let mut after = before.clone();
+    for (s, (&p, &token)) in positions.iter().zip(chosen).enumerate() {
+        after[s * capacity as usize + p as usize + 1] = token;
+    }
+    let next: Vec<u32> = positions.iter().map(|p| p + 1).collect();
+    [exactly("tokens", &before, &after), exactly("position", positions, &next)]
+}
+
+fn largest(row: &[f32]) -> u32 {
+    let best = row.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+    row.iter().position(|&v| v == best).unwrap_or(0) as u32
+}
+
+fn argmax(target: &Target, wave: u32, vocab: usize, logits: &[f32]) -> Result<Case, SpecError> {
+    let spec = SampleSpec { vocab, choice: Choice::Largest };
+    let kernel = spec.kernel_at(target, wave, 2 * wave)?;
+    let chosen: Vec<u32> = logits.chunks(vocab).map(largest).collect();
+    let (n, blocks, capacity) = (chosen.len(), 3, 6);
+    let positions: Vec<u32> = (0..n as u32).map(|s| s % 5).collect();
+    let [tokens, position] = moved(&positions, capacity, &chosen);
+    let mut geometry = kernel.launch(blocks);
+    geometry.grid[1] = n as u32;
+    Ok(Case {
+        name: format!("argmax {n} × {vocab}, wave {wave}"),
+        geometry,
+        kernel,
+        args: vec![
+            floats("logits", logits),
+            CaseArg::Buffer { name: "part", before: vec![0xff; 8 * n * blocks as usize], expect: Expect::Anything },
+            CaseArg::Buffer { name: "counters", before: vec![0; 4 * n], expect: Expect::Same },
+            tokens,
+            position,
+            CaseArg::U32(capacity),
+            CaseArg::U32(blocks),
+        ],
+    })
+}
+
+/// Top-k, temperature, top-p, min-p.
+type Options = (u32, f32, f32, f32);
+
+/// The host's definition, in f64.
+fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Options, fraction: f32) -> u32 {
+    let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
+    order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+    if top_k > 0 {
+        order.truncate(top_k as usize);
+    }
+    let weight = |i: usize| (f64::from(row[i] - row[order[0]]) / f64::from(temperature)).exp();
+    let sum: f64 = order.iter().map(|&i| weight(i)).sum();
+    let mut kept = vec![];
+    let mut so_far = 0.0;
+    for &i in &order {
+        kept.push(i);
+        so_far += weight(i);
+        if top_p < 1.0 && so_far >= f64::from(top_p) * sum {
+            break;
+        }
+    }
+    kept.retain(|&i| weight(i) >= f64::from(min_p));
+    kept.sort_unstable();
+    let mut at = f64::from(fraction) * kept.iter().map(|&i| weight(i)).sum::<f64>();
+    for &i in &kept {
+        at -= weight(i);
+        if at < 0.0 {
+            return i as u32;
+        }
+    }
+    kept.last().map_or(0, |&i| i as u32)
+}
+
+fn draw(
+    target: &Target,
+    wave: u32,
+    vocab: usize,
+    logits: &[f32],
+    options: Options,
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let kernel = SampleSpec { vocab, choice: Choice::Drawn }.kernel_at(target, wave, 2 * wave)?;
+    let n = logits.len() / vocab;
+    let capacity = 9;
+    let fractions: Vec<f32> = (0..capacity).map(|_| (random.unit() as f32).min(0.999_999)).collect();
+    let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
+    let chosen: Vec<u32> = logits
+        .chunks(vocab)
+        .zip(&positions)
+        .map(|(row, &p)| {
+            let first = largest(row);
+            if row[first as usize].is_finite() { choose(row, options, fractions[p as usize]) } else { first }
+        })
+        .collect();
+    let [tokens, position] = moved(&positions, capacity, &chosen);
+    let (top_k, temperature, top_p, min_p) = options;
+    Ok(Case {
+        name: format!(
+            "draw {n} × {vocab}, top-k {top_k} temperature {temperature} top-p {top_p} min-p {min_p}, wave {wave}"
+        ),
+        geometry: kernel.launch(n as u32),
+        kernel,
+        args: vec![
+            floats("logits", logits),
+            floats("fractions", &fractions),
+            tokens,
+            position,
+            CaseArg::U32(capacity),
+            CaseArg::U32(top_k),
+            CaseArg::F32(temperature),
+            CaseArg::F32(top_p),
+            CaseArg::F32(min_p),
+        ],
+    })
+}
+
+pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    let vocab = 1009;
+    // Coarse logits have equals everywhere.
+    let mut logits: Vec<f32> = random.normals(4 * vocab, 3.0).iter().map(|v| (v * 4.0).round() / 4.0).collect();
+    logits[17] = f32::NAN;
+    logits[vocab..2 * vocab].fill(-0.0);
+    logits[vocab + 700] = 0.0;
+    logits[2 * vocab + 99] = f32::INFINITY;
+    into.push(argmax(target, wave, vocab, &logits)?);
+    into.push(argmax(target, wave, 7, &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
+    let all = [(0, 1.0, 1.0, 0.0), (40, 0.8, 1.0, 0.0), (0, 1.3, 0.9, 0.0), (100, 0.7, 0.95, 0.05), (1, 1.0, 1.0, 0.0)];
+    for options in all {
+        into.push(draw(target, wave, vocab, &logits, options, random)?);
+    }
+    Ok(())
+}
