@@ -25,6 +25,15 @@ pub struct Shared {
     /// Threads for work on the CPU (default: all cores)
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Where compiled kernels are kept (default: $KJIT_CACHE_DIR, else the user's cache folder)
+    #[arg(long, global = true, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Keep compiled kernels in memory only
+    #[arg(long, global = true, conflicts_with = "cache_dir")]
+    pub no_cache: bool,
+    /// The run-time compiler to use: a library (nvrtc, hiprtc) or a clang
+    #[arg(long, global = true, value_name = "FILE")]
+    pub compiler_path: Option<PathBuf>,
     /// More on stderr (-vv: still more)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -66,6 +75,9 @@ pub enum Command {
     /// Decode quantised blocks
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
+    /// The cache of compiled kernels
+    #[command(subcommand, after_help = "Example:\n  kjit cache stat")]
+    Cache(Cache),
     /// Measure a model's speed
     #[command(after_help = "Example:\n  kjit bench model.gguf -p 512 -n 128")]
     Bench(Bench),
@@ -258,6 +270,71 @@ pub struct Dequant {
     /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
     #[arg(long, required = true)]
     pub hex: bool,
+}
+
+/// `kjit cache`.
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// Where it is and how much is in it
+    #[command(after_help = "Example:\n  kjit cache stat --json")]
+    Stat(Json),
+    /// Every entry
+    #[command(after_help = "Example:\n  kjit cache list --arch sm_90 --json")]
+    List {
+        #[command(flatten)]
+        filter: CacheFilter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Check every byte, set aside what is wrong, put back what lies in a wrong place
+    #[command(after_help = "Example:\n  kjit cache verify")]
+    Verify(Json),
+    /// Remove entries (all, or those that the filters pick)
+    #[command(after_help = "Example:\n  kjit cache clear --older-than 30")]
+    Clear {
+        #[command(flatten)]
+        filter: CacheFilter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Write entries into a pack, one file that other machines can use
+    #[command(after_help = "Example:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack")]
+    Export {
+        #[command(flatten)]
+        filter: CacheFilter,
+        /// The pack to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// A file with the 32-byte secret key (64 hex digits) that signs the pack
+        #[arg(long, value_name = "FILE")]
+        sign: Option<PathBuf>,
+    },
+    /// Take a pack's entries into the cache, each verified
+    #[command(after_help = "Example:\n  kjit cache import gfx1100.kjitpack")]
+    Import {
+        /// The pack
+        pack: PathBuf,
+        /// Take it only if signed by this public key (64 hex digits); may be given several times
+        #[arg(long, value_name = "KEY")]
+        signer: Vec<String>,
+    },
+}
+
+/// Which entries.
+#[derive(Debug, Clone, Args)]
+pub struct CacheFilter {
+    /// Only this architecture's
+    #[arg(long, value_name = "ARCH")]
+    pub arch: Option<String>,
+    /// Only kernels whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub kernel: Option<String>,
+    /// Only those not used for so many days
+    #[arg(long, value_name = "DAYS")]
+    pub older_than: Option<u64>,
+    /// Only those of at least so many bytes
+    #[arg(long, value_name = "BYTES")]
+    pub larger_than: Option<u64>,
 }
 
 /// `kjit bench`.

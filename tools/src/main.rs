@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod engine;
 mod load;
 mod report;
 
@@ -10,6 +11,8 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // This program is its own compiler process: it returns from here only as the command.
+    kjit_engine::child_main();
     let cli = Cli::parse(); // exits 2 on wrong usage
     let shared = &cli.shared;
     let done = match &cli.command {
@@ -22,6 +25,7 @@ fn main() -> ExitCode {
         Command::Logits(a) => commands::logits::logits(a, shared),
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
+        Command::Cache(a) => commands::cache::cache(a, shared),
         Command::Bench(a) => commands::bench::bench(a, shared),
     };
     match done {

@@ -1,34 +1,125 @@
-//! `kjit devices`: what can compute here.
+//! `kjit devices`: what can compute here, what hides devices, and what was not found.
 
 use crate::args::{self, Shared};
+use crate::engine::engine;
+use crate::report::bytes;
+use kjit_engine::{CompilerReport, DeviceInfo, Engine, Inventory, Vendor};
 use kjit_model::host::Cpu;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-pub fn devices(args: &args::Json, _shared: &Shared) -> anyhow::Result<ExitCode> {
-    let cpu = Cpu::here();
-    let mut out = io::stdout().lock();
-    if args.json {
-        let cpu = json!({
-            "device": "cpu", "kind": "cpu", "name": cpu.name, "arch": std::env::consts::ARCH, "cores": cpu.cores,
-            "paths": cpu.paths, "path": cpu.path,
-        });
-        writeln!(
-            out,
-            "{}",
-            json!({ "devices": [cpu], "gpus": "not looked for: this version of kjit has no GPU driver" })
-        )?;
-    } else {
-        writeln!(
-            out,
-            "cpu: {}, {}, {} cores, computes with {}",
-            cpu.name,
-            std::env::consts::ARCH,
-            cpu.cores,
-            cpu.path
-        )?;
-        writeln!(out, "gpu: not looked for (this version of kjit has no GPU driver)")?;
+const VENDORS: [Vendor; 2] = [Vendor::Nvidia, Vendor::Amd];
+
+pub fn devices(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let engine = engine(shared);
+    let found = engine.devices();
+    let compilers: Vec<(Vendor, CompilerReport)> = VENDORS.iter().map(|&v| (v, engine.compilers(v))).collect();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match args.json {
+        true => writeln!(out, "{}", document(&engine, &found, &compilers))?,
+        false => print(&engine, &found, &compilers, shared.verbose > 0, &mut out)?,
     }
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes free, which only an opened device tells.
+fn free(engine: &Engine, device: &DeviceInfo) -> Option<u64> {
+    device.memory_free.or_else(|| engine.device(&device.label()).ok()?.memory().ok().map(|(free, _)| free))
+}
+
+fn document(engine: &Engine, found: &Inventory, compilers: &[(Vendor, CompilerReport)]) -> Value {
+    let cpu = Cpu::here();
+    let mut devices: Vec<Value> = found
+        .devices
+        .iter()
+        .map(|d| {
+            let free = free(engine, d);
+            json!({
+                "device": d.label(), "kind": d.vendor.name(), "name": d.name, "arch": d.arch_id,
+                "waves": d.target.as_ref().map(|t| t.waves().to_vec()), "memory_total": d.memory_total, "memory_free": free,
+                "memory_used": free.map(|f| d.memory_total.saturating_sub(f)), "units": d.units, "pci": d.pci, "uuid": d.uuid,
+                "driver": format!("{}.{}", d.driver.0, d.driver.1),
+            })
+        })
+        .collect();
+    devices.push(json!({
+        "device": "cpu", "kind": "cpu", "name": cpu.name, "arch": std::env::consts::ARCH, "cores": cpu.cores, "path": cpu.path,
+        "paths": cpu.paths,
+    }));
+    let compilers: Vec<Value> = compilers
+        .iter()
+        .flat_map(|(vendor, report)| report.found.iter().map(move |c| (vendor, c)))
+        .map(|(vendor, c)| {
+            json!({
+                "vendor": vendor.name(), "kind": c.kind, "version": format!("{}.{}", c.version.0, c.version.1),
+                "file": c.file.display().to_string(), "found_by": c.via,
+            })
+        })
+        .collect();
+    let hidden: Vec<Value> = found.visibility.iter().map(|(k, v)| json!({ "variable": k, "value": v })).collect();
+    json!({ "devices": devices, "drivers": found.drivers, "compilers": compilers, "visibility": hidden, "missing": found.missing })
+}
+
+fn print(
+    engine: &Engine,
+    found: &Inventory,
+    compilers: &[(Vendor, CompilerReport)],
+    verbose: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for d in &found.devices {
+        write!(out, "{}: {} ({}), {} compute units", d.label(), d.name, d.arch_id, d.units)?;
+        match d.target.as_ref().map(|t| t.waves()) {
+            Some(waves) => {
+                write!(out, ", waves of {}", waves.iter().map(u32::to_string).collect::<Vec<_>>().join(" or "))?
+            }
+            None => write!(out, ", an architecture that kjit does not know")?,
+        }
+        match free(engine, d) {
+            Some(free) => write!(
+                out,
+                ", memory {} ({} free, {} used)",
+                bytes(d.memory_total),
+                bytes(free),
+                bytes(d.memory_total.saturating_sub(free))
+            )?,
+            None => write!(out, ", memory {}", bytes(d.memory_total))?,
+        }
+        writeln!(out, ", PCI {}, {}", d.pci, d.uuid)?;
+    }
+    let cpu = Cpu::here();
+    writeln!(out, "cpu: {}, {}, {} cores, computes with {}", cpu.name, std::env::consts::ARCH, cpu.cores, cpu.path)?;
+    for line in &found.drivers {
+        writeln!(out, "driver: {line}")?;
+    }
+    for (vendor, report) in compilers {
+        for c in &report.found {
+            let (major, minor) = c.version;
+            writeln!(
+                out,
+                "compiler for {}: {} {major}.{minor} at {} (by {})",
+                vendor.name(),
+                c.kind,
+                c.file.display(),
+                c.via
+            )?;
+        }
+        if report.found.is_empty() {
+            writeln!(out, "compiler for {}: none found", vendor.name())?;
+        }
+        report.unusable.iter().try_for_each(|line| writeln!(out, "  unusable: {line}"))?;
+        if verbose {
+            for t in &report.tried {
+                let found = t.found.as_ref().map_or("nothing".to_string(), |f| f.display().to_string());
+                writeln!(out, "  tried {} ({}): {found}", t.place.display(), t.via)?;
+            }
+        }
+    }
+    for (name, value) in &found.visibility {
+        writeln!(out, "set: {name}={value}")?;
+    }
+    found.missing.iter().try_for_each(|line| writeln!(out, "not found: {line}"))?;
+    Ok(())
 }
