@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kjit_cache::{Artefact, Cache, Origin, Warning};
+use kjit_cache::{Artefact, Cache, Export, Origin, Warning};
 
 use crate::support::{
     DEADLINE, NOBODY_AT_ALL, artefact, child, child_as, child_of, entry_path, files_below, finish, is_root, key, open,
@@ -261,6 +261,23 @@ fn the_users_cache_is_made_where_the_platform_wants_it() {
     let own = scratch.path().join("own");
     finish(child("user", &scratch.path().join("log")).env("HOME", scratch.path()).env("KJIT_FAULT_CACHE_DIR", &own));
     assert!(entry_path(&own, &key("k")).exists());
+}
+
+#[test]
+fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
+    let scratch = scratch();
+    let maker = filled(&scratch.path().join("maker"));
+    let packs = scratch.path().join("packs");
+    std::fs::create_dir(&packs).unwrap();
+    let what = Export { meta: Default::default(), entries: &|_| true, records: &|_| false, secret: None };
+    open(&maker).export(packs.join("x.kjit-faultpack"), &what).unwrap();
+    let list = std::env::join_paths([scratch.path().join("typo"), packs]).unwrap();
+    let own = scratch.path().join("own");
+    let mut command = child("user", &scratch.path().join("log"));
+    let output = finish(command.env("KJIT_FAULT_CACHE_DIR", &own).env("KJIT_FAULT_PACK_PATH", list));
+    assert!(output.contains("ORIGIN ReadOnly") && output.contains("x.kjit-faultpack"), "{output}");
+    assert!(output.contains("WARNING PackRefused") && output.contains("typo"), "{output}");
+    assert_eq!(output.matches("WARNING").count(), 1, "{output}");
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! How fast the cache is when it is full: `cargo run --release -p kjit-cache --example bench -- [ENTRIES] [DIR]`.
+//!
+//! Fills a directory with ENTRIES (100,000) small entries and 300 of 50 kB, then prints the time to open it and to look
+//! things up, beside the same figures for an empty one, and what machine it ran on. The limits that it checks are
+//! 5 ms for opening and 100 µs for a verified hit of 50 kB; it exits with 1 when one is missed.
+
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+
+use std::convert::Infallible;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use kjit_cache::{Artefact, BuildKey, Cache, Config, Entry, FORMAT, Key, Scope};
+
+const LARGE: usize = 50_000;
+const LARGE_COUNT: usize = 300;
+const SMALL: usize = 1_000;
+const OPEN_LIMIT: Duration = Duration::from_millis(5);
+const HIT_LIMIT: Duration = Duration::from_micros(100);
+
+fn key(number: usize) -> BuildKey {
+    let source = Key::builder("bench")
+        .content("source", number.to_le_bytes())
+        .field("target", "sm_90a")
+        .sorted("constant", [("K", "4096"), ("N", "14336"), ("WARPS", "8")])
+        .finish();
+    BuildKey::new(&source, |key| key.field("compiler", [7; 32]).field("flags", "--use_fast_math"))
+}
+
+fn artefact(bytes: usize) -> Artefact {
+    Artefact::new(vec![0x5a; bytes]).meta("kernel", "matvec").meta("registers", "64").need("driver", "13.0")
+}
+
+/// Writes an entry to where the cache keeps it, without the syncing that a publication does: filling is not measured.
+fn plant(dir: &Path, number: usize, bytes: usize) -> std::io::Result<()> {
+    let key = key(number);
+    let source = key.source().digest().hex();
+    let below = dir.join(format!("v{FORMAT}/e")).join(&source[..2]).join(&source);
+    DirBuilder::new().recursive(true).mode(0o700).create(&below)?;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(below.join(key.digest().hex()))?;
+    std::io::Write::write_all(&mut file, &Entry::encode(&key, &artefact(bytes), number as u64))
+}
+
+/// Median and 99th percentile of `runs` calls.
+fn time(runs: usize, mut call: impl FnMut(usize)) -> (Duration, Duration) {
+    let mut times: Vec<Duration> = (0..runs)
+        .map(|run| {
+            let start = Instant::now();
+            call(run);
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    (times[runs / 2], times[runs * 99 / 100])
+}
+
+fn open(dir: &Path) -> Cache {
+    Cache::open(Config::for_app("kjit-bench").ignore_environment().dir(dir).max_bytes(u64::MAX))
+}
+
+struct Figures {
+    open: Duration,
+    hit: Duration,
+}
+
+fn measure(name: &str, dir: &Path, large_from: usize) -> Figures {
+    let (open_time, open_99) = time(50, |_| assert!(open(dir).get(&key(large_from)).is_some()));
+    let cache = open(dir);
+    let (bare_open, bare_99) = time(50, |_| drop(open(dir)));
+    let keys: Vec<BuildKey> = (large_from..large_from + LARGE_COUNT).map(key).collect();
+    keys.iter().for_each(|key| assert!(cache.get(key).is_some()));
+    let (hit, hit_99) = time(3_000, |run| assert!(cache.get(&keys[run % keys.len()]).is_some()));
+    let sources: Vec<Key> = keys.iter().map(|key| key.source().clone()).collect();
+    let by_source = |run: usize| cache.find(&sources[run % sources.len()], Scope::Everywhere, |_| true).is_some();
+    let (find, find_99) = time(3_000, |run| assert!(by_source(run)));
+    let absent: Vec<BuildKey> = (usize::MAX - 300..usize::MAX).map(key).collect();
+    let (miss, miss_99) = time(3_000, |run| assert!(cache.get(&absent[run % absent.len()]).is_none()));
+    let all = Instant::now();
+    let fresh = open(dir);
+    keys.iter().for_each(|key| assert!(fresh.get(key).is_some()));
+    let all = all.elapsed();
+    let (publish, publish_99) = time(50, |run| {
+        let key = key(usize::MAX / 2 + run);
+        let Ok(_) = cache.get_or_make::<Infallible, _>(&key, Duration::from_secs(5), || Ok(artefact(LARGE)));
+    });
+    let walk = Instant::now();
+    let stat = cache.stat();
+    let walk = walk.elapsed();
+    println!("{name}: {} entries, {:.1} MB", stat.layers[0].entries, stat.layers[0].bytes as f64 / 1e6);
+    let line =
+        |what: &str, (median, p99): (Duration, Duration)| println!("  {what:<44} {median:>10.1?}  p99 {p99:>10.1?}");
+    line("open", (bare_open, bare_99));
+    line("open and one hit of 50 kB", (open_time, open_99));
+    line("hit of 50 kB, verified, warm", (hit, hit_99));
+    line("find by source key, 50 kB, verified, warm", (find, find_99));
+    line("miss", (miss, miss_99));
+    line("made (by nothing), synced and published", (publish, publish_99));
+    println!("  {:<44} {all:>10.1?}", format!("open and {LARGE_COUNT} hits of 50 kB"));
+    println!("  {:<44} {walk:>10.1?}", "stat, which walks everything");
+    println!("  warnings: {:?}", cache.warnings());
+    Figures { open: bare_open, hit }
+}
+
+fn machine(dir: &Path) {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let of = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(": ")).map_or("unknown", |(_, value)| value).to_owned()
+    };
+    let sha = if of("flags").split(' ').any(|flag| flag == "sha_ni") { "with" } else { "without" };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let mounts = read("/proc/mounts");
+    let mount = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').skip(1).take(2).collect::<Vec<_>>().try_into().ok())
+        .filter(|[at, _]: &[&str; 2]| dir.starts_with(at))
+        .max_by_key(|[at, _]| at.len());
+    let file_system = mount.map_or("unknown", |[_, kind]| kind);
+    println!("machine: {}, {cores} cores, {sha} SHA instructions, {file_system}", of("model name"));
+    println!("kernel:  {}", read("/proc/sys/kernel/osrelease").trim());
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let entries = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let base = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let base = base.join(format!("kjit-cache-bench-{}", std::process::id()));
+    let filled = (|| {
+        for (dir, small) in [("empty", 0), ("full", entries)] {
+            let dir = base.join(dir);
+            (0..small).try_for_each(|number| plant(&dir, number, SMALL))?;
+            (small..small + LARGE_COUNT).try_for_each(|number| plant(&dir, number, LARGE))?;
+        }
+        Ok::<(), std::io::Error>(())
+    })();
+    if let Err(error) = filled {
+        eprintln!("cannot fill {}: {error}", base.display());
+        return ExitCode::FAILURE;
+    }
+    machine(&base);
+    measure("nearly empty", &base.join("empty"), 0);
+    let full = measure("full", &base.join("full"), entries);
+    let _ = std::fs::remove_dir_all(&base);
+    let held = full.open < OPEN_LIMIT && full.hit < HIT_LIMIT;
+    println!("limits:  open {OPEN_LIMIT:?}, hit {HIT_LIMIT:?}: {}", if held { "held" } else { "MISSED" });
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
