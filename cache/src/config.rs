@@ -115,15 +115,17 @@ impl Config {
         std::env::var_os(name).filter(|value| self.environment && !value.is_empty())
     }
 
+    /// The home directory, absolute: the process may change its working directory later.
     pub(crate) fn home_dir(&self) -> Option<PathBuf> {
-        match &self.home {
+        let dir = match &self.home {
             Home::Memory => None,
             Home::Dir(dir) => Some(dir.clone()),
             Home::User => self.variable("_CACHE_DIR").map(PathBuf::from).or_else(|| {
                 let user = directories::BaseDirs::new()?;
                 Some(user.cache_dir().join(&self.app))
             }),
-        }
+        }?;
+        Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
     /// The read-only layers' paths. What the environment names was named by somebody: it is kept even when it is not
@@ -131,6 +133,7 @@ impl Config {
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
         let named = self.variable("_PACK_PATH");
         let named = named.iter().flat_map(std::env::split_paths).filter(|path| !path.as_os_str().is_empty());
-        named.chain(self.read_only.iter().filter(|path| path.exists()).cloned()).collect()
+        let paths = named.chain(self.read_only.iter().filter(|path| path.exists()).cloned());
+        paths.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
     }
 }

@@ -67,6 +67,16 @@ impl Cache {
         opened.as_ref()
     }
 
+    /// The packs among the read-only layers, those that were refused left out. A caller that finds nothing in them can
+    /// say from their [`meta`](Pack::meta) what they are for.
+    pub fn packs(&self) -> Vec<&Pack> {
+        let lazy = self.layers.iter().filter_map(|layer| match layer {
+            Layer::Pack(lazy) => Some(lazy),
+            Layer::Dir(_) => None,
+        });
+        lazy.filter_map(|lazy| self.pack(lazy)).collect()
+    }
+
     pub(crate) fn entry_in_layer(&self, layer: &Layer, source: Digest, build: Digest) -> Option<Entry> {
         match layer {
             Layer::Dir(store) => self.read_entry(store, &Place::entry(source, build), build, false),

@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 /// Directories are made for their owner alone.
 const DIR_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-const OTHERS_WRITE: u32 = 0o002;
-const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
+const OTHERS_WRITE: RawMode = 0o002;
+const GROUP_OR_OTHERS_WRITE: RawMode = 0o022;
 
 /// Why a directory or file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ impl SafeDir {
         }
     }
 
-    fn check(fd: OwnedFd, forbidden: u32) -> Result<Self, Fault> {
+    fn check(fd: OwnedFd, forbidden: RawMode) -> Result<Self, Fault> {
         let stat = rustix::fs::fstat(&fd)?;
         if !trusted_owner(&stat) {
             return Err(Fault::Refused("it belongs to another user"));
@@ -195,6 +195,18 @@ impl SafeDir {
     /// Removes an empty directory.
     pub(crate) fn rmdir(&self, name: &str) -> Result<(), Fault> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth` levels at most. Links
+    /// are removed, never followed.
+    pub(crate) fn remove_tree(&self, name: &str, depth: u32) -> Result<(), Fault> {
+        let Err(fault) = self.unlink(name).or_else(|_| self.rmdir(name)) else { return Ok(()) };
+        let Some(left) = depth.checked_sub(1) else { return Err(fault) };
+        let dir = self.open_dir(name)?;
+        for below in dir.list()? {
+            dir.remove_tree(&below, left)?;
+        }
+        self.rmdir(name)
     }
 
     /// Makes renames in this directory durable; best effort, as some file systems refuse it.

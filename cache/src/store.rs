@@ -25,6 +25,8 @@ const PUBLISH_RETRIES: usize = 8;
 const ASIDE: &str = "aside";
 /// So many faulty entries are kept for whoever wants to look at them.
 const ASIDE_KEPT: usize = 16;
+/// Directories that stood in an entry's place are removed down to this depth.
+const TREE_DEPTH: u32 = 8;
 const TEMP_PREFIX: &str = "tmp-";
 
 /// What is kept under a name.
@@ -96,9 +98,11 @@ impl DirStore {
     /// The base directory, if it is there.
     pub(crate) fn base(&self) -> Result<Arc<SafeDir>, Fault> {
         let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(base) = cached.as_ref() {
+        // A handle to a directory that somebody removed still works, on nothing.
+        if let Some(base) = cached.as_ref().filter(|base| !base.is_removed()) {
             return Ok(base.clone());
         }
+        *cached = None;
         let base = Arc::new(SafeDir::open_root(&self.path)?.open_dir(&base_name())?);
         *cached = Some(base.clone());
         Ok(base)
@@ -115,14 +119,9 @@ impl DirStore {
         }
     }
 
-    /// Drops a handle that no longer leads anywhere. True when there was one, so that trying again makes sense.
-    fn forget_if_removed(&self, fault: &Fault) -> bool {
-        let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
-        let dead = cached.as_ref().is_some_and(|base| fault.is_stale() || base.is_removed());
-        if dead {
-            *cached = None;
-        }
-        dead
+    /// Drops the handle: the file system says that it leads nowhere any more.
+    fn forget_base(&self) {
+        *self.base.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn open_place(&self, place: &Place) -> Result<SafeDir, Fault> {
@@ -149,16 +148,11 @@ impl DirStore {
     fn looking<T>(&self, look: impl Fn() -> Result<T, Fault>) -> Result<Option<T>, Fault> {
         let mut result = look();
         for _ in 0..STALE_RETRIES {
-            match &result {
-                Err(fault) if fault.is_stale() || fault.is_absent() => {
-                    let again = self.forget_if_removed(fault) || fault.is_stale();
-                    if !again {
-                        break;
-                    }
-                    result = look();
-                }
-                _ => break,
+            if !matches!(&result, Err(fault) if fault.is_stale()) {
+                break;
             }
+            self.forget_base();
+            result = look();
         }
         match result {
             Ok(found) => Ok(Some(found)),
@@ -195,7 +189,7 @@ impl DirStore {
         for _ in 0..PUBLISH_RETRIES {
             match &result {
                 Err(fault) if fault.is_absent() || fault.is_stale() => {
-                    self.forget_if_removed(fault);
+                    self.forget_base();
                     result = self.publish_once(place, bytes);
                 }
                 _ => break,
@@ -236,7 +230,7 @@ impl DirStore {
             dir.rename(&place.name, &aside, &unique_name(&place.name))
         });
         match moved {
-            Err(fault) if !fault.is_absent() => dir.unlink(&place.name).or_else(|_| dir.rmdir(&place.name)),
+            Err(fault) if !fault.is_absent() => dir.remove_tree(&place.name, TREE_DEPTH),
             moved => moved,
         }
     }
@@ -364,6 +358,6 @@ fn trim_aside(aside: &SafeDir) {
     let listed = aside.list().unwrap_or_default();
     let surplus = (listed.len() + 1).saturating_sub(ASIDE_KEPT);
     for name in listed.iter().take(surplus) {
-        let _ = aside.unlink(name).or_else(|_| aside.rmdir(name));
+        let _ = aside.remove_tree(name, TREE_DEPTH);
     }
 }

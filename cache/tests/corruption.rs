@@ -208,8 +208,15 @@ fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
 #[test]
 fn what_is_set_aside_does_not_pile_up() {
     let (dir, path, bytes) = filled();
-    for _ in 0..40 {
-        write(&path, &bytes[1..]);
+    for round in 0..40 {
+        if round % 2 == 0 {
+            write(&path, &bytes[1..]);
+        } else {
+            std::fs::create_dir_all(path.join("deep/er")).unwrap();
+            for dir in [path.clone(), path.join("deep"), path.join("deep/er")] {
+                std::fs::set_permissions(dir, PermissionsExt::from_mode(0o700)).unwrap();
+            }
+        }
         assert!(open(dir.path()).get(&key("k")).is_none());
     }
     let aside = std::fs::read_dir(dir.path().join("v1/aside")).unwrap().count();

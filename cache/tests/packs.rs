@@ -258,7 +258,10 @@ fn several_packs_for_several_machines_serve_each_its_own() {
         let found = cache.find(&source(arch), Scope::ReadOnly, |_| true).unwrap();
         assert_eq!(found.origin, Origin::ReadOnly(dir.path().join(format!("{arch}.kjitpack"))));
     }
+    // What is in none of them can be said to be so: each tells what it was made for.
     assert!(cache.find(&source("gfx942"), Scope::Everywhere, |_| true).is_none());
+    let made_for: Vec<&str> = cache.packs().iter().map(|pack| pack.meta()["model"].as_str()).collect();
+    assert_eq!(made_for, ["smollm2", "smollm2"]);
     let archs: Vec<String> = cache.list().iter().map(|info| info.meta["arch"].clone()).collect();
     assert_eq!(archs, ["gfx1100", "sm_90a"]);
     assert_eq!(cache.warnings(), []);
