@@ -1,6 +1,10 @@
 //! Machine code as a compiler made it, and what the file itself says of its kernels.
 
+mod amd;
 mod cubin;
+mod report;
+
+pub use report::KernelReport;
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -37,6 +41,8 @@ pub struct KernelInfo {
     pub registers: u32,
     /// Accumulation registers a lane uses (AMD CDNA).
     pub agprs: u32,
+    /// Whether the two share one register file (AMD gfx90a and later CDNA).
+    pub one_file: bool,
     /// Scalar registers a wave uses (AMD).
     pub sgprs: u32,
     /// Static LDS / shared memory of a block, in bytes.
@@ -58,6 +64,7 @@ impl KernelInfo {
             args: Vec::new(),
             registers: 0,
             agprs: 0,
+            one_file: false,
             sgprs: 0,
             shared: 0,
             local: 0,
@@ -67,10 +74,10 @@ impl KernelInfo {
         }
     }
 
-    /// Vector registers that count against occupancy: VGPRs and AGPRs together.
+    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a file, else the larger.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
-        self.registers.saturating_add(self.agprs)
+        if self.one_file { self.registers.saturating_add(self.agprs) } else { self.registers.max(self.agprs) }
     }
 }
 
@@ -181,7 +188,7 @@ impl CodeObject {
 type Reader = fn(&[u8]) -> Result<Vec<KernelInfo>, String>;
 
 /// Readers by ELF machine.
-const READERS: &[(u16, Reader)] = &[(cubin::MACHINE, cubin::read)];
+const READERS: &[(u16, Reader)] = &[(cubin::MACHINE, cubin::read), (amd::MACHINE, amd::read)];
 
 /// Reads what a code object says of its kernels; `name` is for messages.
 ///

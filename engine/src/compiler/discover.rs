@@ -151,7 +151,7 @@ fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) 
 }
 
 /// Folders in `/etc/ld.so.conf` and the files that it includes, then the defaults.
-fn loader_folders() -> &'static [PathBuf] {
+pub(crate) fn loader_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
         let mut folders = Vec::new();

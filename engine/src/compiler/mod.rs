@@ -1,7 +1,10 @@
 //! Compilers: what they must offer, which there are, and the processes that run them.
 
+mod amdgpu;
 pub(crate) mod child;
+mod clang;
 pub(crate) mod discover;
+mod hiprtc;
 mod nvrtc;
 pub(crate) mod protocol;
 pub(crate) mod toolchain;
@@ -65,12 +68,14 @@ pub(crate) enum Compiled {
 }
 
 /// Every compiler, in the order of preference within its vendor.
-pub(crate) const COMPILERS: &[&dyn Compiler] = &[&nvrtc::Nvrtc];
+pub(crate) const COMPILERS: &[&dyn Compiler] = &[&nvrtc::Nvrtc, &hiprtc::Kind, &clang::Kind];
 
 /// Opens a compiler by its kind: what child processes and in-process compiling do.
 pub(crate) fn open(kind: &str, file: &Path) -> Result<Box<dyn Backend>, String> {
     match kind {
         "nvrtc" => Ok(Box::new(nvrtc::Opened::open(file)?)),
+        "hiprtc" => Ok(Box::new(hiprtc::Opened::open(file)?)),
+        "clang" => Ok(Box::new(clang::Opened::open(file)?)),
         other => Err(format!("no compiler of the kind '{other}' in this build")),
     }
 }

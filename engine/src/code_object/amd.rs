@@ -1,0 +1,150 @@
+//! AMD's code object: an ELF file whose note holds a MessagePack map of what each kernel takes and uses.
+//!
+//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 name their fields alike.
+
+use super::{ArgInfo, ArgKind, KernelInfo};
+use object::read::elf::{ElfFile64, SectionHeader};
+use object::{LittleEndian, Object, ObjectSymbol};
+use rmpv::ValueRef;
+use std::collections::HashSet;
+
+/// ELF machine number of AMDGPU.
+pub(super) const MACHINE: u16 = 224;
+
+/// Note type of the metadata, under the name `AMDGPU`.
+const NT_AMDGPU_METADATA: u32 = 32;
+
+/// Deeper than any metadata is.
+const MOST_DEPTH: usize = 16;
+
+/// Kernels of a code object, sorted by name, or what is wrong with the bytes.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
+    let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
+    let note = metadata(&file)?;
+    let mut rest = note;
+    let root = rmpv::decode::read_value_ref_with_max_depth(&mut rest, MOST_DEPTH)
+        .map_err(|e| format!("its metadata is no MessagePack: {e}"))?;
+    let root = Map::of(&root).ok_or("its metadata is no map")?;
+    let target = root.text("amdhsa.target").unwrap_or_default();
+    let symbols: HashSet<&str> = file
+        .symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|s| s.is_definition())
+        .filter_map(|s| s.name().ok())
+        .collect();
+    let mut kernels = Vec::new();
+    for kernel in root.list("amdhsa.kernels") {
+        let kernel = Map::of(kernel).ok_or("a kernel's metadata is no map")?;
+        let info = describe(&kernel, target)?;
+        // The descriptor is what a launch starts from: without it the metadata describes nothing.
+        for symbol in [kernel.text(".symbol").unwrap_or_default(), &info.name] {
+            if !symbols.contains(symbol) {
+                return Err(format!("kernel {} has no symbol '{symbol}'", info.name));
+            }
+        }
+        kernels.push(info);
+    }
+    kernels.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(kernels)
+}
+
+/// The metadata's bytes.
+fn metadata<'d>(file: &ElfFile64<'d, LittleEndian>) -> Result<&'d [u8], String> {
+    for section in file.sections() {
+        let header = section.elf_section_header();
+        let notes = header.notes(LittleEndian, file.data()).map_err(|e| format!("notes: {e}"))?;
+        let Some(mut notes) = notes else { continue };
+        while let Some(note) = notes.next().map_err(|e| format!("notes: {e}"))? {
+            if note.name() == b"AMDGPU" && note.n_type(LittleEndian) == NT_AMDGPU_METADATA {
+                return Ok(note.desc());
+            }
+        }
+    }
+    Err("no AMDGPU metadata note".to_owned())
+}
+
+fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
+    let name = kernel.text(".name").ok_or("a kernel without a name")?.to_owned();
+    let number = |key: &str| match kernel.get(key) {
+        None => Ok(None),
+        Some(value) => {
+            let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
+            n.map(Some).ok_or_else(|| format!("kernel {name}: {key} is no number"))
+        }
+    };
+    let need = |key: &str| number(key)?.ok_or_else(|| format!("kernel {name}: {key} is missing"));
+    let block = need(".kernarg_segment_size")?;
+    let mut args = Vec::new();
+    for (index, arg) in kernel.list(".args").iter().enumerate() {
+        let wrong = |what: &str| format!("kernel {name}: argument {index} {what}");
+        let arg = Map::of(arg).ok_or_else(|| wrong("is no map"))?;
+        let value = |key: &str| {
+            let n = arg.get(key).and_then(|v| v.as_u64()).and_then(|n| u32::try_from(n).ok());
+            n.ok_or_else(|| wrong(&format!("has no {key}")))
+        };
+        let word = arg.text(".value_kind").ok_or_else(|| wrong("has no .value_kind"))?;
+        if word.starts_with("hidden_") {
+            continue; // the runtime fills it in
+        }
+        let (offset, size) = (value(".offset")?, value(".size")?);
+        if offset.checked_add(size).is_none_or(|end| end > block) {
+            return Err(wrong(&format!("lies outside the {block} bytes of all arguments")));
+        }
+        let kind = match word {
+            "global_buffer" if size == 8 => Some(ArgKind::Buffer),
+            "by_value" => Some(ArgKind::Value),
+            // Images, queues, dynamic LDS pointers: our kernels take none, and the launch cannot give one.
+            _ => return Err(wrong(&format!("is a {word} of {size} bytes, which kjit cannot pass"))),
+        };
+        args.push(ArgInfo { offset, size, kind });
+    }
+    args.sort_by_key(|a| a.offset);
+    let agprs = number(".agpr_count")?.unwrap_or(0);
+    let total = need(".vgpr_count")?;
+    let one_file = ["gfx90a", "gfx94", "gfx95"].iter().any(|family| target.contains(family));
+    Ok(KernelInfo {
+        args,
+        // LLVM writes the total of both where they share a file, the larger of the two where not.
+        registers: if one_file { total.saturating_sub(agprs) } else { total },
+        agprs,
+        one_file,
+        sgprs: need(".sgpr_count")?,
+        shared: need(".group_segment_fixed_size")?,
+        local: need(".private_segment_fixed_size")?,
+        // Absent only in the oldest writers; zero is written out.
+        spills: number(".vgpr_spill_count")?,
+        wave: Some(need(".wavefront_size")?),
+        max_threads: number(".max_flat_workgroup_size")?,
+        name,
+    })
+}
+
+/// A MessagePack map with text keys.
+struct Map<'a>(&'a [(ValueRef<'a>, ValueRef<'a>)]);
+
+impl<'a> Map<'a> {
+    fn of(value: &'a ValueRef<'a>) -> Option<Map<'a>> {
+        match value {
+            ValueRef::Map(pairs) => Some(Map(pairs)),
+            _ => None,
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&'a ValueRef<'a>> {
+        self.0.iter().find(|(k, _)| matches!(k, ValueRef::String(s) if s.as_str() == Some(key))).map(|(_, v)| v)
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        match self.get(key)? {
+            ValueRef::String(text) => text.as_str(),
+            _ => None,
+        }
+    }
+
+    fn list(&self, key: &str) -> &'a [ValueRef<'a>] {
+        match self.get(key) {
+            Some(ValueRef::Array(list)) => list,
+            _ => &[],
+        }
+    }
+}

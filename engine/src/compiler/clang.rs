@@ -1,0 +1,258 @@
+//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor header and no device
+//! library, so none is looked for (`-nogpuinc -nogpulib`).
+
+use super::discover::{Places, on_path};
+use super::protocol::Request;
+use super::{Backend, Compiled, Compiler, Probe, amdgpu};
+use crate::arch::Vendor;
+use crate::source::Options;
+use std::collections::BTreeMap;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The kind.
+pub(super) struct Kind;
+
+/// Names on PATH. Of those found the newest is taken; a name without a number goes last.
+const NAMES: &[&str] = &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
+
+/// Older ones do not know RDNA 4.
+const OLDEST: u32 = 19;
+
+/// What makes clang compile HIP source to one bare code object with nothing of ROCm. Without `-fuse-cuid=none` a symbol
+/// is named after a hash of the file's path, and the same source gives other bytes in another folder.
+const BARE: &[&str] = &[
+    "-x",
+    "hip",
+    "--offload-device-only",
+    "--no-gpu-bundle-output",
+    "-nogpuinc",
+    "-nogpulib",
+    "-fno-color-diagnostics",
+    "-fuse-cuid=none",
+];
+
+impl Compiler for Kind {
+    fn kind(&self) -> &'static str {
+        "clang"
+    }
+
+    fn vendor(&self) -> Vendor {
+        Vendor::Amd
+    }
+
+    fn places(&self, explicit: Option<&Path>) -> Places {
+        let mut places = Places::new(NAMES);
+        places.explicit("--compiler-path", explicit.map(Path::to_owned));
+        places.variable("KJIT_CLANG");
+        places.under_variable("ROCM_PATH", &["llvm/bin", "lib/llvm/bin"]);
+        if let Some(paths) = std::env::var_os("PATH") {
+            for folder in std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()) {
+                places.folder("PATH", &folder);
+            }
+        }
+        places.folder("usual folder", Path::new("/opt/rocm/llvm/bin"));
+        places
+    }
+
+    fn major_of(&self, file: &Path) -> Option<u32> {
+        // `/usr/lib/llvm-19/bin/clang`, `/usr/bin/clang-19`.
+        let number = |part: &std::ffi::OsStr| {
+            let (name, number) = part.to_str()?.rsplit_once('-')?;
+            ["clang", "llvm"].contains(&name).then(|| number.parse().ok())?
+        };
+        file.iter().rev().find_map(number)
+    }
+
+    fn suits_driver(&self, _major: u32, _driver: Option<(u32, u32)>) -> bool {
+        true // it writes the code-object version that it is told
+    }
+
+    fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
+        let mut files = amdgpu::libraries(file);
+        if let Some(linker) = linker(file).and_then(|f| f.canonicalize().ok()) {
+            files.extend(amdgpu::libraries(&linker));
+            files.push(linker);
+        }
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    fn arguments(&self, compile_id: &str, options: &Options) -> Vec<String> {
+        let bare = BARE.iter().map(|a| (*a).to_owned());
+        bare.chain(amdgpu::arguments(compile_id, options)).collect()
+    }
+
+    fn needs(&self, _version: (u32, u32)) -> BTreeMap<String, String> {
+        // Code-object version 5: Debian's ROCm 5.2 knows its hidden arguments, older ones do not.
+        BTreeMap::from([("driver".to_owned(), "5.2".to_owned())])
+    }
+
+    fn package(&self) -> &'static str {
+        "clang 19 or newer with lld (Debian: clang-19 lld-19; KJIT_CLANG names the file)"
+    }
+
+    fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
+        BTreeMap::new() // the code object tells
+    }
+}
+
+/// The linker that clang runs: beside it, else on PATH.
+fn linker(clang: &Path) -> Option<PathBuf> {
+    let beside = clang.parent().map(|f| f.join("lld")).filter(|f| f.is_file());
+    beside.or_else(|| on_path("lld"))
+}
+
+/// The executable.
+pub(super) struct Opened {
+    file: PathBuf,
+}
+
+impl Opened {
+    pub fn open(file: &Path) -> Result<Opened, String> {
+        Ok(Opened { file: file.to_owned() })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.file);
+        // Messages in English and without the terminal's width; no configuration file or variable that adds flags.
+        command.stdin(Stdio::null()).env("LC_ALL", "C").env_remove("CCC_OVERRIDE_OPTIONS").arg("--no-default-config");
+        for variable in
+            ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CLANG_CONFIG_FILE_SYSTEM_DIR", "HIP_PATH", "ROCM_PATH"]
+        {
+            command.env_remove(variable);
+        }
+        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was ended goes with it.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            })
+        };
+        command
+    }
+
+    fn output(&self, command: &mut Command) -> Result<Output, String> {
+        command.output().map_err(|e| format!("{}: {e}", self.file.display()))
+    }
+
+    fn run(&self, request: &Request) -> Result<Compiled, String> {
+        let folder = tempfile::Builder::new().prefix("kjit-clang-").tempdir().map_err(|e| e.to_string())?;
+        let write = |name: &str, text: &str| {
+            // Names come from sources: none may leave the folder.
+            let plain = Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
+            if !plain {
+                return Err(format!("the file name '{name}' is not a plain relative one"));
+            }
+            let file = folder.path().join(name);
+            file.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|e| e.to_string())?;
+            std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))
+        };
+        write(&request.file, &request.source)?;
+        for (name, text) in &request.headers {
+            write(name, text)?;
+        }
+        const OUT: &str = "kjit-out.co";
+        // Run inside the folder: no path of this machine comes into the code object.
+        let output = self.output(
+            self.command()
+                .current_dir(folder.path())
+                .args(&request.arguments)
+                .args(["-I.", "-c"])
+                .arg(&request.file)
+                .args(["-o", OUT]),
+        )?;
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            let code = std::fs::read(folder.path().join(OUT)).map_err(|e| format!("its output: {e}"))?;
+            return Ok(Compiled::Code { code, log });
+        }
+        if let Some(signal) = output.status.signal() {
+            return Err(format!("it was killed by signal {signal}: {}", first_error(&log)));
+        }
+        // A refused source is reported at a place in it; everything else is the compiler's or the machine's.
+        let in_source = log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"));
+        if in_source { Ok(Compiled::Refused { log }) } else { Err(first_error(&log)) }
+    }
+}
+
+fn first_error(log: &str) -> String {
+    let line = log.lines().find(|l| l.contains("error")).or_else(|| log.lines().next());
+    line.unwrap_or("it said nothing").trim().to_owned()
+}
+
+impl Backend for Opened {
+    fn probe(&self) -> Result<Probe, String> {
+        let said = self.output(self.command().arg("--version"))?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let version = said.split_once("clang version ").map(|(_, v)| v).unwrap_or_default();
+        let mut numbers = version.split(['.', ' ', '-']).map(|n| n.parse::<u32>().ok());
+        let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
+            return Err(format!("it is no clang: {}", said.lines().next().unwrap_or("it says nothing")));
+        };
+        if major < OLDEST {
+            return Err(format!("clang {major}.{minor} is older than {OLDEST}"));
+        }
+        let cpus =
+            self.output(self.command().args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus"]))?;
+        let cpus = [cpus.stdout, cpus.stderr].concat();
+        let ids: Vec<String> = String::from_utf8_lossy(&cpus)
+            .split_whitespace()
+            .filter(|word| word.strip_prefix("gfx").is_some_and(|n| n.bytes().all(|b| b.is_ascii_hexdigit())))
+            .map(str::to_owned)
+            .collect();
+        let Some(first) = ids.iter().find(|id| *id == "gfx900").or_else(|| ids.first()) else {
+            return Err(format!("clang {major}.{minor} has no AMDGPU target"));
+        };
+        // Compiles and links: a missing lld shows here and not in the middle of a model.
+        let request = Request {
+            file: "probe.hip".to_owned(),
+            source: "extern \"C\" __attribute__((global)) void probe() {}\n".to_owned(),
+            headers: Vec::new(),
+            arguments: Kind.arguments(first, &Options::wave(64)),
+        };
+        match self.compile(&request) {
+            Compiled::Code { .. } => Ok(Probe { version: (major, minor), ids }),
+            Compiled::Refused { log } => Err(format!("clang {major}.{minor}: {}", first_error(&log))),
+            Compiled::Broken { why } => Err(format!("clang {major}.{minor}: {why}")),
+        }
+    }
+
+    fn compile(&self, request: &Request) -> Compiled {
+        self.run(request).unwrap_or_else(|why| Compiled::Broken { why })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read_off_debians_and_upstreams_names() {
+        let major = |name| Kind.major_of(Path::new(name));
+        assert_eq!(major("/usr/lib/llvm-19/bin/clang"), Some(19));
+        assert_eq!(major("/usr/bin/clang-22"), Some(22));
+        assert_eq!(major("/opt/rocm-6.4.1/lib/llvm/bin/clang-19"), Some(19));
+        assert_eq!(major("/usr/local/bin/clang"), None);
+        assert_eq!(major("/opt/rocm-6.4.1/llvm/bin/clang"), None);
+    }
+
+    #[test]
+    fn a_source_whose_name_would_leave_the_folder_is_refused() {
+        let opened = Opened::open(Path::new("/nonexistent/clang")).unwrap();
+        let header = |name: &str| Request {
+            file: "k.hip".into(),
+            source: String::new(),
+            headers: vec![(name.into(), String::new())],
+            arguments: Vec::new(),
+        };
+        for name in ["../x.h", "/tmp/x.h", "a/../../x.h"] {
+            match opened.compile(&header(name)) {
+                Compiled::Broken { why } => assert!(why.contains("plain relative"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know, so its list is asked
+//! first (of comgr, the compiler behind it), and it runs in a child all the same.
+
+use super::discover::{Places, glob_children, python_sites};
+use super::protocol::Request;
+use super::{Backend, Compiled, Compiler, Probe, amdgpu};
+use crate::arch::Vendor;
+use crate::source::Options;
+use hiprtc_sys::{Comgr, HIPRTC_ERROR_COMPILATION, Hiprtc, SEARCH, hiprtcProgram};
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+
+/// The kind.
+pub(super) struct Kind;
+
+impl Compiler for Kind {
+    fn kind(&self) -> &'static str {
+        "hiprtc"
+    }
+
+    fn vendor(&self) -> Vendor {
+        Vendor::Amd
+    }
+
+    fn places(&self, explicit: Option<&Path>) -> Places {
+        let mut places = Places::new(SEARCH.names);
+        places.explicit("--compiler-path", explicit.map(Path::to_owned));
+        places.variable(SEARCH.variable);
+        for variable in ["ROCM_PATH", "HIP_PATH"] {
+            places.under_variable(variable, &["lib", "lib64"]);
+        }
+        places.loader_path();
+        for folder in hip_sys::usual_folders() {
+            places.folder("usual folder", &folder);
+        }
+        places.later(|places| {
+            for site in python_sites() {
+                for folder in hip_sys::WHEEL_FOLDERS {
+                    places.folder("Python package", &site.join(folder));
+                }
+            }
+        });
+        places
+    }
+
+    fn major_of(&self, file: &Path) -> Option<u32> {
+        version_in_name(file).map(|(major, _)| major)
+    }
+
+    fn suits_driver(&self, major: u32, driver: Option<(u32, u32)>) -> bool {
+        driver.is_none_or(|(of_driver, _)| major <= of_driver)
+    }
+
+    fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
+        let mut files = amdgpu::libraries(file);
+        // Opened at run time and so in no list of needed libraries: its headers, and from ROCm 6 on comgr.
+        let beside = |prefix| file.parent().map(|f| glob_children(f, prefix)).unwrap_or_default();
+        for found in beside("libhiprtc-builtins.so").into_iter().chain(beside("libamd_comgr.so")) {
+            let Ok(found) = found.canonicalize() else { continue };
+            if !files.contains(&found) {
+                files.extend(amdgpu::libraries(&found));
+                files.push(found);
+            }
+        }
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    fn arguments(&self, compile_id: &str, options: &Options) -> Vec<String> {
+        amdgpu::arguments(compile_id, options)
+    }
+
+    fn needs(&self, version: (u32, u32)) -> BTreeMap<String, String> {
+        BTreeMap::from([("driver".to_owned(), format!("{}.0", version.0))])
+    }
+
+    fn package(&self) -> &'static str {
+        "AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs)"
+    }
+
+    fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
+        BTreeMap::new() // the code object tells
+    }
+}
+
+/// `libhiprtc.so.6.2.41133` → (6, 2).
+fn version_in_name(file: &Path) -> Option<(u32, u32)> {
+    let name = file.file_name()?.to_str()?;
+    let mut parts = name.split_once(".so.")?.1.split('.').map(|n| n.parse().ok());
+    Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
+}
+
+/// The opened library.
+pub(super) struct Opened {
+    hiprtc: Hiprtc,
+}
+
+impl Opened {
+    pub fn open(file: &Path) -> Result<Opened, String> {
+        Ok(Opened { hiprtc: Hiprtc::open_file(file).map_err(|e| e.to_string())? })
+    }
+
+    fn run(&self, request: &Request) -> Result<Compiled, String> {
+        let terminated = |what: &str, text: &str| CString::new(text).map_err(|_| format!("{what} has a zero byte"));
+        let told = |error: hip_sys::Error| error.to_string();
+        let source = terminated("the source", &request.source)?;
+        let file = terminated("the file's name", &request.file)?;
+        let mut names = Vec::new();
+        let mut texts = Vec::new();
+        for (name, text) in &request.headers {
+            names.push(terminated("a header's name", name)?);
+            texts.push(terminated("a header", text)?);
+        }
+        let options = request.arguments.iter().map(|a| terminated("an option", a)).collect::<Result<Vec<_>, _>>()?;
+        let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).collect::<Vec<*const c_char>>();
+        let (mut names, mut texts) = (pointers(&names), pointers(&texts));
+        let mut options = pointers(&options);
+        let int = |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
+
+        let mut made = Made { hiprtc: &self.hiprtc, program: null_mut() };
+        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies them (the
+        // CStrings behind the pointers live to the end of this function: shadowing drops nothing).
+        unsafe {
+            self.hiprtc.hiprtcCreateProgram(
+                &mut made.program,
+                source.as_ptr(),
+                file.as_ptr(),
+                int(texts.len())?,
+                texts.as_mut_ptr(),
+                names.as_mut_ptr(),
+            )
+        }
+        .map_err(told)?;
+        // SAFETY: the program was just made; the array has that many terminated strings.
+        let compiled =
+            unsafe { self.hiprtc.hiprtcCompileProgram(made.program, int(options.len())?, options.as_mut_ptr()) };
+        let mut len = 0;
+        // SAFETY: the program is alive; writes one size.
+        unsafe { self.hiprtc.hiprtcGetProgramLogSize(made.program, &mut len) }.map_err(told)?;
+        let mut log = vec![0u8; len];
+        if len > 0 {
+            // SAFETY: writes as many bytes as it just said.
+            unsafe { self.hiprtc.hiprtcGetProgramLog(made.program, log.as_mut_ptr().cast()) }.map_err(told)?;
+        }
+        let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
+        match compiled {
+            Err(error) if error.code() == Some(HIPRTC_ERROR_COMPILATION) => return Ok(Compiled::Refused { log }),
+            Err(error) => return Err(format!("{error} {log}")),
+            Ok(()) => {}
+        }
+        let mut len = 0;
+        // SAFETY: writes one size.
+        unsafe { self.hiprtc.hiprtcGetCodeSize(made.program, &mut len) }.map_err(told)?;
+        let mut code = vec![0u8; len];
+        // SAFETY: writes as many bytes as it just said.
+        unsafe { self.hiprtc.hiprtcGetCode(made.program, code.as_mut_ptr().cast()) }.map_err(told)?;
+        Ok(Compiled::Code { code, log })
+    }
+}
+
+/// A program that is destroyed in the end.
+struct Made<'a> {
+    hiprtc: &'a Hiprtc,
+    program: hiprtcProgram,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if !self.program.is_null() {
+            // SAFETY: made by hiprtcCreateProgram and destroyed once. Nothing can be done about a refusal.
+            let _ = unsafe { self.hiprtc.hiprtcDestroyProgram(&mut self.program) };
+        }
+    }
+}
+
+impl Backend for Opened {
+    fn probe(&self) -> Result<Probe, String> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: writes two ints.
+        unsafe { self.hiprtc.hiprtcVersion(&mut major, &mut minor) }.map_err(|e| e.to_string())?;
+        // hiprtc calls itself 9.0 in every ROCm; the file's name says which it is.
+        let number = |n: c_int| u32::try_from(n).unwrap_or(0);
+        let version = version_in_name(&self.hiprtc.opened().place).unwrap_or((number(major), number(minor)));
+        // A comgr that cannot be asked leaves the list empty: then the child finds out, and may abort.
+        let ids = Comgr::beside(self.hiprtc.opened()).and_then(|comgr| comgr.isas()).unwrap_or_default();
+        Ok(Probe { version, ids })
+    }
+
+    fn compile(&self, request: &Request) -> Compiled {
+        self.run(request).unwrap_or_else(|why| Compiled::Broken { why })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rocms_version_is_read_off_the_files_name() {
+        let version = |name| version_in_name(Path::new(name));
+        assert_eq!(version("/opt/rocm/lib/libhiprtc.so.6.2.41133"), Some((6, 2)));
+        assert_eq!(version("/usr/lib/libamdhip64.so.5.2.21153-0"), Some((5, 2)));
+        assert_eq!(version("libhiprtc.so.7"), Some((7, 0)));
+        assert_eq!(version("libhiprtc.so"), None);
+    }
+}
