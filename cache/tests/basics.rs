@@ -76,6 +76,32 @@ fn another_field_value_label_or_order_is_another_key() {
 }
 
 #[test]
+fn a_changed_header_flag_constant_wave_width_or_feature_is_another_key() {
+    let all = |header: &str, flags: &str, warps: &str, wave: &str, target: &str| {
+        let source = Key::builder("kernel")
+            .content("matvec.hip", "#include \"kjit.h\"")
+            .content("kjit.h", header)
+            .sorted("constant", [("N", "4096"), ("WARPS", warps)])
+            .field("wave", wave)
+            .field("target", target)
+            .finish();
+        BuildKey::new(&source, |key| key.field("flags", flags)).digest()
+    };
+    let mut digests = vec![
+        all("typedef int i32;", "-O3", "8", "64", "gfx90a"),
+        all("typedef int i32; ", "-O3", "8", "64", "gfx90a"),
+        all("typedef int i32;", "-O2", "8", "64", "gfx90a"),
+        all("typedef int i32;", "-O3", "4", "64", "gfx90a"),
+        all("typedef int i32;", "-O3", "8", "32", "gfx90a"),
+        all("typedef int i32;", "-O3", "8", "64", "gfx90a:xnack+"),
+    ];
+    assert_eq!(digests[0], all("typedef int i32;", "-O3", "8", "64", "gfx90a"));
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), 6);
+}
+
+#[test]
 fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
     // The expected digest was computed by a few lines of Python over the documented encoding.
     let key = Key::builder("test").field("a", "b").content("c", "text").finish();

@@ -195,6 +195,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         }
         stop.store(true, Ordering::Relaxed);
         let swaps = attacker.join().unwrap();
+        eprintln!("{swaps} swaps, {hits} right answers, 0 wrong ones");
         assert!(hits > 0 && swaps > 100, "{hits} hits, {swaps} swaps: the race was none");
     });
 }
