@@ -161,7 +161,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
     if !is_root() {
         return;
     }
-    let scratch = scratch();
+    let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let dir = filled(scratch.path());
     // The attacker's entry is faultless, and of the right key; only its owner gives it away.
     let evil = scratch.path().join("evil");
@@ -176,6 +176,8 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         let attacker = scope.spawn(|| {
             let mut swaps = 0;
             while !stop.load(Ordering::Relaxed) {
+                // Left from when the real one was made again while the link stood.
+                let _ = std::fs::remove_dir_all(&aside);
                 if std::fs::rename(&real, &aside).is_ok() {
                     let _ = symlink(below(&evil), &real);
                     std::thread::yield_now();
@@ -188,6 +190,8 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         });
         let (cache, mut hits) = (open(&dir), 0);
         for _ in 0..20_000 {
+            // Made again where a link in its way had it set aside.
+            make(&cache, "k");
             if let Some(found) = cache.get(&key("k")) {
                 assert_eq!(found.entry.payload(), payload("k"), "the attacker's entry was run");
                 hits += 1;
