@@ -8,6 +8,11 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Key, Origin, Scope};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// In memory where that is to be had: thousands of files are written here.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn open(dir: &std::path::Path) -> Cache {
     Cache::open(Config::for_app("kjit-test").ignore_environment().dir(dir))
 }
@@ -22,7 +27,7 @@ fn build(name: &str, maker: &str) -> BuildKey {
 
 #[test]
 fn what_was_made_once_is_found_by_the_next_process() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let key = build("a", "one");
     let artefact = Artefact::new(vec![7; 50_000]).meta("kernel", "matvec").need("driver", "13.0");
     let cache = open(&dir.path().join("cache"));
@@ -40,7 +45,7 @@ fn what_was_made_once_is_found_by_the_next_process() {
 
 #[test]
 fn find_gives_the_newest_build_that_is_accepted() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let cache = open(dir.path());
     for (maker, driver) in [("old", "12"), ("middle", "13"), ("new", "14")] {
         cache.put(&build("a", maker), &Artefact::new(maker).need("driver", driver));
@@ -110,7 +115,7 @@ fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
 
 #[test]
 fn one_hundred_and_twenty_eight_threads_make_one_key_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (cache, made) = (open(dir.path()), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for _ in 0..128 {
@@ -129,7 +134,7 @@ fn one_hundred_and_twenty_eight_threads_make_one_key_once() {
 
 #[test]
 fn what_the_maker_fails_with_reaches_every_waiter_and_is_not_kept() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (cache, made) = (open(dir.path()), AtomicU32::new(0));
     let gate = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
@@ -152,7 +157,7 @@ fn what_the_maker_fails_with_reaches_every_waiter_and_is_not_kept() {
 
 #[test]
 fn a_maker_that_panics_leaves_the_key_free() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let cache = open(dir.path());
     let key = build("a", "one");
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -167,7 +172,7 @@ fn a_maker_that_panics_leaves_the_key_free() {
 
 #[test]
 fn a_quarantined_entry_is_made_again_and_its_count_grows() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let cache = open(dir.path());
     let key = build("a", "one");
     cache.put(&key, &Artefact::new("bad"));
@@ -180,7 +185,7 @@ fn a_quarantined_entry_is_made_again_and_its_count_grows() {
 
 #[test]
 fn records_are_kept_replaced_and_updated_without_loss() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let key = Key::builder("tuning").field("shape", "4096x4096").finish();
     let cache = open(dir.path());
     assert_eq!(cache.record(&key), None);

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Entry, EntryError, Key, Origin, Scope, Warning};
 
+/// In memory where that is to be had: thousands of files are written here.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn open(dir: &Path) -> Cache {
     Cache::open(Config::for_app("kjit-test").ignore_environment().dir(dir))
 }
@@ -33,7 +38,7 @@ fn write(path: &Path, bytes: &[u8]) {
 
 /// A cache with the entry "k", and that entry's bytes and file.
 fn filled() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     open(dir.path()).put(&key("k"), &artefact("k"));
     let path = path_of(dir.path(), &key("k"));
     let bytes = std::fs::read(&path).unwrap();
@@ -226,7 +231,7 @@ fn what_is_set_aside_does_not_pile_up() {
 
 #[test]
 fn a_compiler_replaced_under_the_same_name_size_and_mtime_has_another_digest() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (cache_dir, library) = (dir.path().join("cache"), dir.path().join("libcompiler.so"));
     std::fs::write(&library, vec![1; 100_000]).unwrap();
     let before = library.metadata().unwrap().modified().unwrap();

@@ -9,6 +9,11 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Entry, Export, Key, SecretKe
 #[path = "support/exercise.rs"]
 mod exercise;
 
+/// In memory where that is to be had: thousands of files are written here.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn seeds(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target)
 }
@@ -25,7 +30,7 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     // Unsealed ones too: the exercise puts the checksum on.
     let open = full[..full.len() - 32].to_vec();
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let pack = |names: &[&str], secret: Option<&SecretKey>| {
         // Made without a clock, so that the bytes are the same each time.
         let maker = Cache::open(Config::for_app("seed").ignore_environment().dir(dir.path().join(names.concat())));
@@ -79,8 +84,8 @@ fn the_seeds_are_what_this_format_writes() {
 
 #[test]
 fn the_readers_hold_for_every_seed_and_for_every_seed_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
-    let scratch = dir.path().join("x");
+    let dir = scratch();
+    let scratch_file = dir.path().join("x");
     let mut tried = 0;
     for target in ["cache_entry", "cache_pack"] {
         for item in std::fs::read_dir(seeds(target)).unwrap() {
@@ -88,7 +93,7 @@ fn the_readers_hold_for_every_seed_and_for_every_seed_cut_off() {
             for len in (0..=bytes.len()).rev() {
                 match target {
                     "cache_entry" => exercise::entry(&bytes[..len]),
-                    _ => exercise::pack(&bytes[..len], &scratch),
+                    _ => exercise::pack(&bytes[..len], &scratch_file),
                 }
                 tried += 1;
             }

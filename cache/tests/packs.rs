@@ -8,6 +8,11 @@ use kjit_cache::{
     Artefact, BuildKey, Cache, Config, Export, Exported, Key, Origin, Pack, PackError, Scope, SecretKey, Warning,
 };
 
+/// In memory where that is to be had: thousands of files are written here.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn config(dir: &Path) -> Config {
     Config::for_app("kjit").ignore_environment().dir(dir)
 }
@@ -31,7 +36,7 @@ fn export(cache: &Cache, path: &Path, secret: Option<&SecretKey>) -> Exported {
 
 /// A folder with a pack of three entries and a record, made elsewhere by the maker "far".
 fn packed(secret: Option<&SecretKey>) -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let cache = Cache::open(config(&dir.path().join("maker")));
     for name in ["a", "b", "c"] {
         cache.put(&key(name, "far"), &artefact(name, "far"));
@@ -246,7 +251,7 @@ fn a_quarantined_entry_does_not_come_back_out_of_a_pack() {
 
 #[test]
 fn several_packs_for_several_machines_serve_each_its_own() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut config_with_packs = config(&dir.path().join("home"));
     for arch in ["gfx1100", "sm_90a"] {
         let maker = Cache::open(config(&dir.path().join(arch)));
