@@ -333,7 +333,11 @@ impl Cache {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);
         let place = Place::entry(key.source().digest(), build);
         let stays = match &self.home {
-            Some(home) => matches!(home.set_aside(&place), Err(fault) if !fault.is_absent()),
+            Some(home) => {
+                // Asked of the directory and not of the call: what counts is whether it could be read again.
+                let _ = home.set_aside(&place);
+                home.peek(&place, HEADER_LEN).is_some()
+            }
             None => false,
         };
         let mut distrusted = self.distrust();

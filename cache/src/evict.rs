@@ -68,7 +68,8 @@ impl Cache {
             let _ = journal.append(&base, &encode(Event::Added, build.into(), bytes, now_s()));
             match journal.catch_up(&base) {
                 Ok(reading) => reading.total,
-                Err(_) => return,
+                // No journal is to be had: only a walk tells, and the cap holds all the same.
+                Err(_) => u64::MAX,
             }
         };
         if total > self.config.max_bytes {

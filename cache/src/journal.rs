@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::key::Digest;
 use crate::safe_dir::{Fault, SafeDir};
+use crate::store::open_or_clear;
 
 const NAME: &str = "journal";
 /// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check (4). 120 bits of a
@@ -197,7 +198,7 @@ impl Journal {
         if let Some(meta) = state.filter(|meta| meta.nlink() > 0) {
             return Ok(meta.len());
         }
-        let file = base.open_shared(NAME, true)?;
+        let file = open_or_clear(base, base, NAME, true)?;
         let len = file.metadata()?.len();
         self.reading = Reading::default();
         self.file = Some(file);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::safe_dir::{Fault, SafeDir};
-use crate::store::DirStore;
+use crate::store::{DirStore, make_room, open_or_clear};
 
 const LOCKS: &str = "locks";
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -52,8 +52,9 @@ pub(crate) fn acquire<T>(
     let mut pause = FIRST_PAUSE;
     let mut waited = false;
     loop {
-        let opened = store.create_base().and_then(|base| base.create_dir(LOCKS)).and_then(|dir| {
-            let file = dir.open_shared(name, false)?;
+        let opened = store.create_base().and_then(|base| {
+            let dir = make_room(&base, &base, LOCKS)?;
+            let file = open_or_clear(&base, &dir, name, false)?;
             Ok((dir, file))
         });
         let (dir, file) = match opened {

@@ -225,14 +225,7 @@ impl DirStore {
     /// Takes what lies at `place` out of the way, whatever it is. Kept for inspection where that is possible.
     pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
-        let moved = self.base()?.create_dir(ASIDE).and_then(|aside| {
-            trim_aside(&aside);
-            dir.rename(&place.name, &aside, &unique_name(&place.name))
-        });
-        match moved {
-            Err(fault) if !fault.is_absent() => dir.remove_tree(&place.name, TREE_DEPTH),
-            moved => moved,
-        }
+        clear_place(&*self.base()?, &dir, &place.name)
     }
 
     /// Removes what lies at `place`, and its directory when that was the last build of its source.
@@ -276,13 +269,42 @@ impl DirStore {
 }
 
 /// Makes a directory below `dir`; what stands in its place (a file, a link, a FIFO) is moved aside.
-fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<SafeDir, Fault> {
+pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<SafeDir, Fault> {
     match dir.create_dir(name) {
         Err(Fault::Refused(_)) => {
-            dir.rename(name, &base.create_dir(ASIDE)?, &unique_name(name))?;
+            clear_place(base, dir, name)?;
             dir.create_dir(name)
         }
         result => result,
+    }
+}
+
+/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in its place and is no
+/// such file is moved aside.
+pub(crate) fn open_or_clear(base: &SafeDir, dir: &SafeDir, name: &str, append: bool) -> Result<File, Fault> {
+    match dir.open_shared(name, append) {
+        // A directory opened for writing.
+        Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => {}
+        Err(Fault::Refused(_)) => {}
+        result => return result,
+    }
+    clear_place(base, dir, name)?;
+    dir.open_shared(name, append)
+}
+
+/// Moves whatever bears the name out of the way; removes it where it cannot be moved.
+pub(crate) fn clear_place(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<(), Fault> {
+    let aside = base.create_dir(ASIDE).or_else(|fault| match base.remove_tree(ASIDE, TREE_DEPTH) {
+        Ok(()) => base.create_dir(ASIDE),
+        Err(_) => Err(fault),
+    });
+    let moved = aside.and_then(|aside| {
+        trim_aside(&aside);
+        dir.rename(name, &aside, &unique_name(name))
+    });
+    match moved {
+        Err(fault) if !fault.is_absent() => dir.remove_tree(name, TREE_DEPTH),
+        moved => moved,
     }
 }
 

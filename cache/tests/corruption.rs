@@ -184,6 +184,56 @@ fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
 }
 
 #[test]
+fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
+    let lock = format!("locks/{}.lock", key("k").digest());
+    for name in ["locks", "aside", "journal", "e", "r", "locks/maintenance", &lock] {
+        for what in ["file", "directory", "full directory", "fifo", "link", "writable for all"] {
+            let dir = scratch();
+            let base = dir.path().join("v1");
+            let place = base.join(name);
+            for below in place.ancestors().skip(1).take_while(|path| path.starts_with(&base)) {
+                std::fs::create_dir_all(below).unwrap();
+            }
+            match what {
+                "file" => write(&place, b"something"),
+                "directory" => std::fs::create_dir(&place).unwrap(),
+                "full directory" => std::fs::create_dir_all(place.join("a/b")).unwrap(),
+                "fifo" => {
+                    let name = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
+                    // SAFETY: a valid string that ends in NUL.
+                    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+                }
+                "link" => std::os::unix::fs::symlink(dir.path(), &place).unwrap(),
+                _ => {
+                    write(&place, b"");
+                    std::fs::set_permissions(&place, PermissionsExt::from_mode(0o666)).unwrap();
+                }
+            }
+            for below in [&place, &place.join("a"), &base, &base.join("locks")] {
+                if below.is_dir() && !below.is_symlink() {
+                    std::fs::set_permissions(below, PermissionsExt::from_mode(0o700)).unwrap();
+                }
+            }
+            let config = || Config::for_app("kjit-test").ignore_environment().dir(dir.path()).max_bytes(3_000);
+            let cache = Cache::open(config());
+            let made = cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || Ok(artefact("k")));
+            assert_eq!(made.unwrap().origin, Origin::Made, "{what} at {name}");
+            cache.put_record(&Key::builder("record").finish(), b"{}");
+            for number in 0..20 {
+                cache.put(&key(&number.to_string()), &artefact("x"));
+            }
+            // What stood in the way of a look-up is said; what stood in the way of a lock or the journal is nobody's loss.
+            let quiet = !["e", "r"].contains(&name);
+            assert!(cache.warnings().iter().all(|said| !quiet && matches!(said, Warning::Corrupt { .. })), "{name}");
+            let cache = Cache::open(config());
+            assert_eq!(cache.get(&key("19")).map(|found| found.origin), Some(Origin::Home), "{what} at {name}");
+            assert!(cache.record(&Key::builder("record").finish()).is_some(), "{what} at {name}");
+            assert!(cache.stat().layers[0].bytes <= 3_000, "{what} at {name}: the cap does not hold");
+        }
+    }
+}
+
+#[test]
 fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
     let (dir, path, bytes) = filled();
     let cache = open(dir.path());
