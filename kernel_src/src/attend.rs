@@ -2,7 +2,7 @@
 //! preparation for a prompt's tokens: `gpu/rope_kv.hip`.
 
 use crate::kernel::{Kernel, SpecError, require, source};
-use crate::kv::KvLayout;
+use crate::kv::{KvLayout, KvStorage};
 use kjit_engine::{Constants, Geometry, Options, Target};
 
 /// Which elements of a head turn together, by position.
@@ -123,7 +123,9 @@ impl AttendSpec {
         self.form.check(ATTEND)?;
         let wave = target.default_wave();
         let most = (self.lanes() / self.group().next_power_of_two()).max(1) as u32;
-        let t = self.tuning.unwrap_or(AttendTuning { wave, block: 4 * wave, tile: most.min(4), blocks_per_unit: 2 });
+        // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
+        let tile = if self.form.kv.storage == KvStorage::F32 { (most.min(4) / 2).max(1) } else { most.min(4) };
+        let t = self.tuning.unwrap_or(AttendTuning { wave, block: 4 * wave, tile, blocks_per_unit: 2 });
         let fine = target.waves().contains(&t.wave)
             && t.block.is_multiple_of(t.wave)
             && (1..=1024).contains(&t.block)

@@ -209,6 +209,7 @@ impl ExpertsSpec {
             .set("KJ_BLOCK", t.block)
             .set("COLUMNS", 1)
             .set("TEAM", t.team)
+            .set("KJ_MIN_BLOCKS", t.min_blocks(target, 1))
             .set("ROWS", t.rows)
             .set("BATCH", t.batch)
             .set("TOKENS", self.tokens as i64)

@@ -14,6 +14,7 @@ pub mod ggml;
 pub mod kernel;
 pub mod kv;
 pub mod layout;
+pub mod matrix;
 pub mod matvec;
 pub mod norm;
 pub mod prepare;

@@ -117,8 +117,11 @@ impl MatvecTuning {
             team /= 2;
         }
         let steps = (units as u32).div_ceil(team).max(1);
-        let batch = (batch / lists as u32 / (columns as u32).div_ceil(4)).clamp(1, steps);
-        MatvecTuning { wave, block, team, rows: 1, batch, blocks_per_unit }
+        // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled at 128 registers.
+        let batch = (batch / lists as u32 / columns as u32).clamp(1, steps);
+        // Eight columns want more than the 128 registers that 512 threads leave each other.
+        let (block, blocks_per_unit) = if columns > 4 { (256, 2 * blocks_per_unit) } else { (block, blocks_per_unit) };
+        MatvecTuning { wave, block, team: team.min(block), rows: 1, batch, blocks_per_unit }
     }
 
     pub(crate) fn check(&self, kernel: &'static str, target: &Target) -> Result<(), SpecError> {
@@ -132,6 +135,15 @@ impl MatvecTuning {
             && (1..=8).contains(&self.batch)
             && (1..=64).contains(&self.blocks_per_unit);
         require(fine, kernel, || format!("{self:?} on {target}"))
+    }
+
+    /// Blocks that must fit a unit together. Told nothing, nvrtc kept 512 threads to 64 registers and spilled for it.
+    pub(crate) fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
+        // AMD's compiler finds its own balance: four blocks of 256 on a CU would leave a lane 64 registers, and most spill.
+        if columns > 4 || target.vendor() == Vendor::Amd {
+            return 1;
+        }
+        self.blocks_per_unit.min((1024 / self.block).max(1)).min(target.arch().unit.waves_per_simd)
     }
 
     /// Blocks for weights of these numbers of rows, `times` over.
@@ -242,6 +254,7 @@ impl MatvecSpec {
             .set("KJ_BLOCK", tuning.block)
             .set("COLUMNS", self.columns as i64)
             .set("TEAM", tuning.team)
+            .set("KJ_MIN_BLOCKS", tuning.min_blocks(target, self.columns))
             .set("ROWS", tuning.rows)
             .set("BATCH", tuning.batch)
             .set("SEGMENTS", self.segments.len() as i64)

@@ -1,0 +1,71 @@
+//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against the same oracles as on the simulated one.
+//!
+//! Without a device it is skipped, and says so; `KJIT_REQUIRE_GPU=1` forbids that.
+
+use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Isolation, Job};
+use kjit_kernels::cases::{self, Case, CaseArg};
+
+fn run(device: &Device, module: &kjit_engine::Module, case: &Case) -> Result<(), String> {
+    let text = |e: kjit_engine::Error| format!("{}: {e}", case.name);
+    let stream = device.stream().map_err(text)?;
+    let kernel = module.kernel(case.kernel.entry).map_err(text)?;
+    let mut buffers: Vec<Option<DeviceBuffer<u8>>> = vec![];
+    for arg in &case.args {
+        buffers.push(match arg {
+            CaseArg::Buffer { before, .. } => Some(stream.upload(before).map_err(text)?),
+            _ => None,
+        });
+    }
+    let args: Vec<Arg<'_>> = case
+        .args
+        .iter()
+        .zip(&buffers)
+        .map(|(arg, buffer)| match (arg, buffer) {
+            (CaseArg::U32(v), _) => Arg::from(*v),
+            (CaseArg::U64(v), _) => Arg::from(*v),
+            (CaseArg::F32(v), _) => Arg::from(*v),
+            (_, Some(buffer)) => Arg::from(buffer),
+            _ => Arg::Null,
+        })
+        .collect();
+    stream.launch(&kernel, &case.geometry, &args).map_err(text)?;
+    let mut after = vec![];
+    for buffer in buffers.iter().flatten() {
+        after.push(stream.read(buffer).map_err(text)?);
+    }
+    case.check(&after)
+}
+
+#[test]
+fn every_case_is_right_on_the_device() {
+    let folder = std::env::temp_dir().join(format!("kjit-cases-{}", std::process::id()));
+    let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
+    let asked = std::env::var("KJIT_TEST_DEVICE").unwrap_or_else(|_| "auto".to_owned());
+    let device = match engine.device(&asked) {
+        Ok(device) => device,
+        Err(e) => {
+            assert!(std::env::var_os("KJIT_REQUIRE_GPU").is_none(), "{e}");
+            eprintln!("SKIPPED: no device, so no case ran on one: {e}");
+            return;
+        }
+    };
+    let seed = std::env::var("KJIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261121);
+    let only = std::env::var("KJIT_CASES").unwrap_or_default();
+    let mut failed = vec![];
+    for &wave in device.target().waves() {
+        let mut cases = cases::all(device.target(), wave, seed).unwrap();
+        cases.retain(|c| c.name.contains(&only));
+        let job = |c: &Case| {
+            let k = &c.kernel;
+            Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), device.target().clone())
+        };
+        let jobs: Vec<Job> = cases.iter().map(job).collect();
+        for (case, module) in cases.iter().zip(engine.load_all(&device, &jobs)) {
+            let result = module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&device, &m, case));
+            failed.extend(result.err());
+        }
+        eprintln!("{}: {} cases at wave {wave}", device.label(), cases.len());
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    assert!(failed.is_empty(), "seed {seed}: {} failed:\n{}", failed.len(), failed.join("\n"));
+}
