@@ -94,6 +94,19 @@ impl Sampler {
         self.next = 0;
     }
 
+    /// The random numbers of the next draws, without taking them: for a device that draws by itself. [`Sampler::skip`] then takes those that
+    /// were used.
+    pub fn fractions(&self, draws: usize) -> Vec<f32> {
+        let mut state = self.state;
+        // Rounding to a single may reach one, which no draw may see.
+        (0..draws).map(|_| (fraction(&mut state) as f32).min(1.0 - f32::EPSILON / 2.0)).collect()
+    }
+
+    /// Takes the random numbers of so many draws.
+    pub fn skip(&mut self, draws: usize) {
+        (0..draws).for_each(|_| _ = fraction(&mut self.state));
+    }
+
     /// Chooses a token and accepts it. `logits` has one for each token of the vocabulary and is changed by the penalties. Among equals the
     /// lowest id wins; NaN is never chosen. If no logit is a number, the result is 0.
     pub fn sample(&mut self, logits: &mut [f32]) -> u32 {

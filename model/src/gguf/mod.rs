@@ -196,6 +196,12 @@ impl Gguf {
         self.parts().map(|p| p.map.len() as u64).sum()
     }
 
+    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a page's start on. For copying tensors in
+    /// place; a tensor's bytes are from [`TensorInfo::data_offset`] on.
+    pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
+        self.part(no).map(|p| &p.map[..])
+    }
+
     /// The keys, in the file's order (of a split model: the first part's).
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.first.layout.metadata.entries().iter().map(|e| &*e.key)

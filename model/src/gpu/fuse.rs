@@ -60,6 +60,15 @@ pub enum Finish {
         /// The product.
         out: ValueId,
     },
+    /// Of experts, one segment: `out = residual + Σ over slots of shares · rows`.
+    Sum {
+        /// Factor per slot.
+        shares: ValueId,
+        /// Added; it may give its place in memory to the sum.
+        residual: Option<ValueId>,
+        /// The sum.
+        out: ValueId,
+    },
 }
 
 /// Normed heads: factors and epsilon.
@@ -100,7 +109,7 @@ pub enum Step {
         experts: ValueId,
         /// The stacked matrices; biases are none.
         segments: Vec<Segment>,
-        /// `Store` or `Glu`.
+        /// `Store`, `Glu` or `Sum`.
         finish: Finish,
     },
     /// Head norms, rotation, cache write and attention.
@@ -154,6 +163,57 @@ pub enum Step {
     },
     /// An operation by itself.
     Single(Op),
+}
+
+impl Step {
+    /// The values it reads from memory.
+    pub fn reads(&self) -> Vec<ValueId> {
+        match self {
+            Step::Embed { .. } => vec![],
+            Step::Project { input, finish, .. } => std::iter::once(input.value()).chain(finish.reads()).collect(),
+            Step::Experts { input, experts, finish, .. } => {
+                [input.value(), *experts].into_iter().chain(finish.reads()).collect()
+            }
+            Step::Attend { q, k, v, .. } => vec![*q, *k, *v],
+            Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
+            Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
+            Step::Single(op) => op.reads(),
+        }
+    }
+
+    /// The values it leaves in memory.
+    pub fn writes(&self) -> Vec<ValueId> {
+        match self {
+            Step::Project { segments, finish, .. } | Step::Experts { segments, finish, .. } => match finish.out() {
+                None => segments.iter().map(|s| s.out).collect(),
+                Some(out) => vec![out],
+            },
+            Step::Embed { out, .. }
+            | Step::Attend { out, .. }
+            | Step::Norm { out, .. }
+            | Step::ExpertSum { out, .. } => vec![*out],
+            Step::Single(op) => op.writes(),
+        }
+    }
+}
+
+impl Finish {
+    /// The value that the rows end in, where it is not their own.
+    pub fn out(&self) -> Option<ValueId> {
+        match *self {
+            Finish::Store => None,
+            Finish::Add { out, .. } | Finish::Glu { out, .. } | Finish::Sum { out, .. } => Some(out),
+        }
+    }
+
+    /// The values that it reads besides the rows.
+    fn reads(&self) -> Vec<ValueId> {
+        match *self {
+            Finish::Add { residual, .. } => vec![residual],
+            Finish::Sum { shares, residual, .. } => std::iter::once(shares).chain(residual).collect(),
+            Finish::Store | Finish::Glu { .. } => vec![],
+        }
+    }
 }
 
 /// Fuses a graph.
@@ -273,8 +333,19 @@ impl<'g> Fuser<'g> {
                 last = j;
             }
         }
-        let finish = self.glu(&segments).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
+        let finish = self.glu(&segments).or_else(|| self.expert_sum(&segments));
+        let finish = finish.map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
         Some((finish.0, Step::Experts { input, experts, segments, finish: finish.1 }))
+    }
+
+    /// The weighted sum that alone reads a single segment, with the residual after it.
+    fn expert_sum(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
+        let &[one] = segments else { return None };
+        let (i, op) = self.only_reader(one.out)?;
+        let &Op::ExpertSum { shares, out, .. } = op else { return None };
+        self.taken[i] = true;
+        let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
+        Some((at, Finish::Sum { shares, residual, out }))
     }
 
     /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes a row of both.

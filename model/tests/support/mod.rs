@@ -4,6 +4,8 @@
 
 pub mod exercise;
 pub mod peak;
+pub mod shapes;
+pub mod simulated;
 pub mod writer;
 
 use std::path::PathBuf;

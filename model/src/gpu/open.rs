@@ -1,0 +1,265 @@
+//! Opening a model on a GPU: plan, then compile and upload side by side.
+
+use super::GpuExecutor;
+use super::plan::{JobId, Plan, PlanError, Request, plan};
+use super::resident::{Resident, Words};
+use super::upload::{Matrix, Uploader, vector};
+use crate::exec::{ExecError, ExecOptions};
+use crate::gguf::Gguf;
+use crate::graph::{Graph, WeightId};
+use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
+use kjit_kernels::attend::angles;
+use kjit_kernels::layout::Layout;
+use kjit_kernels::repack::RepackSpec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What opening took and what is held.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Statistics {
+    /// What the compile service did for this model.
+    pub kernels: CompileCounts,
+    /// Bytes of weights on the device.
+    pub weights: u64,
+    /// Bytes of keys and values for a full context.
+    pub kv: u64,
+    /// Bytes of the device in use, all told.
+    pub peak: u64,
+    /// Seconds from the call to the last byte of the weights.
+    pub upload_s: f64,
+    /// Seconds from the call to the last kernel.
+    pub kernels_s: f64,
+}
+
+/// The compile jobs that a run of this graph on such a target asks for: `kjit warm`.
+///
+/// # Errors
+/// What the kernels do not cover, by name.
+pub fn jobs_for(graph: &Graph, target: &Target, options: &ExecOptions) -> Result<Vec<kjit_engine::Job>, ExecError> {
+    let plan = plan(&Request { graph, target, options, keep: &[] })?;
+    Ok(plan.jobs.into_iter().map(|j| j.job).collect())
+}
+
+/// Opens a model on a device: `cuda:0`, `cuda`, `auto`. Kernels are compiled (or found) while the weights travel.
+///
+/// # Errors
+/// A device that cannot be had, a model that the kernels do not cover, memory that does not suffice, a kernel that does not compile.
+pub fn open(
+    engine: &Engine,
+    device: &str,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: &ExecOptions,
+) -> Result<GpuExecutor, ExecError> {
+    let device = engine.device(device)?;
+    open_on(engine, &device, gguf, graph, options, &[])
+}
+
+/// The same on an opened device, keeping the values of these names after each feed, to be looked at with
+/// [`GpuExecutor::tap`]. What a fused step keeps in registers cannot be kept: [`ExecError::Device`] names it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_on(
+    engine: &Engine,
+    device: &Device,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: &ExecOptions,
+    keep: &[&str],
+) -> Result<GpuExecutor, ExecError> {
+    let start = Instant::now();
+    let before = engine.counts();
+    let find = |name: &&str| graph.find(name).ok_or_else(|| ExecError::Device(format!("no value is called '{name}'")));
+    let keep = keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let request = Request { graph: &graph, target: device.target(), options, keep: &keep };
+    let plan = plan(&request)?;
+    check_memory(device, &request, &plan)?;
+    let stream = device.urgent_stream()?;
+    let copies = device.stream()?;
+    // Both sides at once; the uploader's own few kernels first.
+    let (kernels, weights) = std::thread::scope(|scope| {
+        let uploading = scope.spawn(|| {
+            let done = upload(engine, &copies, &gguf, &graph, &plan);
+            (done, start.elapsed().as_secs_f64())
+        });
+        let kernels = load(engine, device, &plan);
+        let took = start.elapsed().as_secs_f64();
+        let uploaded = uploading.join().unwrap_or_else(|_| {
+            (Err(ExecError::Device("the thread that uploads weights ended early".to_owned())), 0.0)
+        });
+        ((kernels, took), uploaded)
+    });
+    let ((kernels, kernels_s), (weights, upload_s)) = (kernels, weights);
+    let (kernels, weights) = (kernels?, weights?);
+    let resident = assemble(&graph, plan, options, stream, kernels, weights)?;
+    let after = engine.counts();
+    let (free, total) = device.memory()?;
+    let statistics = Statistics {
+        kernels: CompileCounts {
+            compiled: after.compiled - before.compiled,
+            cached: after.cached - before.cached,
+            failed: after.failed - before.failed,
+            seconds: after.seconds - before.seconds,
+        },
+        weights: resident.plan.memory.weights,
+        kv: resident.plan.memory.kv,
+        peak: total.saturating_sub(free),
+        upload_s,
+        kernels_s,
+    };
+    GpuExecutor::new(resident, graph, options, statistics)
+}
+
+/// Refuses what cannot fit before anything is allocated, and says what would.
+fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), ExecError> {
+    let (free, total) = device.memory()?;
+    let need = plan.memory.total();
+    if need <= free {
+        return Ok(());
+    }
+    let mib = |n: u64| n >> 20;
+    // Everything but keys and values hardly changes with the context.
+    let context = request.options.context.max(1) as u64;
+    let per_token = (plan.memory.kv / context).max(1);
+    let fits = free.saturating_sub(need - plan.memory.kv) / per_token;
+    let hint = match fits {
+        0 => format!(
+            "{} MiB of {} MiB are free; a smaller model, or a smaller quantisation of it, is needed",
+            mib(free),
+            mib(total)
+        ),
+        n => format!("{} MiB of {} MiB are free; -c {n} would fit", mib(free), mib(total)),
+    };
+    let what = format!("the model with a context of {context} on {}", device.label());
+    Err(ExecError::Memory { what, bytes: need, hint })
+}
+
+fn load(engine: &Engine, device: &Device, plan: &Plan) -> Result<Vec<Kernel>, ExecError> {
+    let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
+    let modules = engine.load_all(device, &jobs);
+    let kernels = modules.into_iter().zip(&plan.jobs).map(|(module, job)| Ok(module?.kernel(job.entry)?));
+    kernels.collect()
+}
+
+struct Uploaded {
+    matrices: HashMap<WeightId, DeviceBuffer<u8>>,
+    vectors: HashMap<WeightId, DeviceBuffer<f32>>,
+}
+
+fn upload(
+    engine: &Engine,
+    stream: &Stream,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    plan: &Plan,
+) -> Result<Uploaded, ExecError> {
+    let device = stream.device();
+    let _span = device.trace().map(|t| t.span("upload", "weights"));
+    let arena = device.arena(plan.memory.weights)?;
+    let mut vectors = HashMap::new();
+    for &id in &plan.vectors {
+        let values = vector(gguf, graph, id)?;
+        let buffer = arena.buffer::<f32>(values.len())?;
+        stream.write(&buffer, &values)?;
+        vectors.insert(id, buffer);
+    }
+    // In the order of the file, so that it is read from front to back.
+    let mut order = plan.matrices.clone();
+    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).name).map(|t| (t.part(), t.data_offset()));
+    order.sort_by_key(|(id, _)| place(id));
+    let repackers = repackers(engine, device, plan, &order)?;
+    let mut uploader = Uploader::new(stream, Arc::clone(gguf))?;
+    let mut matrices = HashMap::new();
+    for (id, job) in order {
+        let w = graph.weight(id);
+        let layout =
+            Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let bytes =
+            layout.bytes(w.rows, w.experts).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let to = arena.buffer::<u8>(bytes)?;
+        let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
+        let matrix = Matrix { name: &w.name, raw_row, row: layout.row_bytes, to: to.clone() };
+        match job.and_then(|j| repackers.get(&j)) {
+            None => uploader.matrix(&matrix, None)?,
+            Some(kernel) => {
+                let (spec, units) = (RepackSpec { layout }, device.info().units);
+                let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
+                    let blocks = spec.blocks(rows as u64, units);
+                    let shape = spec.geometry(device.target(), rows as u64, units);
+                    let shape = shape.map_err(|e| Error::Buffer(e.to_string()))?.dependent(false);
+                    stream.launch(kernel, &shape, &kjit_engine::args![raw, to, rows as u64, blocks])
+                };
+                uploader.matrix(&matrix, Some(&mut launch))?;
+            }
+        }
+        matrices.insert(id, to);
+    }
+    // The one wait: after it the file's pages are unlocked, and every stream sees the weights.
+    stream.synchronize()?;
+    Ok(Uploaded { matrices, vectors })
+}
+
+/// The kernels that lay rows out, by job.
+fn repackers(
+    engine: &Engine,
+    device: &Device,
+    plan: &Plan,
+    order: &[(WeightId, Option<JobId>)],
+) -> Result<HashMap<JobId, Kernel>, ExecError> {
+    let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let picked: Vec<_> = ids.iter().filter_map(|id| plan.jobs.get(id.0 as usize)).collect();
+    let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
+    let modules = engine.load_all(device, &jobs);
+    let kernels = ids.into_iter().zip(picked).zip(modules);
+    kernels.map(|((id, job), module)| Ok((id, module?.kernel(job.entry)?))).collect()
+}
+
+fn assemble(
+    graph: &Graph,
+    plan: Plan,
+    options: &ExecOptions,
+    stream: Stream,
+    kernels: Vec<Kernel>,
+    weights: Uploaded,
+) -> Result<Resident, ExecError> {
+    let device = stream.device().clone();
+    let bytes = |n: u64| usize::try_from(n).map_err(|_| ExecError::Device(format!("{n} bytes cannot be addressed")));
+    let mut caches = vec![];
+    let mut kv = 0;
+    for c in &plan.caches {
+        kv += 2 * Arena::room::<u8>(bytes(*c)?)?;
+    }
+    let arena = device.arena(kv)?;
+    for c in &plan.caches {
+        caches.push((arena.buffer::<u8>(bytes(*c)?)?, arena.buffer::<u8>(bytes(*c)?)?));
+    }
+    let mut ropes = vec![];
+    for (rope, floats) in graph.ropes.iter().zip(&plan.ropes) {
+        let factors = match rope.factors {
+            None => None,
+            Some(id) => weights.vectors.get(&id).map(|b| stream.read(b)).transpose()?,
+        };
+        let table = angles(&rope.frequencies(factors.as_deref()), rope.magnitude(), options.context);
+        if table.len() as u64 != *floats {
+            return Err(ExecError::Device("a rotation's table has another size than the plan says".to_owned()));
+        }
+        ropes.push(stream.upload(&table)?);
+    }
+    let arena = device.buffer(bytes(plan.arena())?)?;
+    stream.fill(&arena, 0)?;
+    // One more than fit: the token chosen after the last that fits is still handed out.
+    let words = options.context + 1;
+    let control = Words {
+        tokens: device.pinned(words)?,
+        position: device.buffer(1)?,
+        numbers: device.pinned(words)?,
+        fractions: device.buffer(words)?,
+    };
+    control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
+    let Uploaded { matrices, vectors } = weights;
+    Ok(Resident { plan, stream, kernels, matrices, vectors, ropes, caches, arena, control })
+}

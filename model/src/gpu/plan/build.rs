@@ -1,0 +1,204 @@
+//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory out in the end.
+
+use super::arena::{Life, place};
+use super::{Bind, Buffer, BufferId, Dim, Job, JobId, Launch, Program};
+use crate::gpu::fuse::Step;
+use crate::graph::{Graph, ValueId};
+use std::collections::HashMap;
+
+/// The distinct compilations of all programs of a plan.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    list: Vec<Job>,
+}
+
+impl Jobs {
+    /// The place of this job, which is kept once.
+    pub fn intern(&mut self, job: Job) -> JobId {
+        let at = self.list.iter().position(|j| *j == job).unwrap_or_else(|| {
+            self.list.push(job);
+            self.list.len() - 1
+        });
+        JobId(at as u32)
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Vec<Job> {
+        self.list
+    }
+}
+
+struct Pending {
+    name: String,
+    bytes: u64,
+    until: Until,
+}
+
+/// How long a buffer is needed.
+#[derive(Clone, Copy, PartialEq)]
+enum Until {
+    /// From the first to the last launch that binds it.
+    Bound,
+    /// From the first launch that binds it to the end.
+    End,
+    /// Always: counters, which stay zero between runs.
+    Ever,
+}
+
+/// One kernel's shape: what a launch is made from, beside its arguments.
+pub struct Shape {
+    /// Blocks.
+    pub grid: [Dim; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory, in bytes.
+    pub shared: u32,
+}
+
+/// Builds a [`Program`].
+pub struct Builder<'g> {
+    graph: &'g Graph,
+    tokens: u32,
+    keep: Vec<ValueId>,
+    /// Last step that reads each value.
+    last_read: Vec<usize>,
+    buffers: Vec<Pending>,
+    values: HashMap<ValueId, BufferId>,
+    launches: Vec<Launch>,
+    step: usize,
+}
+
+impl<'g> Builder<'g> {
+    /// Starts a program for up to `tokens` tokens. The values in `keep`, and the logits, will be there
+    /// after the last launch.
+    pub fn new(graph: &'g Graph, steps: &[Step], tokens: u32, keep: &[ValueId]) -> Builder<'g> {
+        let keep = keep.iter().copied().chain([graph.logits]).collect();
+        let mut last_read = vec![0; graph.values.len()];
+        for (i, step) in steps.iter().enumerate() {
+            for v in step.reads() {
+                if let Some(last) = last_read.get_mut(v.0 as usize) {
+                    *last = i;
+                }
+            }
+        }
+        let (buffers, values, launches) = (vec![], HashMap::new(), vec![]);
+        Builder { graph, tokens, keep, last_read, buffers, values, launches, step: 0 }
+    }
+
+    /// Tokens it takes at most.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Begins a step: launches from here on are its.
+    pub fn step(&mut self, index: usize) {
+        self.step = index;
+    }
+
+    /// Memory of its own for the launches of this step; alive from the first to the last launch that binds it.
+    pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
+        self.add(name.into(), bytes, Until::Bound)
+    }
+
+    /// Counters, zero before each launch that uses them and zero again afterwards: all launches that name them share them.
+    pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
+        match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
+            Some(at) => {
+                if let Some(b) = self.buffers.get_mut(at) {
+                    b.bytes = b.bytes.max(bytes);
+                }
+                Bind::Buffer(BufferId(at as u32))
+            }
+            None => self.add(name.to_string(), bytes, Until::Ever),
+        }
+    }
+
+    fn add(&mut self, name: String, bytes: u64, until: Until) -> Bind {
+        self.buffers.push(Pending { name, bytes, until });
+        Bind::Buffer(BufferId(self.buffers.len() as u32 - 1))
+    }
+
+    /// Bytes of a value in 32-bit elements, for all tokens.
+    pub fn value_bytes(&self, v: ValueId) -> u64 {
+        let value = self.graph.value(v);
+        4 * (value.slots * value.width) as u64 * u64::from(self.tokens)
+    }
+
+    /// A buffer for a value that is about to be made.
+    pub fn make(&mut self, v: ValueId) -> Bind {
+        let bytes = self.value_bytes(v);
+        self.make_sized(v, bytes)
+    }
+
+    /// The same, for a value in another form than 32-bit elements.
+    pub fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
+        let made = self.add(
+            self.graph.value(v).name.clone(),
+            bytes,
+            if self.keep.contains(&v) { Until::End } else { Until::Bound },
+        );
+        if let Bind::Buffer(id) = made {
+            self.values.insert(v, id);
+        }
+        made
+    }
+
+    /// A buffer for a sum that is about to be made: its operand's, when nobody needs that afterwards.
+    pub fn make_over(&mut self, v: ValueId, operand: ValueId, others: &[ValueId]) -> Bind {
+        let free = self.last_read.get(operand.0 as usize) == Some(&self.step)
+            && !self.keep.contains(&operand)
+            && !self.keep.contains(&v)
+            && !others.contains(&operand);
+        match self.values.get(&operand) {
+            Some(&id) if free => {
+                self.values.insert(v, id);
+                Bind::Buffer(id)
+            }
+            _ => self.make(v),
+        }
+    }
+
+    /// The buffer that holds a value made before.
+    pub fn held(&self, v: ValueId) -> Option<Bind> {
+        self.values.get(&v).map(|&id| Bind::Buffer(id))
+    }
+
+    /// Adds a launch.
+    pub fn launch(&mut self, name: impl Into<String>, job: JobId, shape: Shape, args: Vec<Bind>) {
+        let Shape { grid, block, shared } = shape;
+        let (name, step) = (name.into(), self.step);
+        self.launches.push(Launch { name, step, job, args, grid, block, shared, dependent: true });
+    }
+
+    /// Lays the memory out.
+    pub fn finish(self) -> Program {
+        let end = self.launches.len().saturating_sub(1);
+        let mut lives: Vec<Life> = self
+            .buffers
+            .iter()
+            .map(|b| match b.until {
+                Until::Ever => Life { first: 0, last: end, bytes: b.bytes },
+                // Not yet seen in any launch.
+                Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
+                Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
+            })
+            .collect();
+        for (i, launch) in self.launches.iter().enumerate() {
+            for arg in &launch.args {
+                if let Bind::Buffer(id) = arg
+                    && let Some(life) = lives.get_mut(id.0 as usize)
+                {
+                    life.first = life.first.min(i);
+                    life.last = life.last.max(i);
+                }
+            }
+        }
+        let (offsets, arena) = place(&lives);
+        let buffers = self.buffers.into_iter().zip(offsets).map(|(b, offset)| {
+            let Pending { name, bytes, until } = b;
+            Buffer { name, bytes, offset, zeroed: until == Until::Ever }
+        });
+        let kept = self.keep.iter().filter_map(|v| Some((*v, *self.values.get(v)?))).collect();
+        Program { tokens: self.tokens, buffers: buffers.collect(), base: 0, arena, launches: self.launches, kept }
+    }
+}

@@ -1,0 +1,279 @@
+//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few columns of activations.
+
+use super::lower::Lower;
+use super::lower::unsupported;
+use super::{Bind, Chosen, Control, Dim, PlanError};
+use crate::gpu::fuse::{Finish, HeadNorm, Input, Segment};
+use crate::graph::{Activation, CacheId, Pairing, RopeId, ValueId};
+use kjit_kernels::activations::{Column, Prologue};
+use kjit_kernels::attend::{AttendSpec, HeadsForm, RopeForm};
+use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
+use kjit_kernels::matvec::{self, MatvecSpec};
+use kjit_kernels::prepare::PrepareSpec;
+use kjit_kernels::sample::{Choice, SampleSpec};
+
+/// Weights that one launch takes at most.
+const SEGMENTS: usize = 3;
+
+impl Lower<'_> {
+    /// A projection. Segments that cannot share a launch (the form of their activations differs, or there are too many) get their own.
+    pub(super) fn project(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
+        if *finish != Finish::Store {
+            return self.matvec(input, segments, finish);
+        }
+        let mut rest = segments;
+        while let Some(first) = rest.first() {
+            let cols = self.graph.weight(first.weight).cols;
+            let fits = |n: usize| {
+                let formats: Vec<_> = rest.iter().take(n).map(|s| self.graph.weight(s.weight).format).collect();
+                Column::shared(&formats, cols).is_ok()
+            };
+            let n = (1..=rest.len().min(SEGMENTS)).rev().find(|&n| fits(n)).unwrap_or(1);
+            let (now, later) = rest.split_at(n);
+            self.matvec(input, now, finish)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn matvec(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
+        let named = finish.out().or(segments.first().map(|s| s.out));
+        let name = named.map_or(String::new(), |v| self.graph.value(v).name.clone());
+        let (aux, eps, prologue) = match *input {
+            Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
+            Input::Norm { weight, eps, .. } => (self.vector(weight), eps, Prologue::Norm),
+        };
+        let cols = segments.first().map_or(0, |s| self.graph.weight(s.weight).cols);
+        let mut spec = MatvecSpec {
+            cols,
+            columns: self.program.tokens() as usize,
+            prologue,
+            prepared: false,
+            segments: segments
+                .iter()
+                .map(|s| {
+                    let w = self.graph.weight(s.weight);
+                    matvec::Segment { format: w.format, rows: w.rows, bias: s.bias.is_some() }
+                })
+                .collect(),
+            finish: match finish {
+                Finish::Store => matvec::Finish::Store,
+                Finish::Add { .. } => matvec::Finish::Add,
+                Finish::Glu { act: Activation::Silu, .. } => matvec::Finish::Silu,
+                Finish::Glu { act: Activation::GeluTanh, .. } => matvec::Finish::Gelu,
+                Finish::Sum { .. } => return Err(unsupported(&name, "a weighted sum without experts")),
+            },
+            tuning: None,
+        };
+        let mut x = self.value(input.value())?;
+        let (mut aux, mut eps) = (aux, eps);
+        if !spec.fits(&self.target) {
+            let column = self.spec(&name, spec.column())?;
+            (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns, [x, aux], eps)?;
+            (spec.prologue, spec.prepared) = (Prologue::None, true);
+        }
+        let residual = match *finish {
+            Finish::Add { residual, .. } => self.value(residual)?,
+            _ => Bind::Null,
+        };
+        let mut y: Vec<Bind> = match *finish {
+            Finish::Store => segments.iter().map(|s| self.program.make(s.out)).collect(),
+            Finish::Add { residual, out } => vec![self.program.make_over(out, residual, &[input.value()])],
+            Finish::Glu { out, .. } | Finish::Sum { out, .. } => vec![self.program.make(out)],
+        };
+        let mut args = vec![x, aux, residual];
+        y.resize(SEGMENTS, Bind::Null);
+        for (i, y) in y.into_iter().enumerate() {
+            let segment = segments.get(i);
+            let weight = segment.map_or(Bind::Null, |s| self.matrix(s.weight));
+            let bias = segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b));
+            args.extend([weight, bias, y]);
+        }
+        let job = self.job(&name, spec.kernel(&self.target))?;
+        let tuning = self.spec(&name, spec.tuning(&self.target))?;
+        let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
+        let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
+        args.extend([Bind::F32(eps), Bind::Dim(blocks)]);
+        self.run(name, &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        Ok(())
+    }
+
+    /// The same through chosen experts' matrices.
+    pub(super) fn experts(
+        &mut self,
+        input: &Input,
+        experts: ValueId,
+        segments: &[Segment],
+        finish: &Finish,
+    ) -> Result<(), PlanError> {
+        if *finish == Finish::Store && segments.len() > 1 {
+            return segments.iter().try_for_each(|s| self.experts(input, experts, std::slice::from_ref(s), finish));
+        }
+        let Some(first) = segments.first() else { return Ok(()) };
+        let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
+        let name = self.graph.value(out).name.clone();
+        let (mut aux, mut eps, prologue) = match *input {
+            Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
+            Input::Norm { weight, eps, .. } => (self.vector(weight), eps, Prologue::Norm),
+        };
+        let mut spec = ExpertsSpec {
+            format: w.format,
+            rows: w.rows,
+            cols: w.cols,
+            tokens: self.program.tokens() as usize,
+            top: self.graph.value(experts).width,
+            per_slot: self.graph.value(input.value()).slots > 1,
+            prologue,
+            prepared: false,
+            finish: match *finish {
+                Finish::Store => ExpertFinish::Store,
+                Finish::Glu { act: Activation::Silu, .. } => ExpertFinish::Silu,
+                Finish::Glu { act: Activation::GeluTanh, .. } => ExpertFinish::Gelu,
+                Finish::Sum { residual, .. } => ExpertFinish::Sum { residual: residual.is_some() },
+                Finish::Add { .. } => return Err(unsupported(&name, "a residual on each expert's rows")),
+            },
+            tuning: None,
+        };
+        let mut x = self.value(input.value())?;
+        if spec.kernel(&self.target).is_err() {
+            let column = self.spec(&name, spec.column())?;
+            (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns(), [x, aux], eps)?;
+            (spec.prologue, spec.prepared) = (Prologue::None, true);
+        }
+        let (shares, added) = match *finish {
+            Finish::Sum { shares, residual, .. } => {
+                (self.value(shares)?, residual.map_or(Ok(Bind::Null), |r| self.value(r))?)
+            }
+            _ => (Bind::Null, Bind::Null),
+        };
+        let chosen = self.value(experts)?;
+        let w0 = self.matrix(first.weight);
+        let w1 = segments.get(1).map_or(Bind::Null, |s| self.matrix(s.weight));
+        let y = match *finish {
+            Finish::Sum { residual: Some(r), .. } => self.program.make_over(out, r, &[input.value()]),
+            _ => self.program.make(out),
+        };
+        let job = self.job(&name, spec.kernel(&self.target))?;
+        let tuning = self.spec(&name, spec.tuning(&self.target))?;
+        let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
+        let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
+        let args = vec![x, aux, chosen, shares, added, w0, w1, y, Bind::F32(eps), Bind::Dim(blocks)];
+        self.run(name, &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        Ok(())
+    }
+
+    /// Columns of activations made ready in memory of the device, once for all blocks, where they are too long for a block's own. Gives the
+    /// arguments that take the place of `x`, `aux` and `eps`.
+    fn prepare(
+        &mut self,
+        name: &str,
+        column: Column,
+        prologue: Prologue,
+        columns: usize,
+        [x, aux]: [Bind; 2],
+        eps: f32,
+    ) -> Result<(Bind, Bind, f32), PlanError> {
+        let spec = PrepareSpec { column, prologue };
+        let job = self.job(name, spec.kernel(&self.target))?;
+        let ready = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
+        let grid = [Dim::Is(columns as u32), Dim::Is(1), Dim::Is(1)];
+        self.run(format!("{name}.prepare"), &job, grid, vec![x, aux, ready, Bind::F32(eps)]);
+        Ok((ready, Bind::Null, 0.0))
+    }
+
+    /// The two ways to choose a token from the logits, as the last two launches: the likeliest, and at random.
+    pub(super) fn choices(&mut self) -> Result<(), PlanError> {
+        let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
+        let capacity = Bind::U32(self.context + 1);
+        let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
+        let largest = SampleSpec { vocab, choice: Choice::Largest };
+        let job = self.job("greedy", largest.kernel(&self.target))?;
+        let most = largest.blocks(u32::MAX);
+        let blocks = Dim::Fill { per_unit: 1, most };
+        let part = self.program.scratch("greedy.part", 8 * u64::from(most));
+        let counters = self.program.counters("greedy.counters", 4);
+        let args = vec![logits, part, counters, tokens, position, capacity, Bind::Dim(blocks)];
+        self.run("greedy".to_string(), &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn }.kernel(&self.target))?;
+        let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
+        let mut args = vec![logits, Bind::Control(Control::Fractions), tokens, position, capacity];
+        args.extend(options);
+        self.run("draw".to_string(), &job, [Dim::Is(1); 3], args);
+        Ok(())
+    }
+
+    /// Heads made ready, keys and values kept, attention and the sum of its slices: one launch.
+    pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
+        let name = self.graph.value(a.out).name.clone();
+        let (form, norms, eps) = self.heads(a)?;
+        let cache = self.graph.cache(a.cache);
+        let spec = AttendSpec { form, window: cache.window, soft_cap: a.soft_cap, tuning: None };
+        let sequences = self.program.tokens();
+        let job = self.job(&name, spec.kernel(&self.target))?;
+        let tuning = self.spec(&name, spec.tuning(&self.target))?;
+        let shape = self.spec(&name, spec.geometry(&self.target, 1, sequences))?;
+        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit, over: shape.grid[1] * sequences, most: SPLITS };
+        let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(SPLITS, sequences) as u64);
+        let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
+        let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
+        let out = self.program.make(a.out);
+        let args = vec![
+            q,
+            k,
+            v,
+            norms[0],
+            norms[1],
+            Bind::Rope(a.rope),
+            Bind::Control(Control::Position),
+            Bind::Keys(a.cache),
+            Bind::Values(a.cache),
+            part,
+            counters,
+            out,
+            Bind::F32(a.scale),
+            Bind::F32(eps),
+            Bind::U32(self.context),
+            Bind::Dim(splits),
+            Bind::U64(0),
+        ];
+        self.run(name, &job, [splits, Dim::Is(shape.grid[1]), Dim::Is(sequences)], args);
+        Ok(())
+    }
+
+    /// The form of a layer's heads, the weights of their norms, and the norms' epsilon.
+    pub(super) fn heads(&mut self, a: &Attend) -> Result<(HeadsForm, [Bind; 2], f32), PlanError> {
+        let name = &self.graph.value(a.out).name;
+        let rope = self.graph.rope(a.rope);
+        let (norms, eps) = match (a.q_norm, a.k_norm) {
+            (None, None) => ([Bind::Null; 2], 0.0),
+            (Some(q), Some(k)) if q.eps == k.eps => ([self.vector(q.weight), self.vector(k.weight)], q.eps),
+            _ => return Err(unsupported(name, "queries and keys are normed differently")),
+        };
+        let form = HeadsForm {
+            heads: a.heads,
+            kv: self.kv(a.cache),
+            qk_norm: a.q_norm.is_some(),
+            rope: RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves },
+        };
+        Ok((form, norms, eps))
+    }
+}
+
+/// Slices of the context at most: with fewer, working memory is small whatever the device.
+const SPLITS: u32 = 256;
+
+/// The fields of [`Step::Attend`](crate::gpu::fuse::Step::Attend).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attend {
+    pub q: ValueId,
+    pub k: ValueId,
+    pub v: ValueId,
+    pub q_norm: Option<HeadNorm>,
+    pub k_norm: Option<HeadNorm>,
+    pub rope: RopeId,
+    pub cache: CacheId,
+    pub heads: usize,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    pub out: ValueId,
+}

@@ -1,0 +1,86 @@
+//! What the lowering of single tokens and of prompts share: jobs, weights, values, and errors that name the step.
+
+use super::build::{Builder, Jobs, Shape};
+use super::{Bind, Dim, JobId, PlanError};
+use crate::graph::{CacheId, Graph, ValueId, WeightId};
+use kjit_engine::Target;
+use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::{Kernel, SpecError};
+
+/// The state of a lowering.
+pub(super) struct Lower<'g> {
+    pub graph: &'g Graph,
+    pub target: Target,
+    /// Positions that caches hold.
+    pub context: u32,
+    /// How they hold them.
+    pub storage: KvStorage,
+    pub jobs: &'g mut Jobs,
+    pub matrices: &'g mut Vec<WeightId>,
+    pub vectors: &'g mut Vec<WeightId>,
+    pub program: Builder<'g>,
+}
+
+/// A job with what its launches need of it.
+pub(super) struct Ready {
+    job: JobId,
+    block: u32,
+    shared: u32,
+}
+
+impl Lower<'_> {
+    /// A matrix of the model, to be uploaded.
+    pub fn matrix(&mut self, id: WeightId) -> Bind {
+        note(self.matrices, id);
+        Bind::Matrix(id)
+    }
+
+    /// A vector of the model, to be uploaded.
+    pub fn vector(&mut self, id: WeightId) -> Bind {
+        note(self.vectors, id);
+        Bind::Vector(id)
+    }
+
+    /// How a cache lies in memory.
+    pub fn kv(&self, id: CacheId) -> KvLayout {
+        let c = self.graph.cache(id);
+        KvLayout { heads: c.heads, head_dim: c.head_dim, storage: self.storage }
+    }
+
+    /// Where a value is.
+    pub fn value(&self, v: ValueId) -> Result<Bind, PlanError> {
+        let name = &self.graph.value(v).name;
+        self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
+    }
+
+    /// What a kernel family says, with the step's name.
+    pub fn spec<T>(&self, name: &str, made: Result<T, SpecError>) -> Result<T, PlanError> {
+        made.map_err(|e| unsupported(name, e))
+    }
+
+    /// A kernel's job.
+    pub fn job(&mut self, name: &str, kernel: Result<Kernel, SpecError>) -> Result<Ready, PlanError> {
+        let Kernel { source, constants, options, entry, block, shared } = self.spec(name, kernel)?;
+        let job = kjit_engine::Job::new(source, constants, options, self.target.clone());
+        job.check().map_err(|e| unsupported(name, e))?;
+        Ok(Ready { job: self.jobs.intern(super::Job { job, entry }), block, shared })
+    }
+
+    /// A launch of it.
+    pub fn run(&mut self, name: String, ready: &Ready, grid: [Dim; 3], args: Vec<Bind>) {
+        let shape = Shape { grid, block: ready.block, shared: ready.shared };
+        self.program.launch(name, ready.job, shape, args);
+    }
+}
+
+/// Adds what is not there.
+fn note(list: &mut Vec<WeightId>, id: WeightId) {
+    if !list.contains(&id) {
+        list.push(id);
+    }
+}
+
+/// The error for a step that kernels do not cover.
+pub(super) fn unsupported(what: &str, why: impl ToString) -> PlanError {
+    PlanError::Unsupported { what: format!("'{what}'"), why: why.to_string() }
+}

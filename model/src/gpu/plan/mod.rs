@@ -1,0 +1,322 @@
+//! What a GPU does for a model, as data: kernels to compile, memory to have, launches to make.
+//!
+//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it can be printed, tested and compiled
+//! for (`kjit warm`) on a machine without a GPU, and a device of the same target finds every kernel in the cache. What only a live
+//! device tells (compute units) enters as a [`Dim`] when a launch is made.
+
+mod arena;
+mod build;
+mod decode;
+mod lower;
+mod print;
+mod small;
+mod whole;
+
+pub use arena::{Life, place};
+pub use whole::{Request, plan};
+
+use crate::graph::{CacheId, RopeId, ValueId, WeightId};
+use kjit_engine::Target;
+
+/// One compilation, and the kernel wanted of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// What is compiled.
+    pub job: kjit_engine::Job,
+    /// The kernel.
+    pub entry: &'static str,
+}
+
+/// Index of a [`Job`] in [`Plan::jobs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u32);
+
+/// Index of a [`Buffer`] in [`Program::buffers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A piece of memory that launches pass on to each other. Buffers that are never alive together share their place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Buffer {
+    /// The value that it holds, or what it is for.
+    pub name: String,
+    /// Bytes, for as many tokens as the program takes at most.
+    pub bytes: u64,
+    /// Bytes from the start of the arena, a multiple of 256.
+    pub offset: u64,
+    /// Counters: zero before the first run, and zero again after each launch that uses them. Nothing shares their place.
+    pub zeroed: bool,
+}
+
+/// Words that live on the device and drive a sequence: written by the host at the start of a call, by the sampler for each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Control {
+    /// `u32`s: ids of all tokens, by position.
+    Tokens,
+    /// `u32`: position of the first token at hand.
+    Position,
+    /// `f32`s: the random number of the draw at each position.
+    Fractions,
+}
+
+/// How the next token is chosen from the logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choice {
+    /// The likeliest.
+    Greedy,
+    /// At random.
+    Draw {
+        /// Among so many of the likeliest; 0: all.
+        top_k: u32,
+        /// Divides logits.
+        temperature: f32,
+        /// Among the likeliest whose probabilities reach this.
+        top_p: f32,
+        /// Among those at least this times as likely as the likeliest.
+        min_p: f32,
+    },
+}
+
+/// An argument that the choice of the next token has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Chosen {
+    /// [`Choice::Draw`]'s field.
+    TopK,
+    /// Likewise.
+    Temperature,
+    /// Likewise.
+    TopP,
+    /// Likewise.
+    MinP,
+}
+
+/// A number for a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// An integer.
+    U32(u32),
+    /// A float.
+    F32(f32),
+}
+
+impl Chosen {
+    /// Its value.
+    pub fn of(self, choice: Choice) -> Number {
+        let (top_k, temperature, top_p, min_p) = match choice {
+            Choice::Greedy => (1, 1.0, 1.0, 0.0),
+            Choice::Draw { top_k, temperature, top_p, min_p } => (top_k, temperature, top_p, min_p),
+        };
+        match self {
+            Chosen::TopK => Number::U32(top_k),
+            Chosen::Temperature => Number::F32(temperature),
+            Chosen::TopP => Number::F32(top_p),
+            Chosen::MinP => Number::F32(min_p),
+        }
+    }
+}
+
+/// A size that may depend on the device or on the work at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// Always this.
+    Is(u32),
+    /// One for each `n` tokens at hand, times `each`.
+    Tokens {
+        /// Tokens a block takes.
+        per: u32,
+        /// Blocks for those.
+        each: u32,
+    },
+    /// As many as the device holds at once, `per_unit` for each compute unit, but at most `most`.
+    Fill {
+        /// Blocks that a compute unit takes at once.
+        per_unit: u32,
+        /// Blocks for which there is work.
+        most: u32,
+    },
+    /// So many that, times `over`, there are `per_unit` for each compute unit; at most `most`.
+    Spread {
+        /// Blocks that a compute unit takes at once.
+        per_unit: u32,
+        /// Blocks of the other dimensions.
+        over: u32,
+        /// At most.
+        most: u32,
+    },
+}
+
+/// What a [`Dim`] is evaluated with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Now {
+    /// Compute units of the device.
+    pub units: u32,
+    /// Tokens at hand.
+    pub tokens: u32,
+    /// How the next one is chosen.
+    pub choice: Choice,
+}
+
+impl Dim {
+    /// The size now; at least 1.
+    pub fn at(self, now: &Now) -> u32 {
+        match self {
+            Dim::Is(n) => n,
+            Dim::Tokens { per, each } => now.tokens.div_ceil(per.max(1)).saturating_mul(each),
+            Dim::Fill { per_unit, most } => now.units.saturating_mul(per_unit).min(most),
+            Dim::Spread { per_unit, over, most } => now.units.saturating_mul(per_unit).div_ceil(over.max(1)).min(most),
+        }
+        .max(1)
+    }
+}
+
+/// An argument of a launch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bind {
+    /// A buffer of the program.
+    Buffer(BufferId),
+    /// A matrix, in the layout of the device.
+    Matrix(WeightId),
+    /// A vector of f32.
+    Vector(WeightId),
+    /// Cosines and sines of a rotation.
+    Rope(RopeId),
+    /// Keys of a cache.
+    Keys(CacheId),
+    /// Values of a cache.
+    Values(CacheId),
+    /// A word that drives the sequence.
+    Control(Control),
+    /// No buffer.
+    Null,
+    /// A size, as `u32`.
+    Dim(Dim),
+    /// A number.
+    U32(u32),
+    /// A number.
+    U64(u64),
+    /// A number.
+    F32(f32),
+    /// So many for each token at hand, as `u64`.
+    Elements(u64),
+    /// A number that comes with the choice of a token.
+    Chosen(Chosen),
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The value it ends in, or what it does.
+    pub name: String,
+    /// Index of the step that it belongs to.
+    pub step: usize,
+    /// What runs.
+    pub job: JobId,
+    /// Its arguments, in order.
+    pub args: Vec<Bind>,
+    /// Blocks.
+    pub grid: [Dim; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared: u32,
+    /// May start before the launch before it has ended: the kernel waits by itself.
+    pub dependent: bool,
+}
+
+/// Launches for up to so many tokens at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// Tokens it takes at most.
+    pub tokens: u32,
+    /// Memory passed from launch to launch.
+    pub buffers: Vec<Buffer>,
+    /// Where its buffers start in the plan's arena: each program has its own, since counters must stay zero.
+    pub base: u64,
+    /// Bytes that the buffers take together.
+    pub arena: u64,
+    /// In order.
+    pub launches: Vec<Launch>,
+    /// Where values ended up that were asked to be kept, or that are the result.
+    pub kept: Vec<(ValueId, BufferId)>,
+}
+
+/// Bytes a plan needs on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Weights as they lie there.
+    pub weights: u64,
+    /// Keys and values of a full context.
+    pub kv: u64,
+    /// All else: arenas, tables, words.
+    pub rest: u64,
+}
+
+impl MemoryNeed {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights.saturating_add(self.kv).saturating_add(self.rest)
+    }
+}
+
+/// What a GPU does for a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What it is for.
+    pub target: Target,
+    /// The distinct compilations.
+    pub jobs: Vec<Job>,
+    /// One token, its logits.
+    pub decode: Program,
+    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works.
+    pub greedy: Launch,
+    /// A random one, likewise.
+    pub draw: Launch,
+    /// Matrices, each once, with the job that lays it out.
+    pub matrices: Vec<(WeightId, Option<JobId>)>,
+    /// Vectors, each once.
+    pub vectors: Vec<WeightId>,
+    /// Bytes of the keys, and of the values, of each cache.
+    pub caches: Vec<u64>,
+    /// Floats of each rotation's table.
+    pub ropes: Vec<u64>,
+    /// Memory.
+    pub memory: MemoryNeed,
+}
+
+impl Plan {
+    /// All programs.
+    pub fn programs(&self) -> Vec<&Program> {
+        vec![&self.decode]
+    }
+
+    /// Bytes that launches pass on to each other.
+    pub fn arena(&self) -> u64 {
+        self.programs().iter().map(|p| p.base + p.arena).max().unwrap_or(0)
+    }
+
+    /// Tokens at hand, at most.
+    pub fn tokens(&self) -> u32 {
+        self.decode.tokens
+    }
+}
+
+/// Why a model cannot be planned for a target.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// An operation that the kernels do not have in this shape.
+    #[error("{what} cannot run on a GPU yet: {why}; --device cpu runs it")]
+    Unsupported {
+        /// The value or weight.
+        what: String,
+        /// What is not there.
+        why: String,
+    },
+    /// A weight that cannot be laid out.
+    #[error("tensor '{name}': {source}")]
+    Layout {
+        /// The tensor.
+        name: String,
+        /// Why.
+        source: kjit_kernels::layout::LayoutError,
+    },
+}

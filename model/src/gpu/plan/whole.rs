@@ -1,0 +1,124 @@
+//! The whole plan of a model: programs, weights, caches, tables, memory.
+
+use super::arena::ALIGN;
+use super::build::{Builder, Jobs};
+use super::decode::Attend;
+use super::lower::{Lower, unsupported};
+use super::{Job, JobId, MemoryNeed, Plan, PlanError, Program};
+use crate::exec::{ExecOptions, KvType};
+use crate::gpu::fuse::{Step, fuse};
+use crate::graph::{Graph, ValueId};
+use kjit_engine::Target;
+use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::layout::Layout;
+use kjit_kernels::repack::RepackSpec;
+
+/// What a plan is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// What for.
+    pub target: &'a Target,
+    /// Context, storage of keys and values, tokens at once.
+    pub options: &'a ExecOptions,
+    /// Values that must be there after each run.
+    pub keep: &'a [ValueId],
+}
+
+/// Plans a model.
+///
+/// # Errors
+/// What the kernels do not cover, by name.
+pub fn plan(request: &Request) -> Result<Plan, PlanError> {
+    let &Request { graph, target, options, keep } = request;
+    let steps = fuse(graph);
+    let context = u32::try_from(options.context).map_err(|_| unsupported("context", "it is too large"))?;
+    // Halves are what `--precise` promises on a GPU: its prompts go through them.
+    let storage = match options.kv {
+        KvType::F32 | KvType::F16 => KvStorage::F16,
+        KvType::Q8_0 => KvStorage::Q8_0,
+    };
+    let (mut jobs, mut matrices, mut vectors) = (Jobs::default(), vec![], vec![]);
+    let mut program = |tokens: u32| -> Result<Program, PlanError> {
+        let mut lower = Lower {
+            graph,
+            target: target.clone(),
+            context,
+            storage,
+            jobs: &mut jobs,
+            matrices: &mut matrices,
+            vectors: &mut vectors,
+            program: Builder::new(graph, &steps, tokens, keep),
+        };
+        for (i, step) in steps.iter().enumerate() {
+            lower.program.step(i);
+            lower.step(step)?;
+        }
+        lower.choices()?;
+        Ok(lower.program.finish())
+    };
+    let mut decode = program(1)?;
+    let (Some(draw), Some(greedy)) = (decode.launches.pop(), decode.launches.pop()) else {
+        return Err(unsupported("logits", "there are no steps"));
+    };
+    vectors.extend(graph.ropes.iter().filter_map(|r| r.factors));
+    vectors.sort_unstable();
+    vectors.dedup();
+    let mut weights = 0;
+    let mut placed = vec![];
+    for id in matrices {
+        let w = graph.weight(id);
+        let fail = |source| PlanError::Layout { name: w.name.clone(), source };
+        let layout = Layout::new(w.format, w.cols).map_err(fail)?;
+        weights += (layout.bytes(w.rows, w.experts).map_err(fail)? as u64).next_multiple_of(ALIGN);
+        let job = repack(&mut jobs, w.name.as_str(), layout, target)?;
+        placed.push((id, job));
+    }
+    for &id in &vectors {
+        let w = graph.weight(id);
+        weights += (4 * (w.rows * w.cols) as u64).next_multiple_of(ALIGN);
+    }
+    let caches = graph.caches.iter().map(|c| {
+        let layout = KvLayout { heads: c.heads, head_dim: c.head_dim, storage };
+        let bytes =
+            layout.bytes(options.context).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))?;
+        Ok(bytes as u64)
+    });
+    let caches = caches.collect::<Result<Vec<u64>, PlanError>>()?;
+    let ropes: Vec<u64> = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).collect();
+    let kv = caches.iter().map(|c| 2 * c.next_multiple_of(ALIGN)).sum();
+    let rest = decode.arena + 4 * ropes.iter().sum::<u64>();
+    let memory = MemoryNeed { weights, kv, rest };
+    let (target, jobs) = (target.clone(), jobs.finish());
+    Ok(Plan { target, jobs, decode, greedy, draw, matrices: placed, vectors, caches, ropes, memory })
+}
+
+/// The job that lays a matrix's rows out; none where the device keeps them as the file has them.
+fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Result<Option<JobId>, PlanError> {
+    if layout.block().is_none() && layout.format.row_bytes(layout.cols) == Some(layout.row_bytes) {
+        return Ok(None);
+    }
+    let kernel = RepackSpec { layout }.kernel(target).map_err(|e| unsupported(name, e))?;
+    let job = kjit_engine::Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
+    Ok(Some(jobs.intern(Job { job, entry: kernel.entry })))
+}
+
+impl Lower<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), PlanError> {
+        match step {
+            Step::Embed { table, scale, out } => self.embed(*table, *scale, *out),
+            Step::Project { input, segments, finish } => self.project(input, segments, finish),
+            Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
+            &Step::Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out } => {
+                self.attend(&Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })
+            }
+            Step::Norm { x, weight, eps, residual, out } => self.norm(*x, *weight, None, *eps, *residual, *out),
+            Step::ExpertSum { x, shares, residual, out } => {
+                let (from, top) = (self.value(*x)?, self.graph.value(*x).slots);
+                self.expert_sum(from, top, *shares, *residual, *out)
+            }
+            Step::Single(op) => self.single(op),
+        }
+    }
+}

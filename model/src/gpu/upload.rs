@@ -1,0 +1,195 @@
+//! Weights from the file to the device: once, through page-locked memory, on a stream of their own; never back.
+//!
+//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in place (on the H200, locking 2 GiB of
+//! a map takes 0.1 s, copying it into fresh page-locked memory 0.9 s). Where the system refuses that, bytes go through two page-locked
+//! slots. What has another layout on the device lands in a slot there first, and a `repack` kernel spreads it, piece by piece in the
+//! stream's order: beside the weights themselves an upload needs 64 MiB.
+
+use super::plan::PlanError;
+use crate::gguf::Gguf;
+use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of the file that are locked at a time. A power of two, so that chunks begin at pages.
+const CHUNK: usize = 256 << 20;
+/// Chunks that stay locked while their copies are on their way.
+const CHUNKS: usize = 2;
+/// Bytes of a slot: one copy.
+const SLOT: usize = 32 << 20;
+
+/// Part of a file, for the engine to lock.
+struct Pages {
+    gguf: Arc<Gguf>,
+    part: usize,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Pages {
+    fn as_ref(&self) -> &[u8] {
+        self.gguf.part_bytes(self.part).and_then(|b| b.get(self.range.clone())).unwrap_or_default()
+    }
+}
+
+/// How bytes of the file get to the device.
+enum Way {
+    /// Locked chunks `(part, index, pages)`, the newest last.
+    Locked(VecDeque<(usize, usize, HostMap)>),
+    /// Two slots in turn.
+    Staged([PinnedBuffer<u8>; 2], usize),
+}
+
+/// Copies from a model file to a device.
+pub struct Uploader {
+    device: Device,
+    stream: Stream,
+    gguf: Arc<Gguf>,
+    way: Way,
+    /// Where pieces land that are laid out anew.
+    slot: DeviceBuffer<u8>,
+}
+
+/// Launches the kernel that lays so many rows out, from a slot to their place.
+pub type Repack<'a> = dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, usize) -> Result<()> + 'a;
+
+/// One matrix of the file: where its bytes are, and how its rows change on the way.
+pub struct Matrix<'a> {
+    /// Its name, for errors.
+    pub name: &'a str,
+    /// Bytes of a row in the file.
+    pub raw_row: usize,
+    /// Bytes of a row on the device.
+    pub row: usize,
+    /// Where it goes: a whole number of rows.
+    pub to: DeviceBuffer<u8>,
+}
+
+impl Uploader {
+    /// Copies go through `stream`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when not even the slot can be had.
+    pub fn new(stream: &Stream, gguf: Arc<Gguf>) -> Result<Uploader> {
+        let device = stream.device().clone();
+        let slot = device.buffer(SLOT)?;
+        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot })
+    }
+
+    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place; none where the device keeps
+    /// rows as the file has them.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>) -> Result<()> {
+        let (part, at, bytes) = self.place(m.name)?;
+        let rows = bytes.checked_div(m.raw_row).unwrap_or(0);
+        if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
+            let (row, room) = (m.raw_row, m.to.len());
+            return Err(Error::Buffer(format!(
+                "tensor '{}' has {bytes} bytes in rows of {row}, its place on the device {room}",
+                m.name
+            )));
+        }
+        let step = match repack {
+            None => rows,
+            Some(_) => (SLOT / m.raw_row.max(1)).max(1),
+        };
+        let mut first = 0;
+        while first < rows {
+            let count = step.min(rows - first);
+            let from = at + first * m.raw_row..at + (first + count) * m.raw_row;
+            let place = m.to.slice(first * m.row..(first + count) * m.row)?;
+            match repack.as_deref_mut() {
+                None => self.copy(part, from, &place)?,
+                Some(repack) => {
+                    // A single row beyond a slot's size: no model has one, but a file may.
+                    let slot = match from.len() <= SLOT {
+                        true => self.slot.slice(..from.len())?,
+                        false => self.device.buffer(from.len())?,
+                    };
+                    self.copy(part, from, &slot)?;
+                    repack(&self.stream, &slot, &place, count)?;
+                }
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Part, offset in it and size of a tensor's data.
+    fn place(&self, name: &str) -> Result<(usize, usize, usize)> {
+        let missing = || Error::Buffer(format!("tensor '{name}' is not in the file"));
+        let info = self.gguf.tensor_info(name).ok_or_else(missing)?;
+        let bytes = info.bytes().and_then(|b| usize::try_from(b).ok()).ok_or_else(missing)?;
+        let at = usize::try_from(info.data_offset()).map_err(|_| missing())?;
+        Ok((info.part(), at, bytes))
+    }
+
+    /// Copies a range of a part, in pieces that lie in one chunk.
+    fn copy(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at / CHUNK + 1) * CHUNK);
+            let place = to.slice(at - range.start..end - range.start)?;
+            self.copy_piece(part, at..end, &place)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn copy_piece(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+        let chunk = range.start / CHUNK;
+        if let Way::Locked(chunks) = &mut self.way
+            && !chunks.iter().any(|(p, c, _)| (*p, *c) == (part, chunk))
+        {
+            let end = self.gguf.part_bytes(part).map_or(0, <[u8]>::len).min((chunk + 1) * CHUNK);
+            let pages = Pages { gguf: Arc::clone(&self.gguf), part, range: chunk * CHUNK..end };
+            match self.device.register(Arc::new(pages)) {
+                Ok(map) => {
+                    // Dropping the oldest waits for its copies, while the newer one's are on their way.
+                    chunks.push_back((part, chunk, map));
+                    if chunks.len() > CHUNKS {
+                        chunks.pop_front();
+                    }
+                }
+                Err(_) => {
+                    let slots = [self.device.pinned_for_writing(SLOT)?, self.device.pinned_for_writing(SLOT)?];
+                    self.way = Way::Staged(slots, 0);
+                }
+            }
+        }
+        match &mut self.way {
+            Way::Locked(chunks) => {
+                let found = chunks.iter().find(|(p, c, _)| (*p, *c) == (part, chunk));
+                let (_, _, map) = found.ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
+                self.stream.copy_in_mapped(map, range.start - chunk * CHUNK..range.end - chunk * CHUNK, to)
+            }
+            Way::Staged(slots, turn) => {
+                let gguf = Arc::clone(&self.gguf);
+                let bytes = gguf.part_bytes(part).and_then(|b| b.get(range)).unwrap_or_default();
+                for (i, piece) in bytes.chunks(SLOT).enumerate() {
+                    let slot = &slots[*turn % 2];
+                    *turn += 1;
+                    let slot = slot.slice(..piece.len())?;
+                    slot.write(|to| to.copy_from_slice(piece))?;
+                    self.stream.copy_in(&slot, &to.slice(i * SLOT..i * SLOT + piece.len())?)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A vector of the file, as singles.
+///
+/// # Errors
+/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only plain floats through.
+pub fn vector(gguf: &Gguf, graph: &crate::graph::Graph, id: crate::graph::WeightId) -> Result<Vec<f32>, PlanError> {
+    let weight = graph.weight(id);
+    let fail = |why: String| PlanError::Unsupported { what: format!("tensor '{}'", weight.name), why };
+    let tensor = gguf.tensor(&weight.name).map_err(|e| fail(e.to_string()))?;
+    let mut out = vec![0.0; weight.rows * weight.cols];
+    weight.format.decode(tensor.data, &mut out).map_err(|e| fail(e.to_string()))?;
+    Ok(out)
+}

@@ -1,0 +1,168 @@
+//! Plans, without a device: what would be compiled and launched.
+
+mod support;
+
+use kjit_engine::Target;
+use kjit_model::exec::{ExecOptions, KvType};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::fuse::{Step, fuse};
+use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
+use kjit_model::graph::Graph;
+use std::sync::Arc;
+use support::model_path;
+use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
+
+const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
+
+fn options(context: usize) -> ExecOptions {
+    ExecOptions { context, kv: KvType::F16, precise: false, threads: 1, batch: 512 }
+}
+
+fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
+    let target = Target::parse(target).unwrap();
+    plan(&Request { graph, target: &target, options: &options(context), keep: &[] }).unwrap()
+}
+
+fn tiny_models() -> Vec<(String, Arc<Gguf>)> {
+    let mut all = vec![];
+    for arch in ["llama", "tied", "qwen2", "qwen3", "gemma3", "moe"] {
+        for quant in
+            ["f16", "f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k_m", "q5_k_m", "q6_k"]
+        {
+            let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
+                || std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"),
+                std::path::PathBuf::from,
+            );
+            let name = format!("tiny-{arch}-{quant}.gguf");
+            if folder.join(&name).exists() {
+                all.push((name.clone(), Arc::new(Gguf::open(folder.join(name)).unwrap())));
+            }
+        }
+    }
+    if all.is_empty() {
+        let _ = model_path("tiny-llama-q4_0.gguf");
+    }
+    all
+}
+
+/// What any program must be.
+fn check(name: &str, plan: &Plan, program: &Program) {
+    // The choice of a token works on the buffers of decoding.
+    let mut all: Vec<&Launch> = program.launches.iter().collect();
+    if std::ptr::eq(program, &plan.decode) {
+        all.extend([&plan.greedy, &plan.draw]);
+    }
+    // A buffer's life, as the launches tell.
+    let life = |id: usize| {
+        let uses = |l: &Launch| {
+            l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id))
+        };
+        let mut at = all.iter().enumerate().filter(|(_, l)| uses(l)).map(|(i, _)| i);
+        let first = at.next()?;
+        Some((first, at.last().unwrap_or(first)))
+    };
+    for (a, one) in program.buffers.iter().enumerate() {
+        let Some(la) = life(a) else { panic!("{name}: buffer {} is bound by nothing", one.name) };
+        assert!(one.offset + one.bytes <= program.arena, "{name}: {} lies outside", one.name);
+        for (b, other) in program.buffers.iter().enumerate().take(a) {
+            let Some(lb) = life(b) else { continue };
+            let together = one.zeroed || other.zeroed || la.0 <= lb.1 && lb.0 <= la.1;
+            let apart = one.offset + one.bytes <= other.offset || other.offset + other.bytes <= one.offset;
+            assert!(!together || apart, "{name}: {} and {} overlap", one.name, other.name);
+        }
+    }
+    for l in &program.launches {
+        assert!(plan.jobs.get(l.job.0 as usize).is_some(), "{name}: {} has no job", l.name);
+        for a in &l.args {
+            match a {
+                Bind::Matrix(w) => assert!(plan.matrices.iter().any(|(m, _)| m == w), "{name}: {}", l.name),
+                Bind::Vector(w) => assert!(plan.vectors.contains(w), "{name}: {}", l.name),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what_lives_together() {
+    for (name, gguf) in tiny_models() {
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let steps = fuse(&graph);
+        for target in TARGETS {
+            let plan = planned(&graph, target, 256);
+            for program in plan.programs() {
+                check(&format!("{name} on {target}"), &plan, program);
+            }
+            for (i, step) in steps.iter().enumerate() {
+                assert!(plan.decode.launches.iter().any(|l| l.step == i), "{name} on {target}: no launch for {step:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_llama_layer_is_five_launches() {
+    for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2] {
+        let graph = kjit_model::arch::build(&shape.open()).unwrap();
+        let plan = planned(&graph, "sm_90a", 4096);
+        check("a real shape", &plan, &plan.decode);
+        // Besides the layers: the embedding, and the final norm with the head.
+        assert_eq!(plan.decode.launches.len(), 5 * shape.layers as usize + 2, "{plan}");
+    }
+}
+
+#[test]
+fn experts_are_reached_in_launches_that_do_not_depend_on_their_number() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let plan = planned(&graph, "sm_90a", 4096);
+    check("qwen3-30b-a3b", &plan, &plan.decode);
+    let a_layer = plan.decode.launches.iter().filter(|l| l.name.starts_with("blk.7.")).count();
+    assert!(a_layer <= 8, "{a_layer} launches in a layer");
+}
+
+#[test]
+fn weights_take_what_the_file_has_within_four_percent() {
+    for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2, &QWEN3_MOE] {
+        let gguf = shape.open();
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let plan = planned(&graph, "gfx1100", 4096);
+        let file = gguf.file_bytes() as f64;
+        let ratio = plan.memory.weights as f64 / file;
+        assert!((0.99..1.04).contains(&ratio), "{}: {ratio}", shape.arch);
+        let per_token = graph.kv_elems_per_token() as u64 * 2;
+        assert!(plan.memory.kv >= per_token * 4096 && plan.memory.kv < per_token * 4096 + (1 << 20));
+        assert!(plan.memory.rest < 1 << 30, "{}", plan.memory.rest);
+    }
+}
+
+#[test]
+fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
+    let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let plan = planned(&graph, "sm_90a", 4096);
+    assert_eq!(plan, planned(&graph, "sm_90", 4096), "sm_90 and sm_90a are one target");
+    assert!(plan.jobs.len() < 40, "{} kernels for a model of one kind of layer", plan.jobs.len());
+    // The context is an argument, no constant: another -c finds every kernel in the cache.
+    assert_eq!(plan.jobs, planned(&graph, "sm_90a", 8192).jobs);
+}
+
+#[test]
+fn a_plan_prints_its_kernels_and_launches() {
+    let graph = kjit_model::arch::build(&SMOLLM2.open()).unwrap();
+    let text = planned(&graph, "sm_90a", 4096).to_string();
+    assert!(text.contains("plan for sm_90a") && text.contains("blk.29.attn") && text.contains("logits"), "{text}");
+}
+
+#[test]
+fn a_step_is_in_the_order_of_what_it_reads() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let mut made = vec![];
+    for step in fuse(&graph) {
+        for v in step.reads() {
+            assert!(made.contains(&v), "{} is read before it is made", graph.value(v).name);
+        }
+        made.extend(step.writes());
+        if let Step::Embed { out, .. } = step {
+            assert_eq!(made, [out]);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is stored held against the host executor's.
+
+mod support;
+
+use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan::{Choice, Now};
+use kjit_model::graph::{Dtype, ValueId};
+use kjit_model::host::HostExecutor;
+use std::path::PathBuf;
+use std::sync::Arc;
+use support::model_path;
+use support::simulated::{Machine, compiler};
+
+/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
+fn off(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (mut d, mut n) = (0.0, 0.0);
+    for (g, w) in got.iter().zip(want) {
+        let (g, w) = (f64::from(*g), f64::from(*w));
+        d += (g - w) * (g - w);
+        n += w * w;
+    }
+    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
+    if off.is_nan() { f64::INFINITY } else { off }
+}
+
+/// Decodes some tokens on the simulated device and on the host.
+fn decode(model: &str, arch: &str, kv: KvType) {
+    let (Some(path), Some(compiler)) = (model_path(model), compiler()) else { return };
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 8 };
+    // Against f32 cache and products: what the device rounds is its own affair.
+    let truth = ExecOptions { precise: true, ..options.clone() };
+    let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+    let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
+    names.iter().for_each(|n| assert!(host.tap(n)));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
+    let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
+    let program = machine.plan.decode.clone();
+    // 8 bits for each key and value: 1/254 of a group's largest, in the scores and in the sums.
+    let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
+    let now = Now { units: 3, tokens: 1, choice: Choice::Greedy };
+    let mut next = 5;
+    for position in 0..4 {
+        let logits = host.feed(&[next], Want::All).unwrap();
+        machine.set(&[next], position);
+        machine.run(&program, &now);
+        let mut compared = 0;
+        for (i, name) in names.iter().enumerate() {
+            let v = graph.value(ValueId(i as u32));
+            let Some(got) = machine.value(&program, ValueId(i as u32)) else { continue };
+            let rows = host.tapped(name).unwrap();
+            let want = &rows.data[rows.data.len() - v.slots * v.width..];
+            if v.dtype == Dtype::Index {
+                let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
+                let want: Vec<u32> = want.iter().map(|x| *x as u32).collect();
+                assert_eq!(got, want, "{model} on {arch}: {name} at {position}");
+            } else {
+                let off = off(&got, want);
+                assert!(off < tolerance, "{model} on {arch}: {name} at {position} is off by {off:.2e}");
+            }
+            compared += 1;
+        }
+        assert!(compared > 4 * graph.caches.len(), "only {compared} values were stored");
+        // The device chooses, and moves on to where the host feeds next.
+        machine.choose(&now);
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
+        next = machine.token(position + 1);
+        let margin = logits[best as usize] - logits[next as usize];
+        assert!(margin < 1e-2, "{model} on {arch}: token {next} instead of {best}, {margin} less likely");
+    }
+}
+
+#[test]
+fn llama_decodes_at_wave_32() {
+    decode("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn llama_decodes_at_wave_64() {
+    decode("tiny-llama-q8_0.gguf", "gfx942", KvType::F16);
+}
+
+#[test]
+fn biases_and_eight_bit_keys_and_values_decode() {
+    decode("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
+}
+
+#[test]
+fn head_norms_decode() {
+    decode("tiny-qwen3-f16.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn windows_and_post_norms_decode() {
+    decode("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn experts_decode() {
+    decode("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
+}

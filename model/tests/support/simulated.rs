@@ -1,0 +1,238 @@
+//! A plan on the simulated device: each launch a program of its own, memory passed through files. Slow and exact: what is proven here
+//! is that the plan binds the right things in the right order.
+
+use kjit_engine::Target;
+use kjit_kernels::attend::angles;
+use kjit_kernels::layout::Layout;
+use kjit_kernels::repack::RepackSpec;
+use kjit_model::exec::ExecOptions;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan::{Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan};
+use kjit_model::graph::{Graph, ValueId, WeightId};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The C++ compiler, said aloud if there is none.
+pub fn compiler() -> Option<String> {
+    let asked = std::env::var("CXX").ok();
+    let names = asked.into_iter().chain(["g++", "clang++", "clang++-19"].map(String::from));
+    let found = names.into_iter().find(|c| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success()));
+    if found.is_none() {
+        eprintln!("SKIPPED: no C++ compiler (CXX, g++, clang++), so nothing runs on the simulated device");
+    }
+    found
+}
+
+/// A model on the simulated device.
+pub struct Machine<'a> {
+    pub plan: Plan,
+    graph: &'a Graph,
+    folder: PathBuf,
+    compiler: String,
+    built: HashMap<u32, PathBuf>,
+    arena: Vec<u8>,
+    matrices: HashMap<WeightId, Vec<u8>>,
+    vectors: HashMap<WeightId, Vec<u8>>,
+    ropes: Vec<Vec<u8>>,
+    caches: Vec<(Vec<u8>, Vec<u8>)>,
+    tokens: Vec<u8>,
+    position: Vec<u8>,
+    fractions: Vec<u8>,
+    seed: u64,
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+impl<'a> Machine<'a> {
+    /// Plans the model, keeps every value that launches store, and lays its weights out.
+    pub fn new(
+        gguf: &Gguf,
+        graph: &'a Graph,
+        arch: &str,
+        options: &ExecOptions,
+        folder: &Path,
+        compiler: &str,
+    ) -> Self {
+        let target = Target::parse(arch).unwrap();
+        let keep: Vec<ValueId> = (0..graph.values.len()).map(|i| ValueId(i as u32)).collect();
+        let plan = plan(&Request { graph, target: &target, options, keep: &keep }).unwrap();
+        std::fs::create_dir_all(folder).unwrap();
+        let mut matrices = HashMap::new();
+        for (id, _) in &plan.matrices {
+            let w = graph.weight(*id);
+            let layout = Layout::new(w.format, w.cols).unwrap();
+            let _ = RepackSpec { layout };
+            let raw = gguf.tensor(&w.name).unwrap().data;
+            let mut records = vec![0; layout.bytes(w.rows, w.experts).unwrap()];
+            let row = w.format.row_bytes(w.cols).unwrap();
+            for (raw, record) in raw.chunks_exact(row).zip(records.chunks_exact_mut(layout.row_bytes)) {
+                layout.repack_row(raw, record).unwrap();
+            }
+            matrices.insert(*id, records);
+        }
+        let vector = |id: WeightId| {
+            let w = graph.weight(id);
+            let mut out = vec![0.0; w.rows * w.cols];
+            w.format.decode(gguf.tensor(&w.name).unwrap().data, &mut out).unwrap();
+            out
+        };
+        let vectors = plan.vectors.iter().map(|id| (*id, bytes_of(&vector(*id)))).collect();
+        let table = |r: &kjit_model::graph::Rope| {
+            bytes_of(&angles(&r.frequencies(r.factors.map(vector).as_deref()), r.magnitude(), options.context))
+        };
+        let caches = plan.caches.iter().map(|&n| (vec![0xffu8; n as usize], vec![0xffu8; n as usize])).collect();
+        let mut machine = Machine {
+            arena: vec![0xff; plan.arena() as usize],
+            ropes: graph.ropes.iter().map(table).collect(),
+            tokens: vec![0xff; 4 * (options.context + 1)],
+            position: vec![0; 4],
+            fractions: vec![0; 4 * (options.context + 1)],
+            graph,
+            folder: folder.to_owned(),
+            compiler: compiler.to_owned(),
+            built: HashMap::new(),
+            matrices,
+            vectors,
+            caches,
+            plan,
+            seed: 1,
+        };
+        for p in machine.plan.programs() {
+            for b in p.buffers.iter().filter(|b| b.zeroed) {
+                machine.arena[(p.base + b.offset) as usize..(p.base + b.offset + b.bytes) as usize].fill(0);
+            }
+        }
+        machine
+    }
+
+    /// Puts the ids of tokens in place, from this position on, and the position itself.
+    pub fn set(&mut self, tokens: &[u32], position: u32) {
+        for (to, id) in self.tokens.chunks_exact_mut(4).skip(position as usize).zip(tokens) {
+            to.copy_from_slice(&id.to_le_bytes());
+        }
+        self.position = position.to_le_bytes().to_vec();
+    }
+
+    /// The id at a position.
+    pub fn token(&self, position: u32) -> u32 {
+        let at = 4 * position as usize;
+        u32::from_le_bytes(self.tokens[at..at + 4].try_into().unwrap())
+    }
+
+    /// Chooses the next token greedily.
+    pub fn choose(&mut self, now: &Now) {
+        let (launch, program) = (self.plan.greedy.clone(), self.plan.decode.clone());
+        self.launch(&program, &launch, now);
+    }
+
+    /// Runs a program's launches.
+    pub fn run(&mut self, program: &Program, now: &Now) {
+        for launch in &program.launches {
+            self.launch(program, launch, now);
+        }
+    }
+
+    /// A kept value's rows; `None` where a fused step keeps it to itself.
+    pub fn value(&self, program: &Program, v: ValueId) -> Option<Vec<f32>> {
+        let (_, id) = program.kept.iter().find(|(kept, _)| *kept == v)?;
+        let (b, base) = (&program.buffers[id.0 as usize], program.base);
+        let bytes = &self.arena[(base + b.offset) as usize..][..b.bytes as usize];
+        Some(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    fn memory(&mut self, program: &Program, bind: &Bind) -> Option<&mut [u8]> {
+        Some(match bind {
+            Bind::Buffer(id) => {
+                let (b, base) = (&program.buffers[id.0 as usize], program.base);
+                &mut self.arena[(base + b.offset) as usize..][..b.bytes as usize]
+            }
+            Bind::Matrix(w) => self.matrices.get_mut(w).unwrap(),
+            Bind::Vector(w) => self.vectors.get_mut(w).unwrap(),
+            Bind::Rope(r) => &mut self.ropes[r.0 as usize],
+            Bind::Keys(c) => &mut self.caches[c.0 as usize].0,
+            Bind::Values(c) => &mut self.caches[c.0 as usize].1,
+            Bind::Control(Control::Tokens) => &mut self.tokens,
+            Bind::Control(Control::Position) => &mut self.position,
+            Bind::Control(Control::Fractions) => &mut self.fractions,
+            _ => return None,
+        })
+    }
+
+    fn build(&mut self, launch: &Launch) -> PathBuf {
+        if let Some(path) = self.built.get(&launch.job.0) {
+            return path.clone();
+        }
+        let job = &self.plan.jobs[launch.job.0 as usize];
+        let folder = self.folder.join(launch.job.0.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in job.job.source.reached().unwrap() {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        let text = job.job.source.render(&job.job.constants, &job.job.options);
+        let (defines, rest) = text.split_once("#line").unwrap();
+        let mut program = String::new();
+        let _ = write!(program, "{defines}#include \"device.h\"\n#line{rest}\nKJSIM_MAIN({})\n", job.entry);
+        std::fs::write(folder.join("main.cpp"), program).unwrap();
+        let flags = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-o", "main", "main.cpp"];
+        let include = format!("-I{}/../kernel_src/tests/sim", env!("CARGO_MANIFEST_DIR"));
+        let out = Command::new(&self.compiler).args(flags).arg(include).current_dir(&folder).output().unwrap();
+        assert!(out.status.success(), "{}: {}", launch.name, String::from_utf8_lossy(&out.stderr));
+        self.built.insert(launch.job.0, folder.clone());
+        folder
+    }
+
+    fn launch(&mut self, program: &Program, launch: &Launch, now: &Now) {
+        let folder = self.build(launch);
+        let mut bytes = vec![];
+        launch.grid.iter().for_each(|g: &Dim| bytes.extend(g.at(now).to_le_bytes()));
+        bytes.extend(launch.shared.to_le_bytes());
+        self.seed += 1;
+        bytes.extend(self.seed.to_le_bytes());
+        bytes.extend((launch.args.len() as u32).to_le_bytes());
+        let mut before: Vec<(Bind, Vec<u8>)> = vec![];
+        for bind in &launch.args {
+            let (kind, data) = match bind {
+                Bind::Null => (2u32, vec![]),
+                Bind::Dim(d) => (0, d.at(now).to_le_bytes().to_vec()),
+                Bind::U32(n) => (0, n.to_le_bytes().to_vec()),
+                Bind::U64(n) => (0, n.to_le_bytes().to_vec()),
+                Bind::F32(x) => (0, x.to_le_bytes().to_vec()),
+                Bind::Elements(n) => (0, (n * u64::from(now.tokens)).to_le_bytes().to_vec()),
+                Bind::Chosen(c) => match c.of(now.choice) {
+                    Number::U32(n) => (0, n.to_le_bytes().to_vec()),
+                    Number::F32(x) => (0, x.to_le_bytes().to_vec()),
+                },
+                memory => {
+                    let data = self.memory(program, memory).unwrap().to_vec();
+                    before.push((*memory, data.clone()));
+                    (1, data)
+                }
+            };
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((data.len() as u64).to_le_bytes());
+            bytes.extend(data);
+        }
+        std::fs::write(folder.join("in"), bytes).unwrap();
+        let out = Command::new("./main").args(["in", "out"]).current_dir(&folder).output().unwrap();
+        assert!(out.status.success(), "{}: {}: {}", launch.name, out.status, String::from_utf8_lossy(&out.stderr));
+        let after = std::fs::read(folder.join("out")).unwrap();
+        let mut rest = after.as_slice();
+        for (bind, was) in before {
+            let (one, more) = rest.split_at(was.len());
+            // Bound twice (a sum over its operand): what changed counts.
+            if one != was {
+                self.memory(program, &bind).unwrap().copy_from_slice(one);
+            }
+            rest = more;
+        }
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        self.graph
+    }
+}
