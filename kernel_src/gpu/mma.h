@@ -1,0 +1,310 @@
+// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ, f32 sums.
+//
+// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds of it; where an element lies
+// is written once per family (`acc_row`, `acc_col` and the loads), and loads, epilogues and softmax use only that.
+//
+// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks of a row in an order that
+// is turned by the row (`tile_at`). So eight rows' same chunk lies in eight different banks, for ldmatrix as for plain loads;
+// it is also wgmma's 128-byte swizzle, if the tile starts at a multiple of 1024 bytes. Tiles in device memory (the gemm's
+// activations) are laid out the same way, so that copying one is copying bytes.
+//
+// Constants: KJ_MMA, the family:
+//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx9 before 908, gfx10, and the simulated device
+//   1  mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75)      PTX ISA, "Warp-level matrix instructions"
+//   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950                           CDNA3 ISA, chapter 7
+//   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section 7.9
+//   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA, section 7.12
+// KJ_SIMULATED runs families 2–4 by exchanging fragments through shared memory, each lane in its layout.
+// KJ_DOT2 (family 0): the target has v_dot2_f32_f16. KJ_MMA_BF16: inputs are bf16 instead of f16.
+#pragma once
+#include "kjit.h"
+
+#ifndef KJ_MMA_BF16
+#define KJ_MMA_BF16 0
+#endif
+#ifndef KJ_DOT2
+#define KJ_DOT2 0
+#endif
+
+// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider than 64 are several, one behind
+// the other. Written so that for a constant k it costs one instruction; sums of a constant and a lane's part of k are written with ^
+// below for the same reason.
+STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
+
+#if KJ_MMA == 1
+#define MMA_M 16
+#define MMA_N 16
+#define MMA_K 16
+#define MMA_ACC 8        // results a lane
+#define MMA_ROWS 2       // distinct rows a lane
+#define MMA_ROW_LANES 4  // this many neighbouring lanes share their rows
+struct FragA { u32 v[4]; };
+struct FragB { u32 v[4]; };  // columns 0–7 in v[0..2], 8–15 in v[2..4]
+STEP u32 acc_row(u32 i) { return lane_id() / 4 + 8 * (i / 2 % 2); }
+STEP u32 acc_col(u32 i) { return 8 * (i / 4) + 2 * (lane_id() % 4) + i % 2; }
+STEP constexpr u32 acc_slot(u32 i) { return i / 2 % 2; }  // which of the lane's rows
+STEP u32 slot_row(u32 s) { return lane_id() / 4 + 8 * s; }
+
+#elif KJ_MMA == 2
+#define MMA_M 16
+#define MMA_N 16
+#define MMA_K 16
+#define MMA_ACC 4
+#define MMA_ROWS 4
+#define MMA_ROW_LANES 16
+struct FragA { u32 v[2]; };
+struct FragB { u32 v[2]; };
+STEP u32 acc_row(u32 i) { return 4 * (lane_id() / 16) + i; }
+STEP u32 acc_col(u32) { return lane_id() % 16; }
+STEP constexpr u32 acc_slot(u32 i) { return i; }
+STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
+
+#elif KJ_MMA == 3
+#define MMA_M 16
+#define MMA_N 16
+#define MMA_K 16
+#define MMA_ACC 8
+#define MMA_ROWS 8
+#define MMA_ROW_LANES 16
+struct FragA { u32 v[8]; };
+struct FragB { u32 v[8]; };
+STEP u32 acc_row(u32 i) { return 2 * i + lane_id() / 16; }
+STEP u32 acc_col(u32) { return lane_id() % 16; }
+STEP constexpr u32 acc_slot(u32 i) { return i; }
+STEP u32 slot_row(u32 s) { return 2 * s + lane_id() / 16; }
+
+#elif KJ_MMA == 4
+#define MMA_M 16
+#define MMA_N 16
+#define MMA_K 16
+#define MMA_ACC 8
+#define MMA_ROWS 8
+#define MMA_ROW_LANES 16
+struct FragA { u32 v[4]; };
+struct FragB { u32 v[4]; };
+STEP u32 acc_row(u32 i) { return 8 * (lane_id() / 16) + i; }
+STEP u32 acc_col(u32) { return lane_id() % 16; }
+STEP constexpr u32 acc_slot(u32 i) { return i; }
+STEP u32 slot_row(u32 s) { return 8 * (lane_id() / 16) + s; }
+
+#elif KJ_MMA == 0
+// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight neighbouring rows of a tile,
+// which with the padded stride of our tiles are in different banks.
+#define MMA_M 16
+#define MMA_N 32
+#define MMA_K 4
+#define MMA_ROWS (16 / (KJ_WAVE / 8))
+#define MMA_ACC (MMA_ROWS * 4)
+#define MMA_ROW_LANES 8
+struct FragA { u32 v[2 * MMA_ROWS]; };
+struct FragB { u32 v[8]; };
+STEP u32 acc_row(u32 i) { return (i / 4) * (KJ_WAVE / 8) + lane_id() / 8; }
+STEP u32 acc_col(u32 i) { return (i % 4) * 8 + lane_id() % 8; }
+STEP constexpr u32 acc_slot(u32 i) { return i / 4; }
+STEP u32 slot_row(u32 s) { return s * (KJ_WAVE / 8) + lane_id() / 8; }
+#else
+#error "KJ_MMA: 0 to 4"
+#endif
+
+struct FragC { float v[MMA_ACC]; };
+
+STEP void acc_zero(FragC& c) {
+UNROLL
+    for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
+}
+
+// ------------------------------------------------------------------------------------------------ 16-bit conversions
+
+#if KJ_MMA_BF16
+STEP u32 pack_input(float lo, float hi) { return (u32)round_bf16(lo).bits | (u32)round_bf16(hi).bits << 16; }
+STEP float input_value(u16 bits) { return load(bf16{bits}); }
+#else
+// To nearest even. Saturates: a large activation must not become infinite, which the next sum would make NaN.
+STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
+STEP u32 pack_input(float lo, float hi) {
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(clamp_f16(hi)), "f"(clamp_f16(lo)));
+    return r;
+#else
+    return half_pair(clamp_f16(lo), clamp_f16(hi));
+#endif
+}
+STEP float input_value(u16 bits) { return load(f16{bits}); }
+#endif
+
+// GELU by tanh: Hendrycks & Gimpel 2016, arXiv 1606.08415.
+STEP float gelu_tanh(float x) { return 0.5f * x * (1.0f + tanh_f32(0.7978845608f * fma_f32(0.044715f * x * x, x, x))); }
+
+// -------------------------------------------------------------------------------------------------- loads and products
+// load_a(a, tile, row, k): rows row … of a tile, depths k …          (row, k multiples of 16; family 0: k of MMA_K)
+// load_b(b, tile, row, k, turn): the same for B, whose rows are the result's columns; row r lies at r ^ turn (0 to 7)
+// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements the result's columns
+
+#if KJ_MMA == 1
+STEP u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
+}
+STEP void ldmatrix4_t(u32 (&r)[4], const u16* p) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
+}
+// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7, 8–15), (8–15, 8–15).
+STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
+    ldmatrix4(a.v, tile + tile_at(row + lane_id() % 16, (lane_id() / 16 * 8) ^ k));
+}
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
+    u32 l = lane_id();
+    ldmatrix4(b.v, tile + tile_at(row + (l % 8 ^ turn) + l / 16 * 8, (l / 8 % 2 * 8) ^ k));
+}
+STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
+    u32 l = lane_id();
+    ldmatrix4_t(b.v, tile + tile_at(k + l % 16, (l / 16 * 8) ^ col));
+}
+#if KJ_MMA_BF16
+#define KJ_MMA_TYPES "f32.bf16.bf16.f32"
+#else
+#define KJ_MMA_TYPES "f32.f16.f16.f32"
+#endif
+STEP void mma_m16n8k16(float* c, const u32* a, const u32* b) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col." KJ_MMA_TYPES " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    UNROLL for (u32 h = 0; h < 2; h++)
+        asm("mma.sync.aligned.m16n8k8.row.col." KJ_MMA_TYPES " {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+#endif
+}
+STEP void mma(FragC& c, const FragA& a, const FragB& b) {
+    mma_m16n8k16(c.v, a.v, b.v);
+    mma_m16n8k16(c.v + 4, a.v, b.v + 2);
+}
+// A result is an input of the next product without leaving the lane: its columns are that product's depth.
+#define MMA_ACC_IS_A 1
+STEP void acc_to_a(FragA& a, const FragC& c) {
+    UNROLL for (u32 i = 0; i < 4; i++) a.v[i] = pack_input(c.v[2 * i], c.v[2 * i + 1]);
+}
+
+#elif KJ_MMA == 0
+#define MMA_ACC_IS_A 0
+STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
+    UNROLL for (u32 i = 0; i < MMA_ROWS; i++) {
+        u32x2 p = load8(tile + tile_at(row + slot_row(i), k));
+        a.v[2 * i] = p.x, a.v[2 * i + 1] = p.y;
+    }
+}
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
+    UNROLL for (u32 j = 0; j < 4; j++) {
+        u32x2 p = load8(tile + tile_at((row + acc_col(j)) ^ turn, k));
+        b.v[2 * j] = p.x, b.v[2 * j + 1] = p.y;
+    }
+}
+STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
+    UNROLL for (u32 j = 0; j < 4; j++) {
+        u32 c = col + acc_col(j);
+        UNROLL for (u32 h = 0; h < 2; h++)
+            b.v[2 * j + h] = (u32)tile[tile_at(k + 2 * h, c)] | (u32)tile[tile_at(k + 2 * h + 1, c)] << 16;
+    }
+}
+STEP float dot2(u32 a, u32 b, float c) {
+#if KJ_DOT2 && !KJ_MMA_BF16 && defined(KJ_AMD)
+    typedef _Float16 halves __attribute__((ext_vector_type(2)));
+    return __builtin_amdgcn_fdot2(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), c, false);
+#else
+    c = fma_f32(input_value((u16)a), input_value((u16)b), c);
+    return fma_f32(input_value((u16)(a >> 16)), input_value((u16)(b >> 16)), c);
+#endif
+}
+STEP void mma(FragC& c, const FragA& a, const FragB& b) {
+    UNROLL for (u32 i = 0; i < MMA_ACC; i++)
+        UNROLL for (u32 h = 0; h < 2; h++) c.v[i] = dot2(a.v[i / 4 * 2 + h], b.v[i % 4 * 2 + h], c.v[i]);
+}
+
+#else  // MFMA and WMMA: a lane holds one row of A, one column of B: successive depths from its first
+#define MMA_ACC_IS_A 0
+constexpr u32 mma_words = sizeof(FragA) / 4;
+STEP u32 mma_depth() { return KJ_MMA == 3 ? 0 : lane_id() / 16 * (2 * mma_words); }
+STEP void load_row(u32 (&v)[mma_words], const u16* tile, u32 row, u32 k) {
+#if KJ_MMA == 2
+    u32x2 q = load8(tile + tile_at(row, k));
+    v[0] = q.x, v[1] = q.y;
+#else
+    UNROLL for (u32 i = 0; i < mma_words / 4; i++) {
+        u32x4 q = load16(tile + tile_at(row, k + 8 * i));
+        v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
+    }
+#endif
+}
+STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) { load_row(a.v, tile, row + lane_id() % 16, k + mma_depth()); }
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
+    load_row(b.v, tile, (row + lane_id() % 16) ^ turn, k + mma_depth());
+}
+STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
+    u32 first = k + mma_depth(), c = col + lane_id() % 16;
+    UNROLL for (u32 i = 0; i < mma_words; i++)
+        b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)] << 16;
+}
+#ifdef KJ_SIMULATED
+// What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees another's registers.
+STEP void mma(FragC& c, const FragA& a, const FragB& b) {
+    LDS_ARRAY(u16, as, kj_waves * 256);
+    LDS_ARRAY(u16, bs, kj_waves * 256);
+    u32 at = wave_id() * 256;
+    wave_sync();
+    for (u32 i = 0; i < 2 * mma_words; i++) {
+        as[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
+        bs[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
+    }
+    wave_sync();
+    for (u32 i = 0; i < MMA_ACC; i++)
+        for (u32 k = 0; k < 16; k++)
+            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * 16 + k]), input_value(bs[at + acc_col(i) * 16 + k]), c.v[i]);
+    wave_sync();
+}
+#else
+#if KJ_MMA_BF16
+typedef short mma_elem;
+#else
+typedef _Float16 mma_elem;
+#endif
+typedef mma_elem mma_in __attribute__((ext_vector_type(2 * mma_words)));
+typedef float mma_out __attribute__((ext_vector_type(MMA_ACC)));
+STEP void mma(FragC& c, const FragA& a, const FragB& b) {
+    mma_in x = __builtin_bit_cast(mma_in, a), y = __builtin_bit_cast(mma_in, b);
+    mma_out z = __builtin_bit_cast(mma_out, c);
+#if KJ_MMA == 2 && KJ_MMA_BF16
+    z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, z, 0, 0, 0);  // gfx90a and later
+#elif KJ_MMA == 2
+    z = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, z, 0, 0, 0);
+#elif KJ_MMA == 3 && KJ_MMA_BF16
+    z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, z);
+#elif KJ_MMA == 3
+    z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z);
+#elif KJ_MMA_BF16
+    z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(x, y, z);
+#else
+    z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, z);
+#endif
+    c = __builtin_bit_cast(FragC, z);
+}
+#endif
+#endif
+
+// ---------------------------------------------------------------------------------------- copies into shared memory
+// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel by themselves: commit closes
+// a group of them, copy_wait(n) waits until at most n groups of this thread are on their way; then the block must synchronise.
+// Elsewhere the copy is done when the call returns.
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
+STEP void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+STEP void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+#define copy_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+STEP void copy16(void* to, const void* from) { *(u32x4*)to = load16(from); }
+STEP void copy_commit() {}
+#define copy_wait(n) ((void)0)
+#endif

@@ -1,0 +1,76 @@
+//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which activations travel between such
+//! kernels.
+
+use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
+
+/// The family of `gpu/mma.h` for a target at a wave width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Product {
+    /// `KJ_MMA`.
+    family: i64,
+    /// `v_dot2_f32_f16` stands in where there is no matrix instruction.
+    dot2: bool,
+    /// Columns of one product: of rows of weights, or of keys.
+    pub columns: u32,
+    /// Results become inputs without passing through LDS.
+    pub stays: bool,
+}
+
+impl Product {
+    pub fn of(target: &Target, wave: u32) -> Product {
+        let family = match (target.arch().matrix, wave) {
+            (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _) => 1,
+            (MatrixUnit::Mfma, 64) => 2,
+            (MatrixUnit::Wmma, 32) => 3,
+            (MatrixUnit::Wmma12, 32) => 4,
+            _ => 0,
+        };
+        let dot2 = family == 0 && target.vendor() == Vendor::Amd && target.arch().dot != Dot::None;
+        Product { family, dot2, columns: if family == 0 { 32 } else { 16 }, stays: family == 1 }
+    }
+
+    pub fn constants(&self, constants: Constants) -> Constants {
+        constants.set("KJ_MMA", self.family).set("KJ_DOT2", i64::from(self.dot2))
+    }
+}
+
+/// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
+pub const TILE: usize = 64;
+
+/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that a kernel reads at once, columns to 64.
+#[must_use]
+pub const fn tiled_bytes(rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(256) * cols.next_multiple_of(TILE) * 2
+}
+
+/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a block, rows of 64 whose chunks of 8
+/// are turned by the row.
+#[must_use]
+pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
+    let block = row / TILE * cols.div_ceil(TILE) + col / TILE;
+    block * TILE * TILE + (((row % TILE) * TILE + row % 8 * 8) ^ (col % TILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_of_a_tiled_matrix_has_a_place_of_its_own() {
+        let (rows, cols) = (70, 100);
+        let mut taken = vec![false; tiled_bytes(rows, cols) / 2];
+        for row in 0..rows {
+            for col in 0..cols {
+                let at = tiled_index(row, col, cols);
+                assert!(!std::mem::replace(&mut taken[at], true), "({row}, {col}) shares element {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn eight_rows_have_the_same_chunk_in_different_places_of_a_row() {
+        let chunk = |row| tiled_index(row, 24, 64) % 64 / 8;
+        let places: std::collections::BTreeSet<_> = (0..8).map(chunk).collect();
+        assert_eq!(places.len(), 8);
+    }
+}
