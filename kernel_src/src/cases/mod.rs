@@ -7,7 +7,9 @@
 mod attend;
 mod data;
 mod experts;
+mod flash;
 mod matvec;
+mod prompt;
 mod repack;
 mod sample;
 mod small;
@@ -227,5 +229,7 @@ pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError
     small::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     experts::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     sample::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    prompt::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    flash::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     Ok(cases)
 }

@@ -1,0 +1,98 @@
+// dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any block format.
+//
+// A piece is fetched into registers well before it is expanded, so that its latency passes behind products. Codes become halves
+// exactly (1024 + code is the half whose low bits are the code), then one multiply (and add) in halves by the group's scale: two
+// roundings of 2^-11 on a weight, as small as the one that an activation has had.
+#pragma once
+#include "mma.h"
+#include "weights.h"
+
+// -------------------------------------------------------------------------------------------------- pairs of halves
+#if defined(KJ_NVIDIA)
+STEP u32 h2_fma(u32 a, u32 b, u32 c) { u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+STEP u32 h2_mul(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+STEP u32 h2_sub(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+// Four bytes, each below 256, to four halves 1024 + byte.
+STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
+    low = kj_prmt(v, 0x64646464u, 0x4140);
+    high = kj_prmt(v, 0x64646464u, 0x4342);
+}
+#elif defined(KJ_AMD)
+typedef _Float16 half2_t __attribute__((ext_vector_type(2)));
+STEP u32 h2_fma(u32 a, u32 b, u32 c) {
+    return __builtin_bit_cast(u32, __builtin_elementwise_fma(__builtin_bit_cast(half2_t, a), __builtin_bit_cast(half2_t, b), __builtin_bit_cast(half2_t, c)));
+}
+STEP u32 h2_mul(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) * __builtin_bit_cast(half2_t, b)); }
+STEP u32 h2_sub(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) - __builtin_bit_cast(half2_t, b)); }
+STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
+    low = __builtin_amdgcn_perm(0x64646464u, v, 0x04010400u);
+    high = __builtin_amdgcn_perm(0x64646464u, v, 0x04030402u);
+}
+#else
+STEP u32 h2_fma(u32 a, u32 b, u32 c) {
+    return half_pair(fma_f32(half_low(a), half_low(b), half_low(c)), fma_f32(half_high(a), half_high(b), half_high(c)));
+}
+STEP u32 h2_mul(u32 a, u32 b) { return half_pair(half_low(a) * half_low(b), half_high(a) * half_high(b)); }
+STEP u32 h2_sub(u32 a, u32 b) { return half_pair(half_low(a) - half_low(b), half_high(a) - half_high(b)); }
+STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
+    low = 0x64006400u | (v & 0xff) | (v & 0xff00) << 8;
+    high = 0x64006400u | (v >> 16 & 0xff) | (v >> 24) << 16;
+}
+#endif
+STEP u32 h2_both(float f) {
+    u32 h = round_f16(f).bits;
+    return h | h << 16;
+}
+
+// ----------------------------------------------------------------------------------------------------- a piece of 32
+template <class W> struct Piece { Unit<W> unit[32 / W::UNIT]; };
+
+// Weights 32·p … 32·p + 31 of the row whose record is `row`.
+template <class W> STEP void fetch_piece(Piece<W>& q, const u8* row, u32 p) {
+    constexpr u32 n = 32 / W::UNIT;
+    UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
+}
+
+// Zeros in its place: the row ends before.
+STEP void zero_piece(u16* tile, u32 row, u32 first) {
+    UNROLL for (u32 i = 0; i < 4; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
+}
+
+// Writes the piece into row `row` of a tile, as chunks `first` … `first` + 3 of the row's eight.
+template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row, u32 first) {
+    u32 pair[16];
+    if constexpr (W::PLAIN != 0) {
+        UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
+            const u32* v = q.unit[u].big;
+            if constexpr (W::PLAIN == 1) {
+                pair[2 * u] = half_pair(as_f32(v[0]), as_f32(v[1]));
+                pair[2 * u + 1] = half_pair(as_f32(v[2]), as_f32(v[3]));
+            } else {
+                UNROLL for (u32 i = 0; i < 4; i++)
+                    pair[4 * u + i] = W::PLAIN == 2 ? v[i] : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
+            }
+        }
+    } else {
+        Factors f = unit_factors<W>(q.unit[0]);
+        constexpr bool two = W::GROUPS == 2 || W::GROUPS == 3;  // groups of 16
+        u32 scale[2], offset[2];
+        UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++) scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
+        if (!two) scale[1] = scale[0], offset[1] = offset[0];
+        constexpr bool sign = W::UNIT == 16 || W::LOOKUP != 0;  // a signed byte is an unsigned one with its top bit turned, 128 too large
+        const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
+        UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
+            u32 quad[W::UNIT / 4];
+            unit_codes<W>(q.unit[u], quad);
+            UNROLL for (u32 i = 0; i < W::UNIT / 4; i++) {
+                u32 at = u * (W::UNIT / 2) + 2 * i, g = at / 8;
+                bytes_to_halves(sign ? quad[i] ^ 0x80808080u : quad[i], pair[at], pair[at + 1]);
+                UNROLL for (u32 h = 0; h < 2; h++) {
+                    u32 v = h2_sub(pair[at + h], zero);
+                    pair[at + h] = W::OFFSET != 0 ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
+                }
+            }
+        }
+    }
+    UNROLL for (u32 i = 0; i < 4; i++)
+        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
+}

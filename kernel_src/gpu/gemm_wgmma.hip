@@ -1,0 +1,160 @@
+// gemm_wgmma: gemm.hip's product for sm_90a, on the asynchronous matrix units.
+//
+// A block stays and takes tiles of 128 rows × WG_N tokens one after the other. Groups of four warps have roles. FILLERS of them *fill*
+// stages of 64 columns, in turn: they expand weights to halves, fetched AHEAD of their stages before, and let the copy engine bring
+// X. Two others *multiply*, 64 rows each, the weights as A, and store, while the next tile's stages are filling.
+//
+// Arguments as gemm.hip's (parts, counters and splits unused), and: token_tiles = ⌈tokens / WG_N⌉, tiles = token_tiles · tiles of rows,
+// blocks (the grid).
+// Constants: WG_N, STAGES, AHEAD, FILLERS, FILL_REGS, MULTIPLY_REGS (setmaxnreg), KJ_BLOCK = 128·(FILLERS + 2); the rest as gemm.hip, with
+// BN = 128. Grid: as many blocks as the device has multiprocessors. Dynamic shared memory: `wgmma_shared` in gemm.rs.
+#include "dequant.h"
+#include "gemm.h"
+#include "hopper.h"
+#include "weights_gen.h"
+
+static_assert(BN == 128 && KJ_BLOCK == 128 * (FILLERS + 2), "roles");
+constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // halves
+constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;             // tokens that four warps store at a time
+constexpr u32 x_blocks = CEIL_DIV(WG_N, 64), x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
+
+struct Stages {
+    u16 *x, *w;
+    u64 *full, *empty;  // a barrier a stage
+};
+
+// The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the number of the next tile's first.
+template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
+    const u32 filler = thread_id() / 128, t = thread_id() % 128, half = t % 2;
+    const u32 k_first = (filler + FILLERS - first % FILLERS) % FILLERS;
+    const u8* row[2] = {part_row<W>(part, t / 2, expert), part_row<W>(part, t / 2 + 64, expert)};
+    auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 32 * half < COLS); };
+    // Waits for the stage of columns kt to be free, and has X brought there.
+    auto begin = [&](u32 kt) {
+        u32 s = (first + kt) % STAGES;
+        barrier_wait(st.empty + s, ((first + kt) / STAGES + 1) % 2);
+        if (t == 0) {
+            barrier_arrive_expect(st.full + s, x_stage * 2);
+            UNROLL for (u32 b = 0; b < x_blocks; b++)
+                bulk_copy(st.x + s * x_stage + b * 4096, x + ((u64)b * K_TILES + kt) * 4096, x_block_bytes, st.full + s);
+        }
+        return st.w + s * w_stage;
+    };
+    auto end = [&](u32 kt) {
+        fence_async();
+        barrier_arrive(st.full + (first + kt) % STAGES);
+    };
+    if constexpr (W::PLAIN == 2) {  // halves as they are: copied, told AHEAD stages later when they have arrived
+        static_assert(AHEAD * FILLERS + 1 < STAGES, "a stage is told before the products one behind need the next");
+        for (u32 kt = k_first; kt < K_TILES; kt += FILLERS) {
+            u16* tile = begin(kt);
+            UNROLL for (u32 i = 0; i < 2; i++) {
+                if (inside(kt))
+                    UNROLL for (u32 c = 0; c < 4; c++)
+                        copy16(tile + tile_at(t / 2 + 64 * i, 32 * half + 8 * c), row[i] + 128 * kt + 64 * half + 16 * c);
+                else zero_piece(tile, t / 2 + 64 * i, 4 * half);
+            }
+            copy_commit();
+            copy_wait(AHEAD);
+            if (kt >= k_first + AHEAD * FILLERS) end(kt - AHEAD * FILLERS);
+        }
+        copy_wait(0);
+        const u32 mine = K_TILES > k_first ? CEIL_DIV(K_TILES - k_first, FILLERS) : 0;
+        for (u32 n = mine > AHEAD ? mine - AHEAD : 0; n < mine; n++) end(k_first + n * FILLERS);
+    } else {
+        Piece<W> raw[AHEAD][2];
+        auto fetch = [&](Piece<W>(&q)[2], u32 kt) {
+            if (inside(kt)) UNROLL for (u32 i = 0; i < 2; i++) fetch_piece<W>(q[i], row[i], 2 * kt + half);
+        };
+        UNROLL for (u32 a = 0; a < AHEAD; a++) fetch(raw[a], k_first + a * FILLERS);
+        for (u32 k0 = k_first; k0 < K_TILES; k0 += AHEAD * FILLERS)
+            UNROLL for (u32 a = 0; a < AHEAD; a++) {
+                u32 kt = k0 + a * FILLERS;
+                if (kt >= K_TILES) break;
+                u16* tile = begin(kt);
+                UNROLL for (u32 i = 0; i < 2; i++) {
+                    if (inside(kt)) expand_piece<W>(raw[a][i], tile, t / 2 + 64 * i, 4 * half);
+                    else zero_piece(tile, t / 2 + 64 * i, 4 * half);
+                }
+                fetch(raw[a], kt + AHEAD * FILLERS);
+                end(kt);
+            }
+    }
+    return first + K_TILES;
+}
+
+KERNEL gemm_wgmma(const u16* RESTRICT x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, void* y0,
+                  const u8* RESTRICT w1, const float* RESTRICT b1, void* y1, const u8* RESTRICT w2, const float* RESTRICT b2, void* y2,
+                  float*, u32*, const u32* RESTRICT tile_expert, u32 tokens, u32, u32 token_tiles, u32 tiles, u32 blocks) {
+    LDS_DYNAMIC(pool);
+    LDS_ARRAY(u64, full, STAGES);
+    LDS_ARRAY(u64, empty, STAGES);
+    Stages st;
+    st.x = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
+    st.w = st.x + STAGES * x_stage;
+    st.full = full, st.empty = empty;
+    float* stage_out = (float*)(st.w + STAGES * w_stage);
+    Segments seg{w0, w1, w2, b0, b1, b2, y0, y1, y2};
+
+    if (thread_id() == 0) {
+        for (u32 s = 0; s < STAGES; s++) barrier_init(full + s, 129), barrier_init(empty + s, 8);
+        barrier_fence_init();
+    }
+    block_sync();
+    launch_dependents();
+    wait_for_producer();
+
+    u32 stage_no = 0;  // stages passed
+    if (thread_id() < 128 * FILLERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FILL_REGS));
+        for (u32 tile = block_id(); tile < tiles; tile += blocks) {
+            u32 token_tile = tile % token_tiles, row_tile = tile / token_tiles;
+            u32 expert = EXPERTS > 1 ? tile_expert[token_tile] : 0;
+            if (expert == ~0u) continue;
+            Part part = part_of(seg, row_tile);
+            const u16* xt = x + (u64)(token_tile * WG_N / 64) * K_TILES * 4096 + token_tile * WG_N % 64 * 64;
+            if (row_tile < TILES_UNTIL(RUN_1)) stage_no = fill_tile<Run0>(st, part, xt, stage_no, expert);
+#if RUN_1 < SEGMENTS
+            else if (row_tile < TILES_UNTIL(RUN_2)) stage_no = fill_tile<Run1>(st, part, xt, stage_no, expert);
+#endif
+#if RUN_2 < SEGMENTS
+            else stage_no = fill_tile<Run2>(st, part, xt, stage_no, expert);
+#endif
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
+        const u32 group = thread_id() / 128 - FILLERS, lane = thread_id() % 128;
+        float* stage = stage_out + group * (at_once * wide);
+        for (u32 tile = block_id(); tile < tiles; tile += blocks) {
+            u32 token_tile = tile % token_tiles;
+            if (EXPERTS > 1 && tile_expert[token_tile] == ~0u) continue;
+            float d[WG_N / 2];
+            for (u32 kt = 0; kt < K_TILES; kt++) {
+                u32 s = stage_no % STAGES;
+                barrier_wait(full + s, stage_no / STAGES % 2);
+                const u16* a = st.w + s * w_stage + group * 64 * 64;
+                const u16* b = st.x + s * x_stage;
+                products_fence();
+                UNROLL for (u32 k = 0; k < 64; k += 16) products(d, tile_descriptor(a, k), tile_descriptor(b, k), kt > 0 || k > 0);
+                products_commit();
+                products_wait(1);
+                if (kt > 0 && lane % 32 == 0) barrier_arrive(empty + (stage_no - 1) % STAGES);
+                stage_no++;
+            }
+            products_wait(0);
+            if (lane % 32 == 0) barrier_arrive(empty + (stage_no - 1) % STAGES);
+
+            Part part = part_of(seg, tile / token_tiles);
+            u32 token0 = token_tile * WG_N;
+            UNROLL for (u32 n = 0; n < WG_N; n += at_once) {
+                if (token0 + n >= tokens) break;
+                UNROLL for (u32 j = 0; j < at_once / 8; j++)
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        stage[(8 * j + 2 * (lane % 4) + e % 2) * wide + lane / 32 * 16 + lane % 32 / 4 + 8 * (e / 2)] = d[4 * (n / 8 + j) + e];
+                part_sync(group + 1, 128);
+                finish_rows(part, stage, wide, at_once, 64, group * 64, token0 + n, tokens, residual, lane, 128);
+                part_sync(group + 1, 128);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Attention of a prompt's new tokens over the cache: `gpu/flash.hip`.
+
+use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
+use crate::kv::{KvLayout, KvStorage};
+use crate::product::Product;
+use kjit_engine::{Geometry, Options, Target, Vendor};
+
+/// Arguments: `q, keys, values, y, position` (pointers), `tokens: u32, capacity: u32`. `q` is `tokens × heads × head_dim` f32, rotated
+/// ([`RopeKvSpec`](crate::attend::RopeKvSpec), which also writes these tokens' keys and values); `keys`, `values` per [`KvLayout`];
+/// `position` one u32, the first token's; `y` is `tokens × heads · head_dim` halves in tiles
+/// ([`tiled_bytes`](crate::product::tiled_bytes)).
+///
+/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax and sums f32.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlashSpec {
+    /// Query heads, a multiple of the key heads.
+    pub heads: usize,
+    /// Keys and values.
+    pub kv: KvLayout,
+    /// Factor on scores.
+    pub scale: f32,
+    /// Tokens back that are seen, the own one included; `None`: all.
+    pub window: Option<usize>,
+    /// `cap · tanh(s / cap)` on scores.
+    pub soft_cap: Option<f32>,
+    /// How the work is cut; `None`: the default of the target's family.
+    pub tuning: Option<FlashTuning>,
+}
+
+impl Eq for FlashSpec {}
+
+impl std::hash::Hash for FlashSpec {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let floats = (self.scale.to_bits(), self.soft_cap.map(f32::to_bits));
+        (self.heads, self.kv, floats, self.window, self.tuning).hash(state);
+    }
+}
+
+/// How the work is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlashTuning {
+    /// Lanes in a wave.
+    pub wave: u32,
+    /// Waves of a block.
+    pub waves: u32,
+    /// Times sixteen tokens of a wave.
+    pub tokens: u32,
+    /// Keys of a tile.
+    pub keys: u32,
+    /// Queries stay in registers.
+    pub hold: bool,
+    /// Tiles of keys and values in shared memory: 1 or 2.
+    pub stages: u32,
+    /// Blocks that share a result's columns, where one has not the registers for all.
+    pub parts: u32,
+}
+
+const NAME: &str = "flash";
+
+/// `(largest head, waves, tokens, keys, stages, parts)`.
+type Row = (usize, u32, u32, u32, u32, u32);
+
+/// sm_80 and later. H200, heads of 128: 278 TFLOP/s at 8192 tokens, 305 at 16384.
+const ROOMY: &[Row] = &[(80, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
+/// sm_90: more shared memory.
+const ROOMIER: &[Row] = &[(80, 4, 2, 64, 2, 1), (96, 4, 2, 32, 2, 1), (128, 4, 2, 64, 2, 1), (256, 4, 1, 64, 1, 1)];
+/// Bytes wait in registers between fetch and store.
+const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1)];
+/// sm_75: 64 KB, and products that take more registers.
+const TURING: &[Row] = &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2)];
+/// WMMA: 64 KB of LDS; columns are shared where a lane's 256 registers would spill.
+const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4)];
+/// MFMA: twice the registers.
+const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1)];
+/// Without matrix units: products 32 wide.
+const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 1)];
+
+impl FlashTuning {
+    pub(crate) fn default_for(target: &Target, wave: u32, kv: &KvLayout) -> FlashTuning {
+        let product = Product::of(target, wave);
+        let shared = target.arch().shared_per_block;
+        let table = match (target.vendor(), product.columns) {
+            (Vendor::Nvidia, _) if shared <= 64 << 10 => TURING,
+            (Vendor::Nvidia, _) if kv.storage == KvStorage::Q8_0 => BYTES,
+            (Vendor::Nvidia, _) if shared > 160 << 10 => ROOMIER,
+            (Vendor::Nvidia, _) => ROOMY,
+            (Vendor::Amd, 16) if wave == 64 => MFMA,
+            (Vendor::Amd, 16) => WMMA,
+            (Vendor::Amd, _) => PLAIN,
+        };
+        let &(_, waves, tokens, keys, stages, parts) =
+            table.iter().find(|r| kv.head_dim <= r.0).unwrap_or(&table[table.len() - 1]);
+        // A part has whole blocks of 64 columns.
+        let parts = (1..=parts).rev().find(|p| *p == 1 || kv.head_dim.is_multiple_of(64 * *p as usize)).unwrap_or(1);
+        FlashTuning { wave, waves, tokens, keys, hold: false, stages, parts }
+    }
+
+    /// Bytes of dynamic shared memory.
+    fn shared(&self, target: &Target, kv: &KvLayout) -> usize {
+        let blocks = kv.head_dim.div_ceil(64);
+        let tokens = (self.waves * self.tokens * 16) as usize;
+        let scores = if Product::of(target, self.wave).stays { 0 } else { tokens };
+        (blocks * (tokens + (2 * self.stages * self.keys) as usize) + scores) * 128
+    }
+
+    /// What is worth trying on a device.
+    #[must_use]
+    pub fn space(target: &Target) -> Vec<FlashTuning> {
+        let mut all = vec![];
+        for &wave in target.waves() {
+            for (waves, tokens) in [(2, 1), (4, 1), (8, 1), (4, 2), (8, 2)] {
+                for keys in [16, 32, 64] {
+                    for stages in [1, 2] {
+                        for hold in [false, true] {
+                            all.push(FlashTuning { wave, waves, tokens, keys, hold, stages, parts: 1 });
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+impl FlashSpec {
+    /// The tuning in force.
+    ///
+    /// # Errors
+    /// Sizes that are not covered, a tuning that the target cannot run.
+    pub fn tuning(&self, target: &Target) -> Result<FlashTuning, SpecError> {
+        self.kv.check(NAME)?;
+        require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
+            format!("{} query heads over {} key heads", self.heads, self.kv.heads)
+        })?;
+        let t = self.tuning.unwrap_or_else(|| FlashTuning::default_for(target, target.default_wave(), &self.kv));
+        let n = Product::of(target, t.wave).columns;
+        let fine = target.waves().contains(&t.wave)
+            && (1..=16).contains(&t.waves)
+            && t.waves * t.wave <= target.arch().max_threads
+            && (1..=2).contains(&t.tokens)
+            && [16, 32, 64].contains(&t.keys)
+            && t.keys.is_multiple_of(n)
+            && (1..=2).contains(&t.stages)
+            && (t.parts == 1 || t.parts > 1 && self.kv.head_dim.is_multiple_of(64 * t.parts as usize));
+        require(fine, NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))?;
+        Ok(t)
+    }
+
+    /// The specialised kernel.
+    ///
+    /// # Errors
+    /// Sizes that are not covered.
+    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
+        let t = self.tuning(target)?;
+        let block = t.waves * t.wave;
+        let constants = Product::of(target, t.wave)
+            .constants(self.kv.constants())
+            .set("KJ_BLOCK", block)
+            .set("HEADS", self.heads as i64)
+            .set("SCALE", self.scale)
+            .set("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
+            .set("WINDOW", self.window.unwrap_or(0).min(1 << 30) as i64)
+            .set("MI", t.tokens)
+            .set("BK", t.keys)
+            .set("HOLD_Q", i64::from(t.hold))
+            .set("KV_STAGES", t.stages)
+            .set("OUT_PARTS", t.parts);
+        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 0, "a tuning with fewer keys or waves")?;
+        Ok(Kernel {
+            source: source(NAME, "flash.hip").entry(NAME),
+            constants,
+            options: Options::wave(t.wave),
+            entry: NAME,
+            block,
+            shared,
+        })
+    }
+
+    /// The launch for so many new tokens.
+    ///
+    /// # Errors
+    /// As [`FlashSpec::kernel`].
+    pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
+        let t = self.tuning(target)?;
+        let mut g = self.kernel(target)?.launch(1);
+        g.grid = [tokens.div_ceil(t.waves * t.tokens * 16).max(1), self.heads as u32, t.parts];
+        Ok(g)
+    }
+}
