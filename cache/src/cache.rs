@@ -184,7 +184,8 @@ impl Cache {
     /// The entry of this build; made by `make` and kept if there is none.
     ///
     /// However many threads and processes ask at once, one makes it and the others wait, for `deadline` at most; then
-    /// they make it themselves. What a thread's maker fails with, all that wait on it get.
+    /// they make it themselves. What a thread's maker fails with, all that wait on it get. The maker may use the cache
+    /// for other keys.
     ///
     /// # Errors
     /// Only what `make` returns: whatever is wrong with the cache becomes a [`Warning`].

@@ -100,7 +100,7 @@ impl Config {
         self
     }
 
-    /// Called for each new warning, from whichever thread meets it.
+    /// Called for each new warning, from whichever thread meets it. It must not call the cache.
     #[must_use]
     pub fn on_warning(mut self, callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.on_warning = Some(Arc::new(callback));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kjit_cache::{Cache, Config, Found};
 
-use crate::support::{DEADLINE, artefact, key, open, payload};
+use crate::support::{DEADLINE, artefact, key, open, open_small, payload};
 
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
@@ -51,6 +51,12 @@ fn entry() {
             for warning in cache.warnings() {
                 eprintln!("WARNING {warning:?}: {warning}");
             }
+        }
+        // As `make`, in a cache that has to throw something out for it.
+        "evict" => {
+            let cache = open_small(&dir);
+            let _ = std::fs::File::open("/shim-start");
+            get_or_make(&cache, &dir, &name, Duration::ZERO);
         }
         // As `make`, with a compile long enough that everybody comes while it runs.
         "race" => {

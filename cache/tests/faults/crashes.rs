@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use kjit_cache::{Origin, Scope};
 
 use crate::support::{
-    DEADLINE, Killed, Shim, artefact, assert_no_leftovers, child, describe, key, open, payload, scratch,
+    DEADLINE, Killed, SMALL_CAP, Shim, artefact, assert_no_leftovers, child, describe, key, open, open_small, payload,
+    scratch,
 };
 
 #[test]
@@ -43,6 +44,38 @@ fn a_process_killed_at_any_system_call_of_make_and_publish_leaves_no_lock_and_no
     // one of them, and is there at all later ones.
     assert!(crashes >= 25, "only {crashes} points: does the shim still see the calls?");
     assert!((1..crashes).contains(&published));
+}
+
+#[test]
+fn a_process_killed_at_any_system_call_of_an_eviction_leaves_good_entries_and_a_cap_that_holds() {
+    let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let mut crashes = 0;
+    for call in 1.. {
+        let dir = scratch.path().join(format!("cache{call}"));
+        let cache = open_small(&dir);
+        for name in ["a", "b", "c", "d"] {
+            cache.put(&key(name), &artefact(name));
+        }
+        let output = child("evict", &dir).shim("").env("SHIM_KILL", call.to_string()).output().unwrap();
+        if output.status.success() {
+            break;
+        }
+        assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{}", describe(&output));
+        crashes += 1;
+        let cache = open_small(&dir);
+        for name in ["k", "e"] {
+            let made = cache.get_or_make::<std::convert::Infallible, _>(&key(name), DEADLINE, || Ok(artefact(name)));
+            assert_eq!(made.unwrap().entry.payload(), payload(name), "call {call}");
+        }
+        let report = cache.verify();
+        assert_eq!((report.bad, cache.counters().corrupt), (Vec::new(), 0), "call {call}");
+        let bytes = cache.stat().layers[0].bytes;
+        assert!((40_000..=SMALL_CAP).contains(&bytes), "{bytes} bytes after call {call}");
+        assert_no_leftovers(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+    eprintln!("{crashes} crashes injected around an eviction, 0 torn entries");
+    assert!(crashes >= 60, "only {crashes} points");
 }
 
 #[test]

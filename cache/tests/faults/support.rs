@@ -11,6 +11,7 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Key};
 
 /// A uid that no passwd file knows.
 pub const NOBODY_AT_ALL: u32 = 54_321;
+pub const SMALL_CAP: u64 = 85_000;
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 pub fn key(name: &str) -> BuildKey {
@@ -29,6 +30,11 @@ pub fn artefact(name: &str) -> Artefact {
 
 pub fn open(dir: &Path) -> Cache {
     Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(dir))
+}
+
+/// A cache with room for four entries.
+pub fn open_small(dir: &Path) -> Cache {
+    Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(dir).max_bytes(SMALL_CAP))
 }
 
 /// A directory that other users may pass through, as `/tmp` is.
@@ -163,11 +169,17 @@ pub fn is_root() -> bool {
     root
 }
 
+/// Copies this binary. By another process: were it open for writing in this one, a child that another thread forks
+/// just then would hold it open too, and it could not be started ("text file busy").
+pub fn copy_binary(to: &Path) {
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(to).status().unwrap().success());
+}
+
 /// A child with another user's rights. The binary is copied to where that user can reach it.
 pub fn child_as(uid: u32, mode: &str, dir: &Path, scratch: &Path) -> Command {
     let exe = scratch.join("child");
     if !exe.exists() {
-        std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        copy_binary(&exe);
         std::fs::set_permissions(&exe, PermissionsExt::from_mode(0o755)).unwrap();
     }
     let mut command = child_of(&exe, mode, dir);

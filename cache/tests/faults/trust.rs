@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kjit_cache::{Artefact, Cache, Export, Origin, Warning};
 
 use crate::support::{
-    DEADLINE, NOBODY_AT_ALL, artefact, child, child_as, child_of, entry_path, files_below, finish, is_root, key, open,
-    payload, scratch,
+    DEADLINE, NOBODY_AT_ALL, artefact, child, child_as, child_of, copy_binary, entry_path, files_below, finish,
+    is_root, key, open, payload, scratch,
 };
 
 fn make(cache: &Cache, name: &str) -> Origin {
@@ -292,7 +292,7 @@ fn in_a_setuid_program_the_cache_is_off() {
     }
     let scratch = scratch();
     let exe = scratch.path().join("setuid");
-    std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    copy_binary(&exe);
     mode(&exe, 0o4755);
     let (log, own) = (scratch.path().join("log"), scratch.path().join("own"));
     std::fs::create_dir(&log).unwrap();
