@@ -60,6 +60,33 @@ pub struct Inventory {
     pub visibility: Vec<(String, String)>,
 }
 
+impl Inventory {
+    /// What is set in a way that may do harm, a sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let set = |name: &str| self.visibility.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+        let mut warnings = Vec::new();
+        if let Some(version) = set("HSA_OVERRIDE_GFX_VERSION") {
+            warnings.push(format!(
+                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime takes its devices for another architecture than they \
+                 are; kernels are compiled for that one and may compute wrongly or fault"
+            ));
+        }
+        let hidden = |(name, value): &&(String, String)| {
+            name.ends_with("VISIBLE_DEVICES") && ["", "-1", "none", "void", "NoDevFiles"].contains(&value.as_str())
+        };
+        for (name, value) in self.visibility.iter().filter(hidden) {
+            warnings.push(format!("{name}='{value}' hides every device of its vendor"));
+        }
+        if let (Some(hip), Some(rocr)) = (set("HIP_VISIBLE_DEVICES"), set("ROCR_VISIBLE_DEVICES")) {
+            warnings.push(format!(
+                "ROCR_VISIBLE_DEVICES={rocr} chooses first, and HIP_VISIBLE_DEVICES={hip} counts among what it leaves"
+            ));
+        }
+        warnings
+    }
+}
+
 /// Variables that decide which devices are visible, or as what.
 pub(crate) const VISIBILITY: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
@@ -77,4 +104,24 @@ pub(crate) fn visibility() -> Vec<(String, String)> {
         .iter()
         .filter_map(|name| std::env::var_os(name).map(|v| ((*name).to_owned(), v.to_string_lossy().into_owned())))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disguised_or_hidden_device_is_warned_of_and_a_chosen_one_is_not() {
+        let with = |set: &[(&str, &str)]| {
+            let visibility = set.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            Inventory { visibility, ..Inventory::default() }.warnings()
+        };
+        assert!(with(&[("HSA_OVERRIDE_GFX_VERSION", "10.3.0")])[0].contains("10.3.0"));
+        assert!(with(&[("HIP_VISIBLE_DEVICES", "-1")])[0].contains("hides every device"));
+        assert!(
+            with(&[("HIP_VISIBLE_DEVICES", "1"), ("ROCR_VISIBLE_DEVICES", "2,3")])[0]
+                .contains("ROCR_VISIBLE_DEVICES=2,3")
+        );
+        assert!(with(&[("CUDA_VISIBLE_DEVICES", "0"), ("HIP_VISIBLE_DEVICES", "0,1")]).is_empty());
+    }
 }

@@ -6,6 +6,7 @@ mod cuda;
 mod device;
 mod event;
 mod graph;
+mod hip;
 mod info;
 mod memory;
 mod module;
@@ -32,7 +33,8 @@ use crate::trace::Trace;
 type Open = fn() -> Result<Box<dyn Driver>>;
 
 /// The drivers there are, in the order in which `auto` prefers their devices.
-const DRIVERS: &[(&str, Open)] = &[("cuda", || Ok(Box::new(cuda::Cuda::open()?)))];
+const DRIVERS: &[(&str, Open)] =
+    &[("cuda", || Ok(Box::new(cuda::Cuda::open()?))), ("rocm", || Ok(Box::new(hip::HipRuntime::open()?)))];
 
 /// Words for devices that are no GPU of ours, refused by name.
 const REFUSED: &[&str] = &["metal", "opencl", "vulkan", "sycl"];

@@ -82,7 +82,7 @@ pub mod attribute {
     pub const hipDeviceAttributeIntegrated: u32 = 16;
     /// Bytes of level-2 cache.
     pub const hipDeviceAttributeL2CacheSize: u32 = 19;
-    /// Compute units (RDNA: work-group processors count as two).
+    /// Compute units; on RDNA work-group processors, of two compute units each.
     pub const hipDeviceAttributeMultiprocessorCount: u32 = 63;
     /// Default wave width.
     pub const hipDeviceAttributeWarpSize: u32 = 87;
