@@ -57,7 +57,7 @@ impl BlockFormat {
     }
 
     /// The code of weight `i`: its bits from all planes.
-    #[inline]
+    #[inline(always)]
     pub fn code(&self, block: &[u8], i: usize) -> u32 {
         let (mut code, mut at) = (0, 0);
         for plane in self.planes {
@@ -68,7 +68,7 @@ impl BlockFormat {
     }
 
     /// What weight `i` is before scaling.
-    #[inline]
+    #[inline(always)]
     pub fn value_of(&self, block: &[u8], i: usize) -> i32 {
         let code = self.code(block, i);
         match self.value {
@@ -79,7 +79,7 @@ impl BlockFormat {
     }
 
     /// The block's own scale `d`.
-    #[inline]
+    #[inline(always)]
     pub fn block_scale(&self, block: &[u8]) -> f32 {
         match self.scale {
             BlockScale::F16(at) => half_at(block, at),
@@ -88,7 +88,7 @@ impl BlockFormat {
     }
 
     /// Scale and offset of group `g`.
-    #[inline]
+    #[inline(always)]
     pub fn factors(&self, block: &[u8], g: usize) -> GroupFactors {
         let d = self.block_scale(block);
         let (s, t) = self.group_codes(block, g);
@@ -102,7 +102,7 @@ impl BlockFormat {
     }
 
     /// The integer scale `s` and offset factor `t` of group `g`; 1 where the format has none.
-    #[inline]
+    #[inline(always)]
     pub fn group_codes(&self, block: &[u8], g: usize) -> (i32, i32) {
         match self.group_scale {
             GroupScale::One => (1, 1),

@@ -6,7 +6,7 @@
 //! 2205.14135). Many rows use the matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys
 //! would cost more than it saves.
 
-use super::gemm::{largest_tile, tile_of, transpose_panel};
+use super::gemm::{Tile, transpose_panel};
 use super::kv::KvStore;
 use super::matvec::dot;
 use super::scratch::Scratch;
@@ -82,7 +82,8 @@ impl Job for Attend<'_> {
                     s.fill(0.0);
                     for j in (0..n32).step_by(LANES) {
                         transpose_panel::<V>(&k[j * dim..], dim, panel);
-                        product::<V>(m, dim, q, dim, panel.as_ptr(), LANES, s.as_mut_ptr().add(j), KEYS);
+                        let (a, b, c) = (q.as_ptr(), panel.as_ptr(), s.as_mut_ptr().add(j));
+                        Tile { n: dim, a, a_stride: dim, b, b_stride: LANES, c, c_stride: KEYS }.rows::<V>(m);
                     }
                 } else {
                     for (q, s) in q.chunks_exact(dim).zip(s.chunks_exact_mut(KEYS)) {
@@ -93,7 +94,8 @@ impl Job for Attend<'_> {
                 }
                 self.soften::<V>(at, n, s, acc, padded, state);
                 for j in (0..padded).step_by(LANES) {
-                    product::<V>(m, n, s, KEYS, v.as_ptr().add(j), padded, acc.as_mut_ptr().add(j), padded);
+                    let (a, b, c) = (s.as_ptr(), v.as_ptr().add(j), acc.as_mut_ptr().add(j));
+                    Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }.rows::<V>(m);
                 }
             }
             at += n;
@@ -205,32 +207,4 @@ impl Attend<'_> {
 unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
     // SAFETY: the caller's promise.
     unsafe { V::splat(cap).sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0)))) }
-}
-
-/// `c += a · b` for any number of rows; 32 columns.
-///
-/// # Safety
-/// As [`tile_of`], for `m` rows.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the strides of three matrices")]
-unsafe fn product<V: Vector>(
-    m: usize,
-    n: usize,
-    a: &[f32],
-    a_stride: usize,
-    b: *const f32,
-    b_stride: usize,
-    c: *mut f32,
-    c_stride: usize,
-) {
-    let mut i = 0;
-    while i < m {
-        let rows = largest_tile(m - i, V::TILE_ROWS);
-        // SAFETY: rows i .. i + rows ≤ m of what the caller vouches for.
-        unsafe {
-            let (a, c) = (a.as_ptr().add(i * a_stride), c.add(i * c_stride));
-            tile_of::<V>(rows, n, a, a_stride, b, b_stride, c, c_stride);
-        }
-        i += rows;
-    }
 }

@@ -17,7 +17,7 @@ use super::simd::{Job, LANES, Vector};
 use super::unpack;
 use kjit_kernels::format::Format;
 
-/// Columns of a panel: 512 × 32 floats are 64 KiB, and 12 rows of x beside it 24 KiB. A multiple of every block's length.
+/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x beside it 16 KiB. A multiple of every block's length.
 const KC: usize = 512;
 
 /// A matrix in its file's encoding.
@@ -85,25 +85,30 @@ impl Job for PanelProduct<'_> {
             let mut t = 0;
             while t < self.tokens {
                 let m = largest_tile(self.tokens - t, V::TILE_ROWS);
-                let first = k0 == 0;
-                let x = self.x[t * cols + k0..].as_ptr();
-                // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the results' place is the caller's promise,
-                // or `edge`, which holds m ≤ TILE_ROWS rows of 32.
+                let a = self.x[t * cols + k0..].as_ptr();
+                // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the results' place is the caller's promise, or
+                // `edge`, which holds m ≤ TILE_ROWS rows of 32.
                 unsafe {
                     let out = self.out.add(t * self.stride + self.row);
+                    if k0 == 0 {
+                        self.start(out, m);
+                    }
+                    let tile = Tile {
+                        n,
+                        a,
+                        a_stride: cols,
+                        b: panel.as_ptr(),
+                        b_stride: LANES,
+                        c: out,
+                        c_stride: self.stride,
+                    };
                     if self.rows == LANES {
-                        if first {
-                            self.start(out, self.stride, m);
-                        }
-                        tile_of::<V>(m, n, x, cols, panel.as_ptr(), LANES, out, self.stride);
+                        tile.rows::<V>(m);
                     } else {
-                        let edge = edge.as_mut_ptr();
-                        if first {
-                            self.start(out, self.stride, m);
-                        }
-                        copy(out, self.stride, edge, LANES, m, self.rows);
-                        tile_of::<V>(m, n, x, cols, panel.as_ptr(), LANES, edge, LANES);
-                        copy(edge, LANES, out, self.stride, m, self.rows);
+                        let c = edge.as_mut_ptr();
+                        copy(out, self.stride, c, LANES, m, self.rows);
+                        Tile { c, c_stride: LANES, ..tile }.rows::<V>(m);
+                        copy(c, LANES, out, self.stride, m, self.rows);
                     }
                 }
                 t += m;
@@ -133,11 +138,11 @@ impl PanelProduct<'_> {
     /// # Safety
     /// `out` is valid for `m` rows of `self.rows` elements.
     #[inline(always)]
-    unsafe fn start(&self, out: *mut f32, stride: usize, m: usize) {
+    unsafe fn start(&self, out: *mut f32, m: usize) {
         for i in 0..m {
             for r in 0..self.rows {
                 // SAFETY: inside the caller's rows.
-                unsafe { *out.add(i * stride + r) = self.bias.map_or(0.0, |b| b[self.row + r]) };
+                unsafe { *out.add(i * self.stride + r) = self.bias.map_or(0.0, |b| b[self.row + r]) };
             }
         }
     }
@@ -174,76 +179,81 @@ unsafe fn copy(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: us
 
 /// The largest number of tokens with a kernel, of those that are left.
 #[inline(always)]
-pub fn largest_tile(left: usize, most: usize) -> usize {
-    [12, 8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
+fn largest_tile(left: usize, most: usize) -> usize {
+    [8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
 }
 
-/// [`tile`] with `m` rows, one of the numbers that [`largest_tile`] gives.
-///
-/// # Safety
-/// As [`tile`].
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the strides of three matrices")]
-pub unsafe fn tile_of<V: Vector>(
-    m: usize,
-    n: usize,
-    a: *const f32,
-    a_stride: usize,
-    b: *const f32,
-    b_stride: usize,
-    c: *mut f32,
-    c_stride: usize,
-) {
-    debug_assert!(m <= V::TILE_ROWS);
-    // SAFETY: the caller's promise. (Comparing with the constant first drops the kernels that would spill registers.)
-    unsafe {
-        match m {
-            12 if V::TILE_ROWS >= 12 => tile::<V, 12>(n, a, a_stride, b, b_stride, c, c_stride),
-            8 if V::TILE_ROWS >= 8 => tile::<V, 8>(n, a, a_stride, b, b_stride, c, c_stride),
-            4 if V::TILE_ROWS >= 4 => tile::<V, 4>(n, a, a_stride, b, b_stride, c, c_stride),
-            3 if V::TILE_ROWS >= 3 => tile::<V, 3>(n, a, a_stride, b, b_stride, c, c_stride),
-            2 => tile::<V, 2>(n, a, a_stride, b, b_stride, c, c_stride),
-            _ => tile::<V, 1>(n, a, a_stride, b, b_stride, c, c_stride),
+/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k: pointers to the first elements, and elements from a row to
+/// the next.
+#[derive(Clone, Copy)]
+pub struct Tile {
+    pub n: usize,
+    pub a: *const f32,
+    pub a_stride: usize,
+    pub b: *const f32,
+    pub b_stride: usize,
+    pub c: *mut f32,
+    pub c_stride: usize,
+}
+
+impl Tile {
+    /// For any number of rows.
+    ///
+    /// # Safety
+    /// As [`Job::run`] asks of the processor; `a` is valid for `m` rows of `n`, `b` for `n` rows of 32, `c` for `m` rows of 32.
+    #[inline(always)]
+    pub unsafe fn rows<V: Vector>(mut self, m: usize) {
+        let mut left = m;
+        while left > 0 {
+            let step = largest_tile(left, V::TILE_ROWS);
+            // SAFETY: the next `step` of the rows that the caller vouches for. (Comparing with the constant first drops the kernels that
+            // would not fit in the registers.)
+            unsafe {
+                match step {
+                    8 if V::TILE_ROWS >= 8 => V::tile::<8>(self),
+                    4 if V::TILE_ROWS >= 4 => V::tile::<4>(self),
+                    3 if V::TILE_ROWS >= 3 => V::tile::<3>(self),
+                    2 => V::tile::<2>(self),
+                    _ => V::tile::<1>(self),
+                }
+                self.a = self.a.add(step * self.a_stride);
+                self.c = self.c.add(step * self.c_stride);
+            }
+            left -= step;
         }
     }
-}
 
-/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for `M` rows and `n` values of k.
-///
-/// # Safety
-/// As [`Job::run`] asks of the processor; `a` is valid for M rows of `n`, `b` for `n` rows of 32, `c` for M rows of 32, at their
-/// strides.
-#[inline(always)]
-unsafe fn tile<V: Vector, const M: usize>(
-    n: usize,
-    a: *const f32,
-    a_stride: usize,
-    b: *const f32,
-    b_stride: usize,
-    c: *mut f32,
-    c_stride: usize,
-) {
-    // SAFETY: all pointers stay in the rows that the caller vouches for.
-    unsafe {
-        let mut acc = [V::splat(0.0); M];
-        for (i, acc) in acc.iter_mut().enumerate() {
-            *acc = V::load(c.add(i * c_stride));
-        }
-        for k in 0..n {
-            let row = V::load(b.add(k * b_stride));
+    /// For `M` rows, all sums in registers.
+    ///
+    /// # Safety
+    /// As [`Tile::rows`], for `M` rows.
+    #[inline(always)]
+    pub unsafe fn run<V: Vector, const M: usize>(self) {
+        let Tile { n, a, a_stride, b, b_stride, c, c_stride } = self;
+        // SAFETY: all pointers stay in the rows that the caller vouches for.
+        unsafe {
+            let mut acc = [V::splat(0.0); M];
             for (i, acc) in acc.iter_mut().enumerate() {
-                *acc = V::splat(*a.add(i * a_stride + k)).fma(row, *acc);
+                *acc = V::load(c.add(i * c_stride));
             }
-        }
-        for (i, acc) in acc.iter().enumerate() {
-            acc.store(c.add(i * c_stride));
+            for k in 0..n {
+                let row = V::load(b.add(k * b_stride));
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = V::splat(*a.add(i * a_stride + k)).fma(row, *acc);
+                }
+            }
+            for (i, acc) in acc.iter().enumerate() {
+                acc.store(c.add(i * c_stride));
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::dot::{DotProduct, Input};
     use super::super::matvec::RowProduct;
+    use super::super::quantise::{Quantise, Quantised};
     use super::super::simd::Isa;
     use super::super::testing::{Rng, weights};
     use super::*;
@@ -260,18 +270,24 @@ mod tests {
                 format.decode(&bytes, &mut decoded).unwrap();
                 let (x, bias) = (rng.reals(tokens * cols), rng.reals(rows));
                 for isa in Isa::available() {
-                    for panels in [false, true] {
+                    let mut rounded = Quantised::default();
+                    if format.block_elems() > 1 {
+                        // SAFETY: the job asks for nothing.
+                        unsafe { isa.run(Quantise { x: &x, cols, to: &mut rounded }) };
+                    }
+                    for kernel in ["panel", "row", "dot"] {
                         let mut out = vec![f32::NAN; tokens * rows];
                         for row in (0..rows).step_by(LANES) {
                             let (n, x, bias, out) = (LANES.min(rows - row), &x[..], Some(&bias[..]), out.as_mut_ptr());
+                            let stride = rows;
                             // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
                             unsafe {
-                                match panels {
-                                    true => {
-                                        isa.run(PanelProduct { w, row, rows: n, x, tokens, bias, out, stride: rows })
-                                    }
-                                    false => {
-                                        isa.run(RowProduct { w, row, rows: n, x, tokens, bias, out, stride: rows })
+                                match kernel {
+                                    "panel" => isa.run(PanelProduct { w, row, rows: n, x, tokens, bias, out, stride }),
+                                    "row" => isa.run(RowProduct { w, row, rows: n, x, tokens, bias, out, stride }),
+                                    _ => {
+                                        let x = Input { x, rounded: &rounded };
+                                        isa.run(DotProduct { w, row, rows: n, x, tokens, bias, out, stride });
                                     }
                                 }
                             }
@@ -284,10 +300,15 @@ mod tests {
                                 (terms().sum::<f64>() + f64::from(bias[r]), terms().map(f64::abs).sum::<f64>());
                             // A sum of n terms in f32 is off by less than n · 2^-24 of the terms' size; by chance, √n.
                             let off = (f64::from(*got) - want).abs();
-                            let bound = (cols as f64).sqrt() * 6e-8 * size + 1e-6;
+                            let sums = (cols as f64).sqrt() * 6e-8 * size + 1e-6;
+                            // Rounding to 16 bits: half a step of 1/32512 for each element; and integer codes are summed with their
+                            // bias, up to 128 steps of the format, and this is taken off again, in f32.
+                            let weights = || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
+                            let rounding = weights().sum::<f64>() * 0.6 / 32512.0 + 128.0 * 6e-8 * (cols as f64).sqrt();
+                            let bound = if kernel == "dot" { sums + rounding } else { sums };
                             assert!(
                                 off <= bound,
-                                "{format} {rows}×{cols}, {tokens} tokens, {}, panels {panels}: {got}, not {want}; {rng}",
+                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: {got}, not {want}; {rng}",
                                 isa.name()
                             );
                         }

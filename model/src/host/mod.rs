@@ -9,6 +9,7 @@
 
 mod attention;
 mod cpu;
+mod dot;
 mod elementwise;
 mod gemm;
 mod kv;
@@ -16,6 +17,7 @@ mod matvec;
 mod ops;
 mod plan;
 mod pool;
+mod quantise;
 mod rope;
 mod scratch;
 mod share;
@@ -34,6 +36,7 @@ use crate::graph::{Graph, ValueId};
 use kv::KvStore;
 use plan::Plan;
 use pool::Pool;
+use quantise::Quantised;
 use rope::RopeTable;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,6 +53,8 @@ pub struct HostExecutor {
     /// Keys and values of each cache.
     caches: Vec<(KvStore, KvStore)>,
     ropes: Vec<RopeTable>,
+    /// The input of a product, rounded.
+    rounded: Quantised,
     /// The plan's buffers, with room for as many rows as were needed so far.
     buffers: Vec<Vec<f32>>,
     len: usize,
@@ -112,6 +117,7 @@ impl HostExecutor {
             weights,
             caches,
             ropes,
+            rounded: Quantised::default(),
             len: 0,
             taps: HashMap::new(),
             graph,

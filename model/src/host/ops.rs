@@ -1,17 +1,20 @@
 //! The operations, each split into tasks for the threads.
 
 use super::attention::{Attend, Layer};
+use super::dot::{DotProduct, Input};
 use super::elementwise::{AddRows, GluRows, NormRows, route};
 use super::gemm::{Matrix, PanelProduct};
 use super::kv::KvStore;
 use super::matvec::RowProduct;
 use super::pool::Pool;
+use super::quantise::{Quantise, Quantised};
 use super::rope::RopeTable;
 use super::share::Shared;
 use super::simd::{Isa, LANES};
 use super::weights::Weights;
 use super::{HostExecutor, Span};
 use crate::graph::{Graph, Op, ValueId};
+use kjit_kernels::format::Encoding;
 
 /// Tokens from which decoding a panel of weights pays.
 const PANEL_TOKENS: usize = 8;
@@ -27,6 +30,8 @@ pub struct Context<'a> {
     pub ropes: &'a mut [RopeTable],
     pub pool: &'a mut Pool,
     pub isa: Isa,
+    /// The input of a product, rounded; `None` where all is to be f32.
+    pub rounded: Option<&'a mut Quantised>,
 }
 
 impl HostExecutor {
@@ -57,6 +62,7 @@ impl HostExecutor {
             ropes: &mut self.ropes,
             pool: &mut self.pool,
             isa: self.isa,
+            rounded: (!self.options.precise).then_some(&mut self.rounded),
         };
         let span = RowSpan { first: span.first + span.tokens - rows, rows };
         context.run(ops, &tokens[tokens.len() - rows..], span, &input, &mut results);
@@ -114,7 +120,7 @@ impl Context<'_> {
                         _ => None,
                     })
                     .collect();
-                multiply(self.pool, isa, input(x), rows, &products);
+                multiply(self.pool, isa, input(x), rows, &products, self.rounded.as_deref_mut());
             }
             Op::Rope { x, heads, rope, .. } => {
                 let table = &mut self.ropes[rope.0 as usize];
@@ -235,7 +241,7 @@ impl Context<'_> {
             results.resize(run.len() * rows, 0.0);
             let w = self.weights.matrix(self.graph, weight, run[0].0);
             let product = Product { w, bias: None, out: Shared::new(&mut results[..run.len() * rows]) };
-            multiply(self.pool, self.isa, &gathered, run.len(), &[product]);
+            multiply(self.pool, self.isa, &gathered, run.len(), &[product], self.rounded.as_deref_mut());
             for (&(_, slot), y) in run.iter().zip(results.chunks_exact(rows)) {
                 out[slot * rows..][..rows].copy_from_slice(y);
             }
@@ -271,8 +277,25 @@ struct Product<'a> {
 }
 
 /// All products of the same input.
-fn multiply(pool: &mut Pool, isa: Isa, x: &[f32], tokens: usize, products: &[Product]) {
+fn multiply(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &[f32],
+    tokens: usize,
+    products: &[Product],
+    rounded: Option<&mut Quantised>,
+) {
     let panels = tokens >= PANEL_TOKENS;
+    let rounded = match (rounded, products.first()) {
+        (Some(to), Some(p)) if !panels => {
+            if products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
+                // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+                unsafe { isa.run(Quantise { x, cols: p.w.cols, to }) };
+            }
+            Some(&*to)
+        }
+        _ => None,
+    };
     let all: usize = products.iter().map(|p| p.w.rows).sum();
     // Few tokens: runs of rows, eight for each thread, so that a thread that was put off its core holds up little.
     let run = if panels { LANES } else { all.div_ceil(8 * pool.threads()).clamp(8, 256) };
@@ -289,9 +312,13 @@ fn multiply(pool: &mut Pool, isa: Isa, x: &[f32], tokens: usize, products: &[Pro
             let (rows, out, stride) = (run.min(w.rows - row), p.out.start(), w.rows);
             // SAFETY: the result has `tokens` rows as wide as the matrix has rows, and no other task has these of them.
             unsafe {
-                match panels {
-                    true => isa.run(PanelProduct { w, row, rows, x, tokens, bias, out, stride }),
-                    false => isa.run(RowProduct { w, row, rows, x, tokens, bias, out, stride }),
+                match rounded {
+                    _ if panels => isa.run(PanelProduct { w, row, rows, x, tokens, bias, out, stride }),
+                    None => isa.run(RowProduct { w, row, rows, x, tokens, bias, out, stride }),
+                    Some(rounded) => {
+                        let x = Input { x, rounded };
+                        isa.run(DotProduct { w, row, rows, x, tokens, bias, out, stride });
+                    }
                 }
             }
             return;

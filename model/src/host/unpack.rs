@@ -5,7 +5,7 @@
 //! are those of [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
 use super::simd::{LANES, Vector};
-use kjit_kernels::format::{ALL, BlockFormat, Encoding, Format, Offset, Value};
+use kjit_kernels::format::{ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset, Value};
 
 /// Weights in the largest block.
 pub const MAX_BLOCK: usize = 256;
@@ -50,6 +50,8 @@ macro_rules! with_format {
     };
 }
 
+pub(super) use with_format;
+
 /// The codes of one block, in order, each in a byte. `block` has the format's bytes and `codes` room for its weights.
 #[inline(always)]
 pub fn codes<F: Described>(block: &[u8], codes: &mut [u8]) {
@@ -70,14 +72,45 @@ pub fn codes<F: Described>(block: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// One block as floats.
+/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction, not by a function that looks for it.
+///
+/// # Safety
+/// As [`Job::run`](super::simd::Job::run).
 #[inline(always)]
-fn block<F: Described>(block: &[u8], out: &mut [f32]) {
+pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> GroupFactors {
+    let f = const { F::BLOCK };
+    let half = |at: u16| {
+        let at = usize::from(at);
+        // SAFETY: the instructions are there.
+        unsafe { V::half(u16::from_le_bytes([block[at], block[at + 1]])) }
+    };
+    let d = match f.scale {
+        BlockScale::F16(at) => half(at),
+        BlockScale::HalfE8M0(_) => f.block_scale(block),
+    };
+    let (s, t) = f.group_codes(block, g);
+    GroupFactors {
+        scale: if matches!(f.group_scale, GroupScale::One) { d } else { d * s as f32 },
+        offset: match f.offset {
+            Offset::None => 0.0,
+            Offset::Plus(at) => half(at),
+            Offset::MinusScaled(at) => -(half(at) * t as f32),
+        },
+    }
+}
+
+/// One block as floats.
+///
+/// # Safety
+/// As [`Job::run`](super::simd::Job::run).
+#[inline(always)]
+unsafe fn block<V: Vector, F: Described>(block: &[u8], out: &mut [f32]) {
     let f = const { F::BLOCK };
     let mut buffer = [0u8; MAX_BLOCK];
     codes::<F>(block, &mut buffer);
     for (g, (out, codes)) in out[..f.elems].chunks_exact_mut(f.group).zip(buffer.chunks_exact(f.group)).enumerate() {
-        let k = f.factors(block, g);
+        // SAFETY: the instructions are there.
+        let k = unsafe { block_factors::<V, F>(block, g) };
         for (o, &code) in out.iter_mut().zip(codes) {
             let v = match f.value {
                 Value::Biased(bias) => i32::from(code) - i32::from(bias),
@@ -126,7 +159,8 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
         Encoding::Blocks(_) => with_format!(format, F => {
             let (n, size) = const { (F::BLOCK.elems, F::BLOCK.bytes) };
             for (b, o) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(n)) {
-                block::<F>(b, o);
+                // SAFETY: the instructions are there.
+                unsafe { block::<V, F>(b, o) };
             }
         }, else decode_slowly(format, bytes, out)),
     }

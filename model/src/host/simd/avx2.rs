@@ -1,6 +1,9 @@
 //! 32 floats in four AVX2 registers.
 
+use super::avx2_codes;
 use super::{Job, LANES, Vector};
+use crate::host::gemm::Tile;
+use crate::host::unpack::Described;
 use std::arch::x86_64::*;
 
 /// Whether the processor and the system have all that [`enter`] switches on.
@@ -22,6 +25,17 @@ pub fn present() -> bool {
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
     // SAFETY: the instructions are there, says the caller.
     unsafe { job.run::<Avx2>() }
+}
+
+/// The matrix kernel.
+///
+/// # Safety
+/// As [`enter`], and as [`Tile::run`].
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[inline(never)]
+unsafe fn tile<const M: usize>(tile: Tile) {
+    // SAFETY: the caller's promise.
+    unsafe { tile.run::<Avx2, M>() }
 }
 
 /// Lanes 0..8, 8..16, 16..24 and 24..32.
@@ -227,6 +241,48 @@ unsafe impl Vector for Avx2 {
                 unsafe { transpose8(src.add(i * stride + j), stride, dst.add(j * LANES + i)) };
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<const M: usize>(t: Tile) {
+        // SAFETY: the caller's promise.
+        unsafe { tile::<M>(t) }
+    }
+
+    type Codes = [__m128i; 4];
+
+    #[inline(always)]
+    unsafe fn half(bits: u16) -> f32 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { avx2_codes::codes::<F, C>(first, second) }
+    }
+
+    /// Sixteen-bit products, added by pairs. (The instruction for bytes saturates at 16 bits: 8-bit codes overflow it.)
+    #[inline(always)]
+    unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two is below 2 · 128 · 32512 < 2^24.
+        unsafe {
+            for (i, acc) in [&mut self.0, &mut self.1, &mut self.2, &mut self.3].into_iter().enumerate() {
+                let products = _mm256_madd_epi16(
+                    _mm256_cvtepi8_epi16(_mm_sub_epi8(codes[i], _mm_set1_epi8(bias as i8))),
+                    _mm256_loadu_si256(q.add(32 * i).cast()),
+                );
+                *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(scales[i]), *acc);
+            }
+        }
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
+        // SAFETY: half of a chunk is writable, says the caller.
+        unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
 

@@ -1,6 +1,9 @@
 //! 32 floats in two AVX-512 registers.
 
-use super::{Job, Vector};
+use super::avx512_codes;
+use super::{CHUNK, Job, LANES, Vector};
+use crate::host::gemm::Tile;
+use crate::host::unpack::Described;
 use std::arch::x86_64::*;
 
 /// Whether the processor and the system have all that [`enter`] switches on.
@@ -23,6 +26,17 @@ pub unsafe fn enter<J: Job>(job: J) -> J::Out {
     unsafe { job.run::<Avx512>() }
 }
 
+/// The matrix kernel.
+///
+/// # Safety
+/// As [`enter`], and as [`Tile::run`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[inline(never)]
+unsafe fn tile<const M: usize>(tile: Tile) {
+    // SAFETY: the caller's promise.
+    unsafe { tile.run::<Avx512, M>() }
+}
+
 /// Lanes 0..16 and 16..32.
 #[derive(Clone, Copy)]
 pub struct Avx512(__m512, __m512);
@@ -37,8 +51,9 @@ macro_rules! both {
 
 // SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the pointers, for 32 elements.
 unsafe impl Vector for Avx512 {
-    // 12 rows of two registers are 24; two of the other matrix and one broadcast make 27 of 32.
-    const TILE_ROWS: usize = 12;
+    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32. (With 12 rows the compiler loads all
+    // broadcasts before the first product, and spills.)
+    const TILE_ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -177,6 +192,66 @@ unsafe impl Vector for Avx512 {
         for (i, j) in [(0, 0), (0, 16), (16, 0), (16, 16)] {
             // SAFETY: quarters of the tile that the caller vouches for.
             unsafe { transpose16(src.add(i * stride + j), stride, dst.add(j * super::LANES + i)) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<const M: usize>(t: Tile) {
+        // SAFETY: the caller's promise.
+        unsafe { tile::<M>(t) }
+    }
+
+    type Codes = __m512i;
+
+    #[inline(always)]
+    unsafe fn half(bits: u16) -> f32 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { avx512_codes::codes::<F, C>(first, second) }
+    }
+
+    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of the instructions that multiply bytes and
+    /// add by fours, the first sum shifted. The chunk's third part has the sums of four activations, negative: times the bias they are
+    /// where the second begins to add.
+    #[inline(always)]
+    unsafe fn add_dot(self, codes: __m512i, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+        // SAFETY: a chunk is readable at q. A sum of four is below 4 · 255 · 128 · 256 < 2^26.
+        unsafe {
+            let start = match bias {
+                0 => _mm512_setzero_si512(),
+                _ => {
+                    let sums = _mm512_loadu_si512(q.add(2 * CHUNK).cast());
+                    _mm512_sll_epi32(sums, _mm_cvtsi32_si128(bias.trailing_zeros() as i32))
+                }
+            };
+            let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, _mm512_loadu_si512(q.cast()));
+            let low = _mm512_dpbusd_epi32(start, codes, _mm512_loadu_si512(q.add(CHUNK).cast()));
+            let all = _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32::<8>(high)));
+            let spread = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+            let scales = _mm512_castps128_ps512(_mm_loadu_ps(scales.as_ptr()));
+            Avx512(_mm512_fmadd_ps(all, _mm512_permutexvar_ps(spread, scales), self.0), self.1)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
+        let sums: [i32; LANES / 4] = std::array::from_fn(|i| -q[4 * i..4 * i + 4].iter().sum::<i32>());
+        // SAFETY: 32 integers are readable, and this half of each of the chunk's three parts writable.
+        unsafe {
+            for i in [0, 16] {
+                let q = _mm512_loadu_si512(q.as_ptr().add(i).cast());
+                let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
+                let low = _mm512_sub_epi32(q, _mm512_slli_epi32::<8>(high));
+                let at = chunk.add(part * LANES + i);
+                _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(high));
+                _mm_storeu_si128(at.add(CHUNK).cast(), _mm512_cvtepi32_epi8(low));
+            }
+            chunk.add(2 * CHUNK).cast::<[i32; LANES / 4]>().add(part).write_unaligned(sums);
         }
     }
 }

@@ -8,13 +8,27 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_codes;
 mod plain;
 #[cfg(test)]
 mod tests;
 
+use super::gemm::Tile;
+use super::unpack::Described;
+use kjit_kernels::format::{BlockFormat, Plane, Value};
+
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
+
+/// Codes that are unpacked and multiplied at a time: two blocks of 32, or a quarter of a block of 256.
+pub const CHUNK: usize = 64;
+
+/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else it wants to know of them.
+pub const CHUNK_BYTES: usize = 3 * CHUNK;
 
 /// 32 floats.
 ///
@@ -66,6 +80,34 @@ pub unsafe trait Vector: Copy {
     /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 · stride`, `dst` for 1024 elements.
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
 
+    /// [`Tile::run`], in a function of its own: inlined into a larger one, the compiler spills its registers.
+    ///
+    /// What the tile asks for holds for `M` rows.
+    unsafe fn tile<const M: usize>(tile: Tile);
+
+    /// 64 codes, each in a byte.
+    type Codes: Copy;
+
+    /// Converts an IEEE half.
+    unsafe fn half(bits: u16) -> f32;
+
+    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of 32, all of `first` and then all of
+    /// `second`; of a format with blocks of 256, chunk `C` of `first`.
+    ///
+    /// The pointers must be valid for a block each.
+    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes;
+
+    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some lanes of `self`: what counts is the sum of
+    /// all. The bias is a power of two or 0, the one of the codes' format.
+    ///
+    /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
+    unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
+
+    /// Writes the first (`part` 0) or second (1) half of a chunk of activations, integers within ±32512.
+    ///
+    /// `chunk` must be valid for [`CHUNK_BYTES`].
+    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
+
     /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays NaN.
     ///
     /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power, whose next term is 5e-9.
@@ -86,6 +128,56 @@ pub unsafe trait Vector: Copy {
             p.mul(n.pow2())
         }
     }
+}
+
+/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed ones: the value before scaling is
+/// `u − bias`.
+#[derive(Clone, Copy)]
+pub struct Unsigned {
+    /// Subtracted.
+    pub bias: u8,
+    /// `u = code ^ flip`.
+    pub flip: u8,
+    /// `u = table[code]`, if the format has a table.
+    pub table: Option<[u8; 16]>,
+}
+
+/// [`Unsigned`] of a format.
+pub const fn unsigned(value: Value) -> Unsigned {
+    match value {
+        Value::Biased(bias) => Unsigned { bias: bias as u8, flip: 0, table: None },
+        Value::Signed => Unsigned { bias: 128, flip: 128, table: None },
+        Value::Table(signed) => {
+            let mut table = [0; 16];
+            let mut i = 0;
+            while i < 16 {
+                table[i] = (signed[i] as i16 + 128) as u8;
+                i += 1;
+            }
+            Unsigned { bias: 128, flip: 0, table: Some(table) }
+        }
+    }
+}
+
+/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of the first, byte and shift.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub second: bool,
+    pub at: usize,
+    pub shift: u32,
+}
+
+/// The four pieces of chunk `c` of a plane.
+pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
+    let mut pieces = [Piece { second: false, at: 0, shift: 0 }; 4];
+    let mut j = 0;
+    while j < 4 {
+        let code = if f.elems == 32 { j % 2 * 16 } else { c * CHUNK + j * 16 };
+        let (at, shift) = plane.locate(code);
+        pieces[j] = Piece { second: f.elems == 32 && j >= 2, at, shift };
+        j += 1;
+    }
+    pieces
 }
 
 /// A kernel: what it works on, and how with any vector.

@@ -1,6 +1,8 @@
 //! The vector that every processor has: an array, which the compiler may or may not turn into registers.
 
-use super::{LANES, Vector};
+use super::{CHUNK, LANES, Vector, unsigned};
+use crate::host::gemm::Tile;
+use crate::host::unpack::Described;
 use half::f16;
 
 /// 32 floats in an array.
@@ -138,5 +140,51 @@ unsafe impl Vector for Plain {
                 unsafe { *dst.add(j * LANES + i) = *src.add(i * stride + j) };
             }
         }
+    }
+
+    #[inline(never)]
+    unsafe fn tile<const M: usize>(tile: Tile) {
+        // SAFETY: the caller's promise.
+        unsafe { tile.run::<Plain, M>() }
+    }
+
+    type Codes = [u8; CHUNK];
+
+    #[inline(always)]
+    unsafe fn half(bits: u16) -> f32 {
+        f16::from_bits(bits).to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+        let f = const { F::BLOCK };
+        let u = const { unsigned(F::BLOCK.value) };
+        // SAFETY: a block each, says the caller.
+        let blocks =
+            unsafe { [std::slice::from_raw_parts(first, f.bytes), std::slice::from_raw_parts(second, f.bytes)] };
+        std::array::from_fn(|i| {
+            let code = match f.elems {
+                32 => f.code(blocks[i / 32], i % 32),
+                _ => f.code(blocks[0], C * CHUNK + i),
+            } as u8;
+            u.table.map_or(code ^ u.flip, |t| t[usize::from(code & 15)])
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+        // SAFETY: a chunk of 64 integers of two bytes, says the caller.
+        let q = unsafe { q.cast::<[i16; CHUNK]>().read_unaligned() };
+        for (i, (codes, q)) in codes.chunks_exact(16).zip(q.chunks_exact(16)).enumerate() {
+            let sum: i32 = codes.iter().zip(q).map(|(&c, &q)| (i32::from(c) - i32::from(bias)) * i32::from(q)).sum();
+            self.0[i] += sum as f32 * scales[i];
+        }
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
+        // SAFETY: half of a chunk, says the caller.
+        unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
