@@ -1,6 +1,6 @@
 //! The engine: devices, compilers and the cache in one hand.
 
-use crate::arch::Vendor;
+use crate::arch::{Target, Vendor};
 use crate::code_object::CodeObject;
 use crate::compiler::discover::Tried;
 use crate::compiler::toolchain::{Search, Toolchain, search};
@@ -67,6 +67,15 @@ pub struct CompilerInfo {
     pub knows: Vec<String>,
 }
 
+/// Which compiler a target gets, and why that one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompilerChoice {
+    /// The compiler.
+    pub compiler: CompilerInfo,
+    /// A sentence: `clang 19.1: hiprtc 5.2 does not know gfx1100`.
+    pub reason: String,
+}
+
 /// The search for compilers of a vendor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompilerReport {
@@ -130,18 +139,39 @@ impl Engine {
     #[must_use]
     pub fn compilers(&self, vendor: Vendor) -> CompilerReport {
         let search = self.search(vendor);
-        let info = |t: &Toolchain| CompilerInfo {
-            kind: t.compiler.kind().to_owned(),
-            version: t.probe.version,
-            file: t.file.clone(),
-            via: t.via.clone(),
-            knows: t.probe.ids.clone(),
-        };
         CompilerReport {
-            found: search.found.iter().map(info).collect(),
+            found: search.found.iter().map(Toolchain::info).collect(),
             tried: search.tried.clone(),
             unusable: search.unusable.clone(),
         }
+    }
+
+    /// The compiler that would make code for a target, with the reason: the vendor's own before clang, the newest of a
+    /// kind, the first that knows the architecture.
+    ///
+    /// # Errors
+    /// [`Error::Miss`] when none here can.
+    pub fn compiler_for(&self, target: &Target) -> Result<CompilerChoice> {
+        let search = self.search(target.vendor());
+        let passed: Vec<String> =
+            search.found.iter().take_while(|t| !t.knows(target.id())).map(Toolchain::name).collect();
+        let Some(chosen) = search.found.get(passed.len()) else {
+            let why = if search.found.is_empty() {
+                search.why_none(target.vendor(), &self.inner.config.wish)
+            } else {
+                format!("{} does not know {}", passed.join(", "), target.id())
+            };
+            return Err(Error::Miss { kernel: "(any)".to_owned(), target: target.to_string(), why });
+        };
+        let wish = &self.inner.config.wish;
+        let reason = match (&wish.kind, &wish.file) {
+            (_, Some(file)) => format!("{} was asked for", file.display()),
+            (Some(kind), None) => format!("{kind} was asked for"),
+            _ if !passed.is_empty() => format!("{} does not know {}", passed.join(", "), target.id()),
+            _ if chosen.compiler.kind() == "clang" => "no run-time compiler of the vendor is here".to_owned(),
+            _ => "the vendor's run-time compiler comes first".to_owned(),
+        };
+        Ok(CompilerChoice { compiler: chosen.info(), reason: format!("{}: {reason}", chosen.name()) })
     }
 
     pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {

@@ -54,16 +54,16 @@ mod trace;
 
 pub use arch::{Arch, Dot, Limit, MatrixUnit, Occupancy, Target, Vendor};
 pub use args::Arg;
-pub use code_object::{ArgInfo, ArgKind, CodeObject, KernelInfo, Origin};
+pub use code_object::{ArgInfo, ArgKind, CodeObject, KernelInfo, KernelReport, Origin};
 pub use compiler::child::{child_main, kjit_cc};
 pub use compiler::discover::Tried;
 pub use compiler::worker::Isolation;
 pub use config::Config;
 pub use driver::{
-    Arena, Counts, Device, DeviceBuffer, DeviceInfo, Event, Graph, HostMap, Inventory, Kernel, Memory, Module,
+    Arena, Blas, Counts, Device, DeviceBuffer, DeviceInfo, Event, Graph, HostMap, Inventory, Kernel, Memory, Module,
     PinnedBuffer, Pool, PoolStats, Stream,
 };
-pub use engine::{CompileCounts, CompilerInfo, CompilerReport, Engine};
+pub use engine::{CompileCounts, CompilerChoice, CompilerInfo, CompilerReport, Engine};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};

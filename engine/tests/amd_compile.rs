@@ -132,6 +132,29 @@ fn a_target_that_no_compiler_here_knows_is_one_clear_error_before_anything_runs(
 }
 
 #[test]
+fn each_target_gets_the_first_compiler_that_knows_it_and_the_reason_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::new(config(dir.path()));
+    let report = engine.compilers(Vendor::Amd);
+    let kinds: Vec<&str> = report.found.iter().map(|c| c.kind.as_str()).collect();
+    if kinds != ["hiprtc", "clang"] || report.found[0].knows.contains(&"gfx1100".to_owned()) {
+        eprintln!("SKIPPED: here are {kinds:?}, not an old hiprtc and a clang");
+        return;
+    }
+    let choice = |target: &str| engine.compiler_for(&Target::parse(target).unwrap());
+    let old = choice("gfx90a:sramecc+:xnack-").unwrap();
+    assert_eq!(old.compiler.kind, "hiprtc");
+    assert!(old.reason.contains("the vendor's run-time compiler comes first"), "{}", old.reason);
+    let new = choice("gfx1100").unwrap();
+    assert_eq!(new.compiler.kind, "clang");
+    assert!(new.reason.contains("hiprtc") && new.reason.contains("does not know gfx1100"), "{}", new.reason);
+    assert!(engine.compile(&job("gfx1100", 32)).unwrap().compiler().starts_with("clang "));
+    assert!(engine.compile(&job("gfx90a", 64)).unwrap().compiler().starts_with("hiprtc "));
+    let asked = Engine::new(config(dir.path()).compiler_kind("clang")).compiler_for(&Target::parse("gfx90a").unwrap());
+    assert!(asked.unwrap().reason.ends_with("clang was asked for"));
+}
+
+#[test]
 fn a_compile_error_names_our_line_whichever_compiler_says_it() {
     for kind in ["clang", "hiprtc"] {
         let dir = tempfile::tempdir().unwrap();

@@ -112,7 +112,9 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         shared: need(".group_segment_fixed_size")?,
         local: need(".private_segment_fixed_size")?,
         // Absent only in the oldest writers; zero is written out.
-        spills: number(".vgpr_spill_count")?,
+        spills: number(".vgpr_spill_count")?
+            .map(|v| Ok::<_, String>(v.saturating_add(number(".sgpr_spill_count")?.unwrap_or(0))))
+            .transpose()?,
         wave: Some(need(".wavefront_size")?),
         max_threads: number(".max_flat_workgroup_size")?,
         name,

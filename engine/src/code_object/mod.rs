@@ -49,7 +49,7 @@ pub struct KernelInfo {
     pub shared: u32,
     /// Local (scratch) memory of a lane, in bytes: arrays that could not be registers, and spills.
     pub local: u32,
-    /// Registers spilled, where it is known (AMD: VGPRs; NVIDIA: bytes of spill stores / 4 as the compiler told it).
+    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill stores / 4 as the compiler told it).
     pub spills: Option<u32>,
     /// Lanes of a wave, where the code object tells.
     pub wave: Option<u32>,

@@ -26,7 +26,7 @@ pub struct KernelReport {
     pub agprs: u32,
     /// Scalar registers a wave (AMD).
     pub sgprs: u32,
-    /// Vector registers spilled, where it is known.
+    /// Registers spilled, where it is known.
     pub spills: Option<u32>,
     /// Scratch bytes a lane.
     pub scratch: u32,

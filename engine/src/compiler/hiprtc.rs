@@ -197,6 +197,58 @@ impl Backend for Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compiler::discover::candidates;
+    use crate::compiler::protocol::{Answer, Ask};
+    use crate::compiler::worker::{Isolation, Limits, Workers};
+    use crate::error::Error;
+    use std::time::Duration;
+
+    /// A worker service with the `kjit-cc` beside this test, and the hiprtc that is here.
+    fn here() -> Option<(Workers, String)> {
+        let file = candidates(&Kind, None, None).0.first().map(|c| c.file.display().to_string());
+        let exe = std::env::current_exe().unwrap();
+        let built = exe.ancestors().skip(1).take(2).any(|f| f.join("kjit-cc").is_file());
+        if file.is_none() || !built {
+            eprintln!("SKIPPED: hiprtc {file:?}, kjit-cc built: {built}");
+        }
+        let limits = Limits { timeout: Duration::from_secs(120), memory: 16 << 30 };
+        file.filter(|_| built).map(|file| (Workers::new(Isolation::Children, limits), file))
+    }
+
+    fn compile(file: &str, arch: &str) -> Ask {
+        let request = Request {
+            file: "k.hip".to_owned(),
+            source: "extern \"C\" __global__ void k(float* x) { x[0] = 1; }".to_owned(),
+            headers: Vec::new(),
+            arguments: Kind.arguments(arch, &Options::wave(64)),
+        };
+        Ask::Compile { kind: "hiprtc".to_owned(), file: file.to_owned(), request }
+    }
+
+    #[test]
+    fn an_architecture_that_aborts_hiprtc_is_one_clean_error_and_the_next_compile_works() {
+        let Some((workers, file)) = here() else { return };
+        let ask = Ask::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
+        let (Answer::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap() else { panic!("no probe") };
+        assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
+        // What the engine never asks, because the probe told it: here to see what would come of it.
+        let unknown = ["gfx1100", "gfx1999"].into_iter().find(|id| !probe.ids.iter().any(|known| known == id)).unwrap();
+        match workers.ask("k", "hiprtc", &compile(&file, unknown)) {
+            Err(error @ Error::Worker { .. }) => {
+                let text = error.to_string();
+                eprintln!("{text}");
+                if let Error::Worker { log: Some(log), .. } = &error {
+                    std::fs::remove_dir_all(log.parent().unwrap()).unwrap();
+                }
+                assert!(text.contains("killed by signal 6 (it aborted), twice") && !text.contains('\n'), "{text}");
+            }
+            // A hiprtc that refuses instead is better still.
+            Ok((Answer::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }), _)) => {}
+            other => panic!("{other:?}"),
+        }
+        let (answer, _) = workers.ask("k", "hiprtc", &compile(&file, "gfx90a")).unwrap();
+        assert!(matches!(answer, Answer::Compiled(Compiled::Code { .. })), "{answer:?}");
+    }
 
     #[test]
     fn rocms_version_is_read_off_the_files_name() {

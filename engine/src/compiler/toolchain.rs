@@ -5,6 +5,7 @@ use super::protocol::{Answer, Ask};
 use super::worker::{Workers, path_text};
 use super::{COMPILERS, Compiler, Probe};
 use crate::arch::Vendor;
+use crate::engine::CompilerInfo;
 use crate::error::{Error, Result};
 use kjit_cache::{Cache, Digest, Key};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,17 @@ impl Toolchain {
     /// `nvrtc 13.5`.
     pub fn name(&self) -> String {
         format!("{} {}.{}", self.compiler.kind(), self.probe.version.0, self.probe.version.1)
+    }
+
+    /// For listings.
+    pub fn info(&self) -> CompilerInfo {
+        CompilerInfo {
+            kind: self.compiler.kind().to_owned(),
+            version: self.probe.version,
+            file: self.file.clone(),
+            via: self.via.clone(),
+            knows: self.probe.ids.clone(),
+        }
     }
 
     /// Whether it knows a compile id (feature flags aside).

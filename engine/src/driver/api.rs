@@ -60,11 +60,39 @@ pub(crate) trait Driver: Send + Sync {
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>>;
 }
 
+/// A product of matrices for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k, f16), all by rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    pub w: u64,
+    pub x: u64,
+    pub out: u64,
+}
+
+/// A vendor's matrix library, opened on a device. Calls may come from any thread.
+pub(crate) trait RawBlas: Send + Sync {
+    /// The file it was opened from.
+    fn library(&self) -> &str;
+    /// Puts the product into the stream. Safety as for [`RawDevice`]; the stream is not being recorded.
+    unsafe fn product(&self, product: Product, stream: Raw) -> Try<()>;
+}
+
 /// One opened device. Calls may come from any thread.
 ///
 /// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive, ranges lie within
 /// their allocation, and host memory stays alive and unaliased until the stream has passed the copy.
 pub(crate) trait RawDevice: Send + Sync {
+    /// The vendor's matrix library; none where the engine has no route to one.
+    fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
+        None
+    }
+    /// Lets this device reach another one's memory; false when the two cannot.
+    fn reach(&self, _other: u32) -> Try<bool> {
+        Ok(false)
+    }
+
     /// Free and total bytes.
     fn memory(&self) -> Try<(u64, u64)>;
     /// Makes the host wait for everything on the device.

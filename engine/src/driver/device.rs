@@ -89,6 +89,18 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor; false when the hardware
+    /// (or the engine's driver for it) offers no such way.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; [`Error::Buffer`] for devices of two vendors.
+    pub fn reach(&self, other: &Device) -> Result<bool> {
+        if self.target().vendor() != other.target().vendor() {
+            return Err(Error::Buffer(format!("{} and {} share no memory", self.label(), other.label())));
+        }
+        self.ok(self.inner.raw.reach(other.inner.info.ordinal))
+    }
+
     pub(crate) fn raw(&self) -> &dyn RawDevice {
         &*self.inner.raw
     }

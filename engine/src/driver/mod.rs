@@ -1,6 +1,7 @@
 //! Devices and all that lives on them. All unsafe calls of the engine into drivers are in this folder.
 
 mod api;
+mod blas;
 mod counters;
 mod cuda;
 mod device;
@@ -15,6 +16,7 @@ mod pool;
 mod stream;
 
 pub(crate) use api::Driver;
+pub use blas::Blas;
 pub use counters::Counts;
 pub use device::Device;
 pub use event::Event;

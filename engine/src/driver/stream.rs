@@ -122,14 +122,14 @@ impl std::fmt::Debug for Stream {
 
 /// A piece of work that uses memory, about to go into a stream: orders it after other streams' work where a pool needs
 /// that, holds host access off, and afterwards leaves a mark behind.
-struct Use<'a> {
+pub(super) struct Use<'a> {
     stream: &'a Arc<StreamInner>,
     capture: Option<Arc<Mutex<Kept>>>,
     pinned: Vec<(&'a Arc<PinnedMemory>, MutexGuard<'a, super::pinned::Pending>)>,
 }
 
 impl<'a> Use<'a> {
-    fn of(
+    pub(super) fn of(
         stream: &'a Arc<StreamInner>,
         memory: impl Iterator<Item = &'a Arc<Memory>> + Clone,
         pinned: impl Iterator<Item = &'a Arc<PinnedMemory>>,
@@ -157,7 +157,7 @@ impl<'a> Use<'a> {
     }
 
     /// The work is in the stream.
-    fn done(self) -> Result<()> {
+    pub(super) fn done(self) -> Result<()> {
         debug_assert!(self.capture.is_none() || self.pinned.is_empty());
         for (memory, mut pending) in self.pinned {
             pending.note(memory.device(), self.stream.raw, self.stream.id)?;
@@ -177,7 +177,7 @@ impl Stream {
         &self.inner.device
     }
 
-    fn here(&self, other: &Device, what: &str) -> Result<()> {
+    pub(super) fn here(&self, other: &Device, what: &str) -> Result<()> {
         if other.same(self.device()) {
             return Ok(());
         }
@@ -441,7 +441,7 @@ impl Stream {
         if to == from { Ok(()) } else { Err(Error::Buffer(format!("{call}: {from} values into {to}"))) }
     }
 
-    fn not_capturing(&self, what: &str) -> Result<()> {
+    pub(super) fn not_capturing(&self, what: &str) -> Result<()> {
         if self.inner.is_capturing() {
             return Err(Error::Buffer(format!("{what} cannot be part of a captured graph")));
         }

@@ -3,8 +3,10 @@
 //! Every call makes the device the calling thread's first (a thread-local store in the runtime), so that devices may be
 //! used from any thread without ceremony.
 
-use super::super::api::{Fault, FaultKind, Raw, RawDevice, Try};
+use super::super::api::{Fault, FaultKind, Raw, RawBlas, RawDevice, Try};
+use super::blas::RocblasHandle;
 use super::{HipRuntime, fault};
+use crate::error::Result;
 use crate::geometry::Geometry;
 use hip_sys::{Hip, capture, codes, flags};
 use std::ffi::{CStr, c_int, c_void};
@@ -68,6 +70,28 @@ fn raw(call: &'static str, handle: *mut c_void) -> Try<Raw> {
 // addresses and ranges are valid by the contract of `RawDevice`; the device is current. Blocks with more to say say it.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
 impl RawDevice for HipDevice {
+    fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
+        let opened = self.current().map_err(|f| f.on(&format!("rocm:{}", self.ordinal))).and_then(|_| {
+            let blas = RocblasHandle::open(Arc::clone(&self.runtime), self.ordinal)?;
+            Ok(Box::new(blas) as Box<dyn RawBlas>)
+        });
+        Some(opened)
+    }
+
+    fn reach(&self, other: u32) -> Try<bool> {
+        let other = c_int::try_from(other).unwrap_or(c_int::MAX);
+        let hip = self.current()?;
+        let mut can = 0;
+        unsafe { hip.hipDeviceCanAccessPeer(&mut can, self.ordinal, other) }.map_err(fault)?;
+        if can == 0 {
+            return Ok(false);
+        }
+        match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
+            Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => Err(fault(error)),
+            _ => Ok(true),
+        }
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         unsafe { self.current()?.hipMemGetInfo(&mut free, &mut total) }.map_err(fault)?;

@@ -1,5 +1,6 @@
 //! HIP: AMD's runtime opened at run time, its devices described and opened.
 
+mod blas;
 mod device;
 
 use super::api::{Driver, Fault, FaultKind, RawDevice, Try};

@@ -175,10 +175,6 @@ calls! {
     fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
     /// Lets the thread's device reach another's memory; flags are 0.
     fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
-    /// Copies from one device to another.
-    fn hipMemcpyPeerAsync(
-        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, bytes: usize, stream: hipStream_t,
-    );
 
     /// Lowest and highest priority of streams (the highest is the smallest number).
     fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);

@@ -1,0 +1,73 @@
+//! A vendor's matrix library behind one call, for comparison with our own kernels: optional, and used only when asked for.
+
+use super::api::{Product, RawBlas};
+use super::device::Device;
+use super::memory::DeviceBuffer;
+use super::stream::{Stream, Use};
+use crate::error::{Error, Result};
+
+/// The vendor's matrix library on one device (AMD: rocBLAS).
+pub struct Blas {
+    device: Device,
+    raw: Box<dyn RawBlas>,
+}
+
+impl Device {
+    /// Opens the vendor's matrix library.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] when it is not installed, with the places tried, or when the engine has no route to this
+    /// vendor's; [`Error::Driver`] when it does not start.
+    pub fn blas(&self) -> Result<Blas> {
+        let none = || Error::NoLibrary {
+            library: format!("a matrix library for {}", self.target().vendor().name()),
+            why: "the engine has a route to AMD's rocBLAS only".to_owned(),
+            tried: Vec::new(),
+            package: "kjit's own kernels do without one".to_owned(),
+        };
+        let raw = self.raw().blas().unwrap_or_else(|| Err(none()))?;
+        Ok(Blas { device: self.clone(), raw })
+    }
+}
+
+impl Blas {
+    /// The file it was opened from.
+    #[must_use]
+    pub fn library(&self) -> &str {
+        self.raw.library()
+    }
+
+    /// Puts a product into the stream: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 in bits, all by rows, summed in
+    /// f32. Returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when a buffer's length is not its shape's, one is on another device, or during a capture (the
+    /// library may allocate); [`Error::Driver`] for what the library refuses.
+    pub fn product(
+        &self,
+        stream: &Stream,
+        [m, n, k]: [u32; 3],
+        w: &DeviceBuffer<u16>,
+        x: &DeviceBuffer<u16>,
+        out: &DeviceBuffer<f32>,
+    ) -> Result<()> {
+        let shapes = [("w", w.len(), m, k), ("x", x.len(), n, k), ("out", out.len(), n, m)];
+        for (name, len, rows, cols) in shapes {
+            let size = usize::try_from(u64::from(rows) * u64::from(cols)).unwrap_or(usize::MAX);
+            if len != size || size == 0 {
+                return Err(Error::Buffer(format!("{name} has {len} values, {rows} × {cols} are needed")));
+            }
+        }
+        stream.not_capturing("a product of the vendor's library")?;
+        stream.here(&self.device, "the matrix library")?;
+        for memory in [w.shared(), x.shared(), out.shared()] {
+            stream.here(memory.device(), "a matrix")?;
+        }
+        let memory = [w.shared(), x.shared(), out.shared()];
+        let used = Use::of(stream.inner(), memory.into_iter(), std::iter::empty())?;
+        let product = Product { m, n, k, w: w.address(), x: x.address(), out: out.address() };
+        // SAFETY: all on this device, alive, as long as their shapes; not recorded.
+        self.device.ok(unsafe { self.raw.product(product, stream.inner().raw()) })?;
+        used.done()
+    }
+}
