@@ -54,9 +54,7 @@ fn check(name: &str, plan: &Plan, program: &Program) {
     }
     // A buffer's life, as the launches tell.
     let life = |id: usize| {
-        let uses = |l: &Launch| {
-            l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id))
-        };
+        let uses = |l: &Launch| l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id));
         let mut at = all.iter().enumerate().filter(|(_, l)| uses(l)).map(|(i, _)| i);
         let first = at.next()?;
         Some((first, at.last().unwrap_or(first)))

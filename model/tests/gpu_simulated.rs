@@ -41,7 +41,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let program = machine.plan.decode.clone();
     // 8 bits for each key and value: 1/254 of a group's largest, in the scores and in the sums.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
-    let now = Now { units: 3, tokens: 1, choice: Choice::Greedy };
+    let now = Now { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
     let mut next = 5;
     for position in 0..4 {
         let logits = host.feed(&[next], Want::All).unwrap();
@@ -50,7 +50,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         let mut compared = 0;
         for (i, name) in names.iter().enumerate() {
             let v = graph.value(ValueId(i as u32));
-            let Some(got) = machine.value(&program, ValueId(i as u32)) else { continue };
+            let Some(got) = machine.value(&program, ValueId(i as u32), 1) else { continue };
             let rows = host.tapped(name).unwrap();
             let want = &rows.data[rows.data.len() - v.slots * v.width..];
             if v.dtype == Dtype::Index {
@@ -71,6 +71,77 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         let margin = logits[best as usize] - logits[next as usize];
         assert!(margin < 1e-2, "{model} on {arch}: token {next} instead of {best}, {margin} less likely");
     }
+}
+
+/// Feeds a prompt in chunks on the simulated device and at once on the host.
+fn prompt(model: &str, arch: &str, kv: KvType) {
+    let (Some(path), Some(compiler)) = (model_path(model), compiler()) else { return };
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 19 };
+    let truth = ExecOptions { precise: true, ..options.clone() };
+    let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+    let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
+    names.iter().for_each(|n| assert!(host.tap(n)));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
+    let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
+    assert_eq!(machine.plan.no_prompts, None);
+    let program = machine.plan.prompts[0].clone();
+    // Halves all the way: 2⁻¹¹ on weights, activations, probabilities; of eight-bit keys and values 1/254.
+    let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 4e-3 };
+    let ids: Vec<u32> = (0..23).map(|i| 7 * i + 3).collect();
+    host.feed(&ids, Want::All).unwrap();
+    let mut position = 0;
+    for chunk in ids.chunks(program.tokens as usize) {
+        machine.set(chunk, position as u32);
+        let now = program.now(&machine.plan.target, 3, chunk.len() as u32, Choice::Greedy).unwrap();
+        machine.run(&program, &now);
+        let mut compared = 0;
+        for (i, name) in names.iter().enumerate() {
+            let v = graph.value(ValueId(i as u32));
+            let Some(got) = machine.value(&program, ValueId(i as u32), chunk.len()) else { continue };
+            if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
+                continue; // in the order of the groups
+            }
+            let each = v.slots * v.width;
+            let want = &host.tapped(name).unwrap().data[position * each..][..chunk.len() * each];
+            if v.dtype == Dtype::Index {
+                // Experts as likely as each other may change places.
+                let set = |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
+                let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
+                let want: Vec<u32> = want.iter().map(|x| *x as u32).collect();
+                for (t, (got, want)) in got.chunks(each).zip(want.chunks(each)).enumerate() {
+                    assert_eq!(set(got), set(want), "{model} on {arch}: {name} at {}", position + t);
+                }
+            } else {
+                let off = off(&got, want);
+                assert!(off < tolerance, "{model} on {arch}: {name} at {position} is off by {off:.2e}");
+            }
+            compared += 1;
+        }
+        assert!(compared > 4 * graph.caches.len(), "only {compared} values were stored");
+        position += chunk.len();
+    }
+}
+
+#[test]
+fn llama_takes_a_prompt_in_chunks() {
+    prompt("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn biases_and_eight_bit_keys_and_values_take_a_prompt() {
+    prompt("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
+}
+
+#[test]
+fn windows_and_post_norms_take_a_prompt() {
+    prompt("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn experts_take_a_prompt() {
+    prompt("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! goes on. The position is a word on the device; the sampler moves it on.
 
 use super::open::Statistics;
-use super::plan::{Choice, Now, Program};
+use super::plan::{BufferId, Choice, Now};
 use super::resident::Resident;
 use crate::exec::{ExecError, ExecOptions, Executor, Want};
-use crate::graph::{Graph, ValueId};
+use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
+use half::f16;
 use kjit_engine::{Counts, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_kernels::product::tiled_index;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ pub struct GpuExecutor {
     len: usize,
     /// Logits on their way out.
     logits: PinnedBuffer<f32>,
+    /// The program for prompts that ran last, and its tokens; none for single tokens.
+    last: Option<(usize, usize)>,
     /// One token's launches, recorded when first needed.
     step: Option<Recording>,
     /// The same with the choice of the next token behind them, for these options.
@@ -57,7 +61,7 @@ impl GpuExecutor {
     ) -> Result<GpuExecutor, ExecError> {
         let logits = resident.stream.device().pinned(graph.n_vocab())?;
         let context = options.context;
-        Ok(GpuExecutor { resident, graph, context, len: 0, logits, step: None, chain: None, statistics })
+        Ok(GpuExecutor { resident, graph, context, len: 0, logits, last: None, step: None, chain: None, statistics })
     }
 
     /// What opening took and what is held.
@@ -80,23 +84,44 @@ impl GpuExecutor {
         &self.resident.plan
     }
 
-    /// Rows of a kept value, for the tokens that the last launches had at hand.
+    /// Rows of a kept value for the last tokens fed: of as many as went through together. `None` where a fused step keeps it to itself.
     ///
     /// # Errors
-    /// A value that was not kept; a device that failed.
-    pub fn tap(&self, name: &str) -> Result<Vec<f32>, ExecError> {
+    /// No such value; a device that failed.
+    pub fn tap(&self, name: &str) -> Result<Option<Vec<f32>>, ExecError> {
         let id = self.graph.find(name);
         let id = id.ok_or_else(|| ExecError::Device(format!("no value is called '{name}'")))?;
-        self.kept(&self.resident.plan.decode, id)
+        let r = &self.resident;
+        let program = self.last.and_then(|(p, _)| r.plan.prompts.get(p)).unwrap_or(&r.plan.decode);
+        let Some(kept) = program.kept.iter().find(|k| k.value == id) else { return Ok(None) };
+        let rows = self.last.map_or(1, |(_, rows)| rows);
+        let (v, view) = (self.graph.value(id), r.buffer(program, kept.buffer)?);
+        let cols = v.slots * v.width;
+        if !kept.tiled {
+            return Ok(Some(r.stream.read(&view.cast::<f32>()?.slice(..rows * cols)?)?));
+        }
+        let halves = r.stream.read(&view.cast::<u16>()?)?;
+        let at = |i: usize| halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits());
+        Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
     }
 
-    fn kept(&self, program: &Program, id: ValueId) -> Result<Vec<f32>, ExecError> {
-        let view = self.resident.kept(program, id)?;
-        Ok(self.resident.stream.read(&view.cast::<f32>()?)?)
+    /// Fills all memory that launches pass on to each other with NaN, so that what is read before it was written shows: for tests.
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub fn poison(&self) -> Result<(), ExecError> {
+        let r = &self.resident;
+        for program in r.plan.programs() {
+            for (i, _) in program.buffers.iter().enumerate().filter(|(_, b)| !b.zeroed) {
+                r.stream.fill(&r.buffer(program, BufferId(i as u32))?, 0xff)?;
+            }
+        }
+        Ok(())
     }
 
-    fn now(&self, tokens: u32) -> Now {
-        Now { units: self.resident.units(), tokens, choice: Choice::Greedy }
+    /// What launches for one token are evaluated with.
+    fn now(&self, choice: Choice) -> Now {
+        Now { units: self.resident.units(), tokens: 1, choice, products: vec![] }
     }
 
     /// Puts the word of the position to this one, in the order of the stream.
@@ -109,7 +134,7 @@ impl GpuExecutor {
     /// Feeds the token whose id is in place; its logits are on the device afterwards.
     fn feed_one(&mut self) -> Result<(), ExecError> {
         self.move_to(self.len)?;
-        let (r, now) = (&self.resident, self.now(1));
+        let (r, now) = (&self.resident, self.now(Choice::Greedy));
         if self.step.is_none() {
             self.step = Some(r.stream.capture(|| r.issue(&r.plan.decode, &r.plan.decode.launches, &now))?);
         }
@@ -117,6 +142,7 @@ impl GpuExecutor {
             r.stream.replay(step)?;
         }
         self.len += 1;
+        self.last = None;
         Ok(())
     }
 
@@ -132,15 +158,64 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Feeds tokens whose ids are in place; the last one's logits are on the device afterwards, the wanted rows are in `rows`.
-    fn feed_all(&mut self, tokens: &[u32], want: Want, rows: &mut Vec<f32>) -> Result<(), ExecError> {
-        for i in 0..tokens.len() {
-            self.feed_one()?;
-            if want == Want::All || want == Want::Last && i + 1 == tokens.len() {
-                self.read_logits(rows)?;
+    /// Feeds tokens whose ids are in place. The wanted rows of logits are in `rows`; with `ready` the last one's are on the device, too.
+    fn feed_all(&mut self, tokens: usize, want: Want, ready: bool, rows: &mut Vec<f32>) -> Result<(), ExecError> {
+        let end = self.len + tokens;
+        while self.len < end {
+            let left = end - self.len;
+            let prompts = &self.resident.plan.prompts;
+            let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
+            let Some(program) = fits.filter(|_| left > 1) else {
+                self.feed_one()?;
+                if want == Want::All || want == Want::Last && self.len == end {
+                    self.read_logits(rows)?;
+                }
+                continue;
+            };
+            let fed = self.feed_many(program, left)?;
+            let last = fed - 1;
+            let heads = match want {
+                Want::All => 0..fed,
+                _ if self.len == end && (ready || want == Want::Last) => last..fed,
+                _ => 0..0,
+            };
+            for row in heads {
+                self.head_of(program, row)?;
+                if want != Want::Nothing {
+                    self.read_logits(rows)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Feeds as many tokens as a program takes, up to `left`; their number. No logits are made.
+    fn feed_many(&mut self, index: usize, left: usize) -> Result<usize, ExecError> {
+        self.move_to(self.len)?;
+        let r = &self.resident;
+        let program = r.plan.prompts.get(index).ok_or_else(|| ExecError::Device("no program for prompts".into()))?;
+        let tokens = left.min(program.tokens as usize);
+        let _span = r.stream.device().trace().map(|t| t.span("prompt", format!("{tokens} tokens")));
+        let now = program.now(&r.plan.target, r.units(), tokens as u32, Choice::Greedy);
+        let now = now.map_err(|e| ExecError::Device(e.to_string()))?;
+        r.issue(program, &program.launches, &now)?;
+        self.len += tokens;
+        self.last = Some((index, tokens));
+        Ok(tokens)
+    }
+
+    /// Makes the logits of a row of the prompt just fed, where decoding leaves them.
+    fn head_of(&self, program: usize, row: usize) -> Result<(), ExecError> {
+        let r = &self.resident;
+        let lost = || ExecError::Device("no program for prompts".to_owned());
+        let prompt = r.plan.prompts.get(program).ok_or_else(lost)?;
+        let to = r.buffer(&r.plan.decode, r.plan.decode.head)?;
+        let from = r.buffer(prompt, prompt.head)?.slice(row * to.len()..(row + 1) * to.len())?;
+        r.stream.copy(&from, &to)?;
+        let last = r.plan.decode.launches.last().map_or(0, |l| l.step);
+        let head = r.plan.decode.launches.iter().position(|l| l.step == last).unwrap_or(0);
+        let launches = r.plan.decode.launches.get(head..).unwrap_or_default();
+        Ok(r.issue(&r.plan.decode, launches, &self.now(Choice::Greedy))?)
     }
 
     /// The logits of the last token fed.
@@ -164,13 +239,13 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Feeds, and forgets again what was fed when something fails.
+    /// Feeds, and forgets again what was fed when something fails. With `clear`, the device is going to choose the token after them.
     fn feed_or_forget(&mut self, tokens: &[u32], want: Want, clear: bool) -> Result<Vec<f32>, ExecError> {
         self.check(tokens)?;
         self.put(tokens, clear)?;
         let before = self.len;
         let mut rows = vec![];
-        match self.feed_all(tokens, want, &mut rows) {
+        match self.feed_all(tokens.len(), want, clear, &mut rows) {
             Ok(()) => Ok(rows),
             Err(error) => {
                 self.len = before;
@@ -202,7 +277,7 @@ impl GpuExecutor {
             return Ok(());
         }
         let r = &self.resident;
-        let now = Now { choice, ..self.now(1) };
+        let now = self.now(choice);
         let recording = r.stream.capture(|| {
             r.issue(&r.plan.decode, &r.plan.decode.launches, &now)?;
             r.choose(&now)
@@ -255,7 +330,7 @@ impl GpuExecutor {
             self.resident.stream.write(&place, &numbers)?;
         }
         self.move_to(start - 1)?;
-        self.resident.choose(&Now { choice, ..self.now(1) })?;
+        self.resident.choose(&self.now(choice))?;
         // Tokens chosen are at start, start + 1 … ; of those, the ones up to `fed` have been fed, or are about to be.
         let mut fed = start;
         let (mut taken, mut result) = (0, Ok(()));

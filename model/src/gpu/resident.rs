@@ -108,9 +108,9 @@ impl Resident {
 
     /// Where a value is that was kept.
     pub fn kept(&self, program: &Program, value: ValueId) -> Result<DeviceBuffer<u8>> {
-        let found = program.kept.iter().find(|(v, _)| *v == value);
-        let (_, id) = found.ok_or_else(|| Error::Buffer(format!("value {} was not kept by the plan", value.0)))?;
-        self.buffer(program, *id)
+        let found = program.kept.iter().find(|k| k.value == value);
+        let kept = found.ok_or_else(|| Error::Buffer(format!("value {} was not kept by the plan", value.0)))?;
+        self.buffer(program, kept.buffer)
     }
 
     /// Where a program's buffer is.

@@ -1,10 +1,11 @@
 //! A plan on the simulated device: each launch a program of its own, memory passed through files. Slow and exact: what is proven here
 //! is that the plan binds the right things in the right order.
 
+use half::f16;
 use kjit_engine::Target;
 use kjit_kernels::attend::angles;
 use kjit_kernels::layout::Layout;
-use kjit_kernels::repack::RepackSpec;
+use kjit_kernels::product::tiled_index;
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan};
@@ -65,7 +66,6 @@ impl<'a> Machine<'a> {
         for (id, _) in &plan.matrices {
             let w = graph.weight(*id);
             let layout = Layout::new(w.format, w.cols).unwrap();
-            let _ = RepackSpec { layout };
             let raw = gguf.tensor(&w.name).unwrap().data;
             let mut records = vec![0; layout.bytes(w.rows, w.experts).unwrap()];
             let row = w.format.row_bytes(w.cols).unwrap();
@@ -136,12 +136,19 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A kept value's rows; `None` where a fused step keeps it to itself.
-    pub fn value(&self, program: &Program, v: ValueId) -> Option<Vec<f32>> {
-        let (_, id) = program.kept.iter().find(|(kept, _)| *kept == v)?;
-        let (b, base) = (&program.buffers[id.0 as usize], program.base);
+    /// A kept value's rows, so many; `None` where a fused step keeps it to itself.
+    pub fn value(&self, program: &Program, v: ValueId, rows: usize) -> Option<Vec<f32>> {
+        let kept = program.kept.iter().find(|k| k.value == v)?;
+        let (b, base) = (&program.buffers[kept.buffer.0 as usize], program.base);
         let bytes = &self.arena[(base + b.offset) as usize..][..b.bytes as usize];
-        Some(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        let value = self.graph.value(v);
+        let cols = value.slots * value.width;
+        if kept.tiled {
+            let halves = bytes.as_chunks::<2>().0;
+            let at = |i: usize| f16::from_le_bytes(halves[tiled_index(i / cols, i % cols, cols)]).to_f32();
+            return Some((0..rows * cols).map(at).collect());
+        }
+        Some(bytes.as_chunks::<4>().0.iter().take(rows * cols).map(|b| f32::from_le_bytes(*b)).collect())
     }
 
     fn memory(&mut self, program: &Program, bind: &Bind) -> Option<&mut [u8]> {

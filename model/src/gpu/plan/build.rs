@@ -1,13 +1,13 @@
 //! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory out in the end.
 
 use super::arena::{Life, place};
-use super::{Bind, Buffer, BufferId, Dim, Job, JobId, Launch, Program};
+use super::{Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Program};
 use crate::gpu::fuse::Step;
 use crate::graph::{Graph, ValueId};
 use std::collections::HashMap;
 
 /// The distinct compilations of all programs of a plan.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Jobs {
     list: Vec<Job>,
 }
@@ -64,6 +64,7 @@ pub struct Builder<'g> {
     last_read: Vec<usize>,
     buffers: Vec<Pending>,
     values: HashMap<ValueId, BufferId>,
+    tiled: Vec<ValueId>,
     launches: Vec<Launch>,
     step: usize,
 }
@@ -82,7 +83,7 @@ impl<'g> Builder<'g> {
             }
         }
         let (buffers, values, launches) = (vec![], HashMap::new(), vec![]);
-        Builder { graph, tokens, keep, last_read, buffers, values, launches, step: 0 }
+        Builder { graph, tokens, keep, last_read, buffers, values, tiled: vec![], launches, step: 0 }
     }
 
     /// Tokens it takes at most.
@@ -130,8 +131,13 @@ impl<'g> Builder<'g> {
         self.make_sized(v, bytes)
     }
 
-    /// The same, for a value in another form than 32-bit elements.
-    pub fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
+    /// The same, for a value that will be halves in tiles.
+    pub fn make_tiled(&mut self, v: ValueId, bytes: u64) -> Bind {
+        self.tiled.push(v);
+        self.make_sized(v, bytes)
+    }
+
+    fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
         let made = self.add(
             self.graph.value(v).name.clone(),
             bytes,
@@ -170,8 +176,8 @@ impl<'g> Builder<'g> {
         self.launches.push(Launch { name, step, job, args, grid, block, shared, dependent: true });
     }
 
-    /// Lays the memory out.
-    pub fn finish(self) -> Program {
+    /// Lays the memory out. `head` is what the step for logits reads.
+    pub fn finish(self, products: Vec<GemmUse>, head: BufferId) -> Program {
         let end = self.launches.len().saturating_sub(1);
         let mut lives: Vec<Life> = self
             .buffers
@@ -198,7 +204,10 @@ impl<'g> Builder<'g> {
             let Pending { name, bytes, until } = b;
             Buffer { name, bytes, offset, zeroed: until == Until::Ever }
         });
-        let kept = self.keep.iter().filter_map(|v| Some((*v, *self.values.get(v)?))).collect();
-        Program { tokens: self.tokens, buffers: buffers.collect(), base: 0, arena, launches: self.launches, kept }
+        let kept = self.keep.iter().filter_map(|&value| {
+            Some(Kept { value, buffer: *self.values.get(&value)?, tiled: self.tiled.contains(&value) })
+        });
+        let (kept, buffers) = (kept.collect(), buffers.collect());
+        Program { tokens: self.tokens, buffers, base: 0, arena, launches: self.launches, kept, products, head }
     }
 }

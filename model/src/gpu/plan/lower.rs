@@ -1,7 +1,7 @@
 //! What the lowering of single tokens and of prompts share: jobs, weights, values, and errors that name the step.
 
 use super::build::{Builder, Jobs, Shape};
-use super::{Bind, Dim, JobId, PlanError};
+use super::{Bind, Dim, GemmUse, JobId, PlanError};
 use crate::graph::{CacheId, Graph, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::kv::{KvLayout, KvStorage};
@@ -19,6 +19,8 @@ pub(super) struct Lower<'g> {
     pub matrices: &'g mut Vec<WeightId>,
     pub vectors: &'g mut Vec<WeightId>,
     pub program: Builder<'g>,
+    /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
+    pub products: Vec<(GemmUse, u64, u64)>,
 }
 
 /// A job with what its launches need of it.

@@ -9,6 +9,7 @@ mod build;
 mod decode;
 mod lower;
 mod print;
+mod prompt;
 mod small;
 mod whole;
 
@@ -17,6 +18,9 @@ pub use whole::{Request, plan};
 
 use crate::graph::{CacheId, RopeId, ValueId, WeightId};
 use kjit_engine::Target;
+use kjit_kernels::SpecError;
+use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
+use kjit_kernels::moe::MoeSpec;
 
 /// One compilation, and the kernel wanted of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,6 +138,15 @@ pub enum Dim {
         /// Blocks for which there is work.
         most: u32,
     },
+    /// A number of a product's launch, times `each`.
+    Gemm {
+        /// Index in [`Program::products`].
+        product: u32,
+        /// Which number.
+        part: GemmPart,
+        /// Times this.
+        each: u32,
+    },
     /// So many that, times `over`, there are `per_unit` for each compute unit; at most `most`.
     Spread {
         /// Blocks that a compute unit takes at once.
@@ -145,8 +158,48 @@ pub enum Dim {
     },
 }
 
-/// What a [`Dim`] is evaluated with.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A product of matrices whose launch depends on the tokens at hand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GemmUse {
+    /// The product.
+    pub spec: GemmSpec,
+    /// With experts: the rows are those of tokens grouped so.
+    pub group: Option<MoeSpec>,
+}
+
+impl GemmUse {
+    /// Its launch.
+    ///
+    /// # Errors
+    /// As [`GemmSpec::launch`].
+    pub fn launch(&self, target: &Target, tokens: u32, units: u32) -> Result<GemmLaunch, SpecError> {
+        let tokens = tokens as usize;
+        let rows = self.group.map_or(tokens, |g| g.rows(tokens));
+        self.spec.launch(target, rows, units.min(prompt::UNITS))
+    }
+}
+
+/// A number of a product's launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GemmPart {
+    /// Blocks that share a result.
+    Splits,
+    /// Tiles of tokens.
+    TokenTiles,
+    /// Tiles in all.
+    Tiles,
+    /// Blocks in the grid's first dimension.
+    Blocks,
+    /// The grid.
+    GridX,
+    /// The grid.
+    GridY,
+    /// The grid.
+    GridZ,
+}
+
+/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products that follow from both.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Now {
     /// Compute units of the device.
     pub units: u32,
@@ -154,6 +207,8 @@ pub struct Now {
     pub tokens: u32,
     /// How the next one is chosen.
     pub choice: Choice,
+    /// By the index of [`Program::products`].
+    pub products: Vec<GemmLaunch>,
 }
 
 impl Dim {
@@ -163,6 +218,20 @@ impl Dim {
             Dim::Is(n) => n,
             Dim::Tokens { per, each } => now.tokens.div_ceil(per.max(1)).saturating_mul(each),
             Dim::Fill { per_unit, most } => now.units.saturating_mul(per_unit).min(most),
+            Dim::Gemm { product, part, each } => {
+                let launch = now.products.get(product as usize);
+                launch
+                    .map_or(0, |l| match part {
+                        GemmPart::Splits => l.splits,
+                        GemmPart::TokenTiles => l.token_tiles,
+                        GemmPart::Tiles => l.tiles,
+                        GemmPart::Blocks => l.blocks,
+                        GemmPart::GridX => l.geometry.grid[0],
+                        GemmPart::GridY => l.geometry.grid[1],
+                        GemmPart::GridZ => l.geometry.grid[2],
+                    })
+                    .saturating_mul(each)
+            }
             Dim::Spread { per_unit, over, most } => now.units.saturating_mul(per_unit).div_ceil(over.max(1)).min(most),
         }
         .max(1)
@@ -237,7 +306,33 @@ pub struct Program {
     /// In order.
     pub launches: Vec<Launch>,
     /// Where values ended up that were asked to be kept, or that are the result.
-    pub kept: Vec<(ValueId, BufferId)>,
+    pub kept: Vec<Kept>,
+    /// Products of matrices whose launches depend on the tokens at hand.
+    pub products: Vec<GemmUse>,
+    /// What the last step reads, the one that makes logits: a row of singles for each token.
+    pub head: BufferId,
+}
+
+/// A value that is there after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The value.
+    pub value: ValueId,
+    /// Where it is.
+    pub buffer: BufferId,
+    /// As halves in tiles, else rows of 32-bit elements.
+    pub tiled: bool,
+}
+
+impl Program {
+    /// What launches are evaluated with on a device of so many compute units.
+    ///
+    /// # Errors
+    /// As [`GemmUse::launch`].
+    pub fn now(&self, target: &Target, units: u32, tokens: u32, choice: Choice) -> Result<Now, SpecError> {
+        let products = self.products.iter().map(|p| p.launch(target, tokens, units)).collect::<Result<_, _>>()?;
+        Ok(Now { units, tokens, choice, products })
+    }
 }
 
 /// Bytes a plan needs on the device.
@@ -271,6 +366,11 @@ pub struct Plan {
     pub greedy: Launch,
     /// A random one, likewise.
     pub draw: Launch,
+    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None where the kernels for prompts do not cover
+    /// the model: tokens then go one by one.
+    pub prompts: Vec<Program>,
+    /// Why there are none.
+    pub no_prompts: Option<String>,
     /// Matrices, each once, with the job that lays it out.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
     /// Vectors, each once.
@@ -286,17 +386,12 @@ pub struct Plan {
 impl Plan {
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
-        vec![&self.decode]
+        std::iter::once(&self.decode).chain(&self.prompts).collect()
     }
 
     /// Bytes that launches pass on to each other.
     pub fn arena(&self) -> u64 {
         self.programs().iter().map(|p| p.base + p.arena).max().unwrap_or(0)
-    }
-
-    /// Tokens at hand, at most.
-    pub fn tokens(&self) -> u32 {
-        self.decode.tokens
     }
 }
 

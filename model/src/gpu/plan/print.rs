@@ -11,6 +11,8 @@ impl Display for Dim {
             Dim::Tokens { per, each: 1 } => write!(f, "T/{per}"),
             Dim::Tokens { per, each } => write!(f, "T/{per}·{each}"),
             Dim::Fill { per_unit, most } => write!(f, "min({per_unit}·units, {most})"),
+            Dim::Gemm { product, part, each: 1 } => write!(f, "gemm{product}.{part:?}"),
+            Dim::Gemm { product, part, each } => write!(f, "gemm{product}.{part:?}·{each}"),
             Dim::Spread { per_unit, over, most } => write!(f, "min({per_unit}·units/{over}, {most})"),
         }
     }
@@ -70,6 +72,10 @@ impl Display for Plan {
         for (i, j) in self.jobs.iter().enumerate() {
             writeln!(f, "kernel {i}: {} wave {} {}", j.job.source.name(), j.job.options.wave, j.job.constants)?;
         }
-        program(f, "decode", self, &self.decode)
+        program(f, "decode", self, &self.decode)?;
+        if let Some(why) = &self.no_prompts {
+            writeln!(f, "prompts go token by token: {why}")?;
+        }
+        self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))
     }
 }

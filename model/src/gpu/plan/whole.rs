@@ -4,6 +4,7 @@ use super::arena::ALIGN;
 use super::build::{Builder, Jobs};
 use super::decode::Attend;
 use super::lower::{Lower, unsupported};
+use super::prompt::Prompt;
 use super::{Job, JobId, MemoryNeed, Plan, PlanError, Program};
 use crate::exec::{ExecOptions, KvType};
 use crate::gpu::fuse::{Step, fuse};
@@ -39,29 +40,69 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         KvType::F32 | KvType::F16 => KvStorage::F16,
         KvType::Q8_0 => KvStorage::Q8_0,
     };
+    let Some((last, body)) = steps.split_last() else { return Err(unsupported("the model", "it has no operations")) };
+    let head = match last {
+        Step::Project { input, .. } if last.writes() == [graph.logits] => input.value(),
+        _ => return Err(unsupported("logits", "they are not made by a projection at the end")),
+    };
     let (mut jobs, mut matrices, mut vectors) = (Jobs::default(), vec![], vec![]);
-    let mut program = |tokens: u32| -> Result<Program, PlanError> {
+    let mut program = |jobs: &mut Jobs, tokens: u32| -> Result<Program, PlanError> {
+        // What the last step reads, and for prompts nothing else does, stays.
+        let kept: Vec<ValueId> = keep.iter().copied().chain([head, graph.logits]).collect();
         let mut lower = Lower {
             graph,
             target: target.clone(),
             context,
             storage,
-            jobs: &mut jobs,
+            jobs,
             matrices: &mut matrices,
             vectors: &mut vectors,
-            program: Builder::new(graph, &steps, tokens, keep),
+            program: Builder::new(
+                graph,
+                &steps,
+                tokens,
+                if tokens > 1 { &kept } else { kept.get(..keep.len()).unwrap_or(&[]) },
+            ),
+            products: vec![],
         };
+        let mut state = Prompt::default();
         for (i, step) in steps.iter().enumerate() {
             lower.program.step(i);
-            lower.step(step)?;
+            if tokens == 1 {
+                lower.step(step)?;
+            } else if i < body.len() {
+                lower.prompt_step(step, steps.get(i + 1..).unwrap_or(&[]), &mut state)?;
+            }
         }
-        lower.choices()?;
-        Ok(lower.program.finish())
+        if tokens == 1 {
+            lower.choices()?;
+        }
+        let head = lower.buffer_of(head)?;
+        let products = lower.products.into_iter().map(|(used, ..)| used).collect();
+        Ok(lower.program.finish(products, head))
     };
-    let mut decode = program(1)?;
+    let mut decode = program(&mut jobs, 1)?;
     let (Some(draw), Some(greedy)) = (decode.launches.pop(), decode.launches.pop()) else {
         return Err(unsupported("logits", "there are no steps"));
     };
+    let (mut prompts, mut no_prompts) = (vec![], None);
+    let mut more = jobs.clone();
+    for tokens in chunks(options.batch.min(options.context)) {
+        match program(&mut more, tokens) {
+            Ok(p) => prompts.push(p),
+            Err(PlanError::Unsupported { what, why }) => no_prompts = Some(format!("{what}: {why}")),
+            Err(other) => return Err(other),
+        }
+    }
+    match no_prompts {
+        None => jobs = more,
+        Some(_) => prompts.clear(),
+    }
+    let mut base = decode.base + decode.arena;
+    for p in &mut prompts {
+        p.base = base;
+        base += p.arena;
+    }
     vectors.extend(graph.ropes.iter().filter_map(|r| r.factors));
     vectors.sort_unstable();
     vectors.dedup();
@@ -88,10 +129,33 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let caches = caches.collect::<Result<Vec<u64>, PlanError>>()?;
     let ropes: Vec<u64> = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).collect();
     let kv = caches.iter().map(|c| 2 * c.next_multiple_of(ALIGN)).sum();
-    let rest = decode.arena + 4 * ropes.iter().sum::<u64>();
+    let rest = base + 4 * ropes.iter().sum::<u64>();
     let memory = MemoryNeed { weights, kv, rest };
     let (target, jobs) = (target.clone(), jobs.finish());
-    Ok(Plan { target, jobs, decode, greedy, draw, matrices: placed, vectors, caches, ropes, memory })
+    Ok(Plan {
+        target,
+        jobs,
+        decode,
+        greedy,
+        draw,
+        prompts,
+        no_prompts,
+        matrices: placed,
+        vectors,
+        caches,
+        ropes,
+        memory,
+    })
+}
+
+/// Tokens that the programs for prompts take at most, for chunks of up to `batch`: short questions go through tiles of their own size.
+fn chunks(batch: usize) -> Vec<u32> {
+    const SHORT: u32 = 64;
+    match u32::try_from(batch).unwrap_or(u32::MAX) {
+        0 | 1 => vec![],
+        n if n <= SHORT => vec![n],
+        n => vec![SHORT, n],
+    }
 }
 
 /// The job that lays a matrix's rows out; none where the device keeps them as the file has them.
@@ -105,7 +169,7 @@ fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Resul
 }
 
 impl Lower<'_> {
-    fn step(&mut self, step: &Step) -> Result<(), PlanError> {
+    pub(super) fn step(&mut self, step: &Step) -> Result<(), PlanError> {
         match step {
             Step::Embed { table, scale, out } => self.embed(*table, *scale, *out),
             Step::Project { input, segments, finish } => self.project(input, segments, finish),
