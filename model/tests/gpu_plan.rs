@@ -57,7 +57,7 @@ fn check(name: &str, plan: &Plan, program: &Program) {
         let uses = |l: &Launch| l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id));
         let mut at = all.iter().enumerate().filter(|(_, l)| uses(l)).map(|(i, _)| i);
         let first = at.next()?;
-        Some((first, at.last().unwrap_or(first)))
+        Some((first, at.next_back().unwrap_or(first)))
     };
     for (a, one) in program.buffers.iter().enumerate() {
         let Some(la) = life(a) else { panic!("{name}: buffer {} is bound by nothing", one.name) };
