@@ -75,6 +75,9 @@ pub enum Command {
     /// Decode quantised blocks
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
+    /// Compile kernels into the cache, with no GPU present
+    #[command(after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json")]
+    Warm(Warm),
     /// The cache of compiled kernels
     #[command(subcommand, after_help = "Example:\n  kjit cache stat")]
     Cache(Cache),
@@ -270,6 +273,46 @@ pub struct Dequant {
     /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
     #[arg(long, required = true)]
     pub hex: bool,
+}
+
+/// `kjit warm`.
+#[derive(Debug, Args)]
+pub struct Warm {
+    /// The model file: exactly its kernels are compiled
+    pub model: PathBuf,
+    /// Architectures to compile for: sm_90, gfx1100, …
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', required = true)]
+    pub arch: Vec<String>,
+    /// Compiles at once (default: cores, as far as memory allows)
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub jobs: Option<usize>,
+    /// Which compiler
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub compiler: Compiler,
+    /// Write the code objects and a manifest.json into this folder too
+    #[arg(long, value_name = "DIR")]
+    pub emit: Option<PathBuf>,
+    #[command(flatten)]
+    pub setup: Setup,
+    /// Tokens of a prompt that go through the model at once, as `run` will have it
+    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = BATCH)]
+    pub batch: usize,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Tokens of a prompt that go through a model at once, where nothing else is asked.
+pub const BATCH: usize = 512;
+
+/// `--compiler`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compiler {
+    /// Whichever knows the architecture.
+    Auto,
+    Hiprtc,
+    Nvrtc,
+    Clang,
 }
 
 /// `kjit cache`.

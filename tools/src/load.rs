@@ -1,10 +1,14 @@
 //! Opens a model for the commands that compute.
 
 use crate::args::{Device, Setup, Shared};
+use crate::engine::engine;
 use crate::report::say;
 use anyhow::{Context, bail};
 use kjit_model::exec::{ExecOptions, Executor};
 use kjit_model::gguf::Gguf;
+use kjit_engine::CompileCounts;
+use kjit_model::gpu;
+use kjit_model::graph::Graph;
 use kjit_model::host::{Cpu, HostExecutor};
 use kjit_model::tokenizer::Tokenizer;
 use std::path::Path;
@@ -18,6 +22,8 @@ pub struct Loaded {
     pub exec: Box<dyn Executor>,
     /// What computes.
     pub device: DeviceInfo,
+    /// What was compiled and found for it.
+    pub kernels: CompileCounts,
     /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of keys and values with a full context.
@@ -71,17 +77,53 @@ impl Loaded {
                 graph.context
             ));
         }
-        let options = ExecOptions { context, kv: setup.kv_type.into(), precise: setup.precise, threads, batch: 512 };
+        let options = ExecOptions { context, kv: setup.kv_type.into(), precise: setup.precise, threads, batch: crate::args::BATCH };
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
-        let exec = HostExecutor::new(gguf.clone(), graph, options)?;
-        let cpu = Cpu::here();
-        let device =
-            DeviceInfo { kind: "cpu", name: cpu.name, arch: format!("{} {}", std::env::consts::ARCH, cpu.path) };
-        let loaded = Loaded { gguf, tokenizer, exec: Box::new(exec), device, weights, kv, took: start.elapsed() };
+        let on = on_device(shared, gguf.clone(), graph, options)?;
+        let loaded = Loaded { gguf, tokenizer, exec: on.exec, device: on.device, kernels: on.kernels, weights, kv, took: start.elapsed() };
         if !shared.quiet {
-            say(format_args!("device: {} ({}), {threads} threads", loaded.device.name, loaded.device.arch));
+            say(format_args!("device: {}", on.line));
         }
         Ok(loaded)
     }
+}
+
+/// An executor and what it runs on.
+struct OnDevice {
+    exec: Box<dyn Executor>,
+    device: DeviceInfo,
+    kernels: CompileCounts,
+    /// The choice, for people.
+    line: String,
+}
+
+/// The device that the flags ask for. `auto` takes the CPU only where there is no GPU; a GPU that cannot be used is an error.
+fn on_device(shared: &Shared, gguf: Arc<Gguf>, graph: Graph, options: ExecOptions) -> anyhow::Result<OnDevice> {
+    let label = match shared.device {
+        Device::Cpu => None,
+        Device::Cuda(n) => Some(format!("cuda:{n}")),
+        Device::Rocm(n) => Some(format!("rocm:{n}")),
+        Device::Auto => engine(shared).devices().devices.first().map(kjit_engine::DeviceInfo::label),
+    };
+    let Some(label) = label else {
+        let threads = options.threads;
+        let exec = HostExecutor::new(gguf, graph, options)?;
+        let cpu = Cpu::here();
+        let line = format!("cpu, {} ({}), {threads} threads", cpu.name, exec.isa().name());
+        let device = DeviceInfo { kind: "cpu", name: cpu.name, arch: format!("{} {}", std::env::consts::ARCH, exec.isa().name()) };
+        return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
+    };
+    let engine = engine(shared);
+    let opened = gpu::open(&engine, &label, gguf, graph, &options);
+    let exec = match shared.device {
+        // What would have been done on the CPU was not asked for.
+        Device::Auto => opened.with_context(|| format!("{label} cannot be used (--device cpu would run on the CPU)"))?,
+        _ => opened.with_context(|| format!("--device {label}"))?,
+    };
+    let info = exec.device();
+    let line = format!("{label}, {} ({})", info.name, info.arch_id);
+    let device = DeviceInfo { kind: info.vendor.device_word(), name: info.name.clone(), arch: info.arch_id.clone() };
+    let kernels = exec.statistics().kernels;
+    Ok(OnDevice { exec: Box::new(exec), device, kernels, line })
 }

@@ -10,6 +10,7 @@ pub mod logits;
 pub mod perplexity;
 pub mod run;
 pub mod text;
+pub mod warm;
 
 use std::io::{self, BufRead};
 

@@ -149,7 +149,9 @@ fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
         "generated_tokens": a.ids.len(),
         "stop_reason": a.reason.as_str(),
         "device": { "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch },
-        "kernels": { "compiled": 0, "cached": 0, "seconds": 0.0 },
+        "kernels": {
+            "compiled": loaded.kernels.compiled, "cached": loaded.kernels.cached, "seconds": loaded.kernels.seconds,
+        },
         "timings": {
             "load_s": loaded.took.as_secs_f64(),
             "first_token_s": a.first_token.as_secs_f64(),

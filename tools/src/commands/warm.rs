@@ -1,0 +1,173 @@
+//! `kjit warm`: fills the cache for a card that is not there.
+
+use crate::args::{self, Compiler, Shared};
+use crate::engine;
+use crate::load::default_context;
+use crate::report::{bytes, say};
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
+use kjit_model::exec::ExecOptions;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu;
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    let engine = Engine::new(config(args, shared));
+    let jobs = jobs(args, &targets)?;
+    let start = Instant::now();
+    let results = compile(&engine, &jobs, shared);
+    let seconds = start.elapsed().as_secs_f64();
+    if let Some(dir) = &args.emit {
+        emit(dir, &jobs, &results)?;
+    }
+    let failed: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).collect();
+    let (cached, compiled) = results.iter().flatten().fold((0, 0), |(h, c), code| match code.origin() {
+        Origin::Cached(_) => (h + 1, c),
+        Origin::Compiled => (h, c + 1),
+    });
+    let mut out = io::stdout().lock();
+    if args.json {
+        let kernels: Vec<Value> = jobs.iter().zip(&results).filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?))).collect();
+        let doc = json!({
+            "compiled": compiled, "cached": cached, "failed": failed.len(), "seconds": seconds,
+            "errors": failed.iter().map(ToString::to_string).collect::<Vec<_>>(), "kernels": kernels,
+        });
+        writeln!(out, "{doc}")?;
+    } else {
+        let home = engine.cache().home().map_or("memory only".to_string(), |h| h.display().to_string());
+        writeln!(out, "{compiled} compiled, {cached} already there, {} failed in {seconds:.1} s: {home}", failed.len())?;
+    }
+    out.flush()?;
+    // Each distinct failure once: one wrong line in a header fails every kernel.
+    let mut told = vec![];
+    for error in failed.iter().map(ToString::to_string) {
+        if !told.contains(&error) {
+            say(format_args!("error: {error}"));
+            told.push(error);
+        }
+    }
+    Ok(ExitCode::from(u8::from(!told.is_empty())))
+}
+
+fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
+    let mut config = engine::config(shared);
+    if let Some(jobs) = args.jobs {
+        config = config.jobs(jobs);
+    }
+    match args.compiler {
+        Compiler::Auto => config,
+        Compiler::Hiprtc => config.compiler_kind("hiprtc"),
+        Compiler::Nvrtc => config.compiler_kind("nvrtc"),
+        Compiler::Clang => config.compiler_kind("clang"),
+    }
+}
+
+/// Exactly what `run` will ask for, for every architecture.
+fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
+    let gguf = Gguf::open(&args.model)?;
+    let graph = kjit_model::arch::build(&gguf).with_context(|| args.model.display().to_string())?;
+    let options = ExecOptions {
+        context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
+        kv: args.setup.kv_type.into(),
+        precise: args.setup.precise,
+        threads: 1,
+        batch: args.batch,
+    };
+    let mut jobs = vec![];
+    for target in targets {
+        jobs.extend(gpu::jobs_for(&graph, target, &options).with_context(|| format!("for {target}"))?);
+    }
+    if jobs.is_empty() {
+        bail!("the model asks for no kernels");
+    }
+    Ok(jobs)
+}
+
+/// Compiles with a bar on a terminal, and a line per kernel with `-v`.
+fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::Result<CodeObject>> {
+    let show = io::stderr().is_terminal() && !shared.quiet;
+    let bar = if show { ProgressBar::new(jobs.len() as u64) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} kernels, {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    let (hits, size) = (AtomicU64::new(0), AtomicU64::new(0));
+    let results = engine.compile_each(jobs, &|index, result| {
+        if let Ok(code) = result {
+            size.fetch_add(code.bytes().len() as u64, Relaxed);
+            hits.fetch_add(u64::from(*code.origin() != Origin::Compiled), Relaxed);
+        }
+        bar.set_message(format!("{} hits, {}", hits.load(Relaxed), bytes(size.load(Relaxed))));
+        bar.inc(1);
+        if shared.verbose > 0
+            && let (Ok(code), Some(job)) = (result, jobs.get(index))
+        {
+            bar.suspend(|| say(line(job, code)));
+        }
+    });
+    bar.finish_and_clear();
+    results
+}
+
+fn line(job: &Job, code: &CodeObject) -> String {
+    let d = describe(job, code);
+    let text = |key: &str| d.get(key).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_string)).unwrap_or_default();
+    format!(
+        "{:<10} {:<22} {} s by {}, wave {}, {} registers, {} spills, {} B LDS, occupancy {}, {} B",
+        text("arch"),
+        text("name"),
+        text("seconds"),
+        text("compiler"),
+        text("wave"),
+        text("registers"),
+        text("spills"),
+        text("lds"),
+        text("occupancy"),
+        text("bytes"),
+    )
+}
+
+/// One kernel as scripts see it. Where a code object holds several, the hungriest counts.
+fn describe(job: &Job, code: &CodeObject) -> Value {
+    let most = |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);
+    let (registers, lds) = (most(kjit_engine::KernelInfo::all_registers), most(|k| k.shared));
+    let threads = match job.constants.get("KJ_BLOCK") {
+        Some(kjit_engine::Value::Int(n)) => u32::try_from(*n).unwrap_or(0),
+        _ => 0,
+    };
+    let occupancy = job.target.occupancy(threads, registers, lds, job.options.wave).fraction();
+    json!({
+        "name": job.source.name(), "arch": code.compile_id(), "wave": job.options.wave, "compiler": code.compiler(),
+        "seconds": (code.compile_time().as_secs_f64() * 1000.0).round() / 1000.0, "bytes": code.bytes().len(), "registers": registers,
+        "spills": code.kernels().iter().filter_map(|k| k.spills).max(), "lds": lds,
+        "occupancy": (occupancy * 100.0).round() / 100.0,
+    })
+}
+
+/// Writes the code objects, named by kernel, architecture and content, and what they are.
+fn emit(dir: &Path, jobs: &[Job], results: &[kjit_engine::Result<CodeObject>]) -> anyhow::Result<()> {
+    let at = || format!("cannot write to {}", dir.display());
+    std::fs::create_dir_all(dir).with_context(at)?;
+    let mut manifest = vec![];
+    for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
+        let digest = code.digest().hex();
+        let file = format!("{}-{}-{}.co", job.source.name(), code.compile_id().replace(':', "_"), digest.get(..12).unwrap_or(&digest));
+        std::fs::write(dir.join(&file), code.bytes()).with_context(at)?;
+        let mut entry = describe(job, code);
+        if let Some(map) = entry.as_object_mut() {
+            map.insert("file".into(), file.into());
+            map.insert("sha256".into(), kjit_cache::Digest::of(code.bytes()).hex().into());
+            map.insert("constants".into(), job.constants.to_string().into());
+            map.insert("entries".into(), job.source.entries().collect::<Vec<_>>().into());
+        }
+        manifest.push(entry);
+    }
+    let text = serde_json::to_string_pretty(&manifest)?;
+    std::fs::write(dir.join("manifest.json"), text + "\n").with_context(at)
+}
