@@ -7,7 +7,7 @@
 // Constants: VOCAB.
 #include "sample.h"
 
-KERNEL argmax(const float* RESTRICT logits, u64* part, u32* counters, u32* tokens, u32* position, u32 capacity, u32 blocks) {
+KERNEL argmax(const float* logits, u64* part, u32* counters, u32* tokens, u32* position, u32 capacity, u32 blocks) {
     launch_dependents();
     wait_for_producer();
     u32 sequence = block_id_y();

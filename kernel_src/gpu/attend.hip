@@ -143,7 +143,7 @@ STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, 
     }
 }
 
-KERNEL attend(const float* RESTRICT q, const float* RESTRICT k, const float* RESTRICT v, const float* RESTRICT q_norm, const float* RESTRICT k_norm,
+KERNEL attend(const float* q, const float* k, const float* v, const float* RESTRICT q_norm, const float* RESTRICT k_norm,
               const u32x2* RESTRICT angles, const u32* position, u8* keys, u8* values, float* part, u32* counters, float* out, float scale, float eps,
               u32 capacity, u32 splits, u64 sequence_bytes) {
     LDS_ARRAY(Shared, all, 1);

@@ -87,7 +87,7 @@ STEP Kept keep_until(Draw& lds, const float* x, const Kept& kept, bool weighted,
     return r;
 }
 
-KERNEL draw(const float* RESTRICT logits, const float* RESTRICT fractions, u32* tokens, u32* position, u32 capacity, u32 top_k, float temperature,
+KERNEL draw(const float* logits, const float* RESTRICT fractions, u32* tokens, u32* position, u32 capacity, u32 top_k, float temperature,
             float top_p, float min_p) {
     LDS_ARRAY(Draw, all, 1);
     Draw& lds = all[0];

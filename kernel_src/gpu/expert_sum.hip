@@ -4,7 +4,7 @@
 // Constants: COLS, TOP, RESIDUAL.
 #include "kjit.h"
 
-KERNEL expert_sum(const float* RESTRICT x, const float* RESTRICT shares, const float* residual, float* out) {
+KERNEL expert_sum(const float* x, const float* shares, const float* residual, float* out) {
     launch_dependents();
     wait_for_producer();
     u64 token = block_id_y();

@@ -43,7 +43,7 @@ STEP void store_rows(float (&acc)[LISTS * ROWS][1], float* y, const float* resid
     }
 }
 
-KERNEL experts(const float* RESTRICT x, const float* RESTRICT aux, const u32* RESTRICT chosen, const float* RESTRICT shares, const float* residual,
+KERNEL experts(const float* x, const float* aux, const u32* chosen, const float* shares, const float* residual,
                const u8* RESTRICT w0, const u8* RESTRICT w1, float* y, float eps, u32 blocks) {
     launch_dependents();
     wait_for_producer();

@@ -34,7 +34,7 @@ static_assert((OUT_PARTS == 1 || OUT_DIM % 64 == 0) && HEAD_DIM % 16 == 0 && SN 
 // cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.
 STEP float soften(float x) { return 1.0f - 2.0f * rcp_hw(exp2_hw(x) + 1.0f); }
 
-KERNEL flash(const float* RESTRICT q, const u8* RESTRICT keys, const u8* RESTRICT values, u16* y, const u32* position, u32 tokens, u32 capacity) {
+KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens, u32 capacity) {
     LDS_DYNAMIC(pool);
     u16* qs = (u16*)pool;                       // BQ × HEAD_DIM
     u16* ks = qs + D_BLOCKS * BQ * 64;          // KV_STAGES × (keys, values)

@@ -141,9 +141,9 @@ template <class W> STEP void gemm_part(const u16* x, const Part& part, const flo
     }
 }
 
-KERNEL gemm(const u16* RESTRICT x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, void* y0, const u8* RESTRICT w1,
+KERNEL gemm(const u16* x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, void* y0, const u8* RESTRICT w1,
             const float* RESTRICT b1, void* y1, const u8* RESTRICT w2, const float* RESTRICT b2, void* y2, float* parts, u32* counters,
-            const u32* RESTRICT tile_expert, u32 tokens, u32 splits, u32, u32, u32) {
+            const u32* tile_expert, u32 tokens, u32 splits, u32, u32, u32) {
     Segments s{w0, w1, w2, b0, b1, b2, y0, y1, y2};
     launch_dependents();
     wait_for_producer();

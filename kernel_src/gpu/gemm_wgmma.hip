@@ -83,9 +83,9 @@ template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const 
     return first + K_TILES;
 }
 
-KERNEL gemm_wgmma(const u16* RESTRICT x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, void* y0,
+KERNEL gemm_wgmma(const u16* x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, void* y0,
                   const u8* RESTRICT w1, const float* RESTRICT b1, void* y1, const u8* RESTRICT w2, const float* RESTRICT b2, void* y2,
-                  float*, u32*, const u32* RESTRICT tile_expert, u32 tokens, u32, u32 token_tiles, u32 tiles, u32 blocks) {
+                  float*, u32*, const u32* tile_expert, u32 tokens, u32, u32 token_tiles, u32 tiles, u32 blocks) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(u64, full, STAGES);
     LDS_ARRAY(u64, empty, STAGES);

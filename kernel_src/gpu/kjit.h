@@ -329,6 +329,9 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 
 // ------------------------------------------------------------------------------------------------ the same for everybody
 
+// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs beside the kernel before it, and a const
+// RESTRICT pointer is read through NVIDIA's non-coherent path, whose lines may date from before that kernel's writes (an H200 gave other
+// logits at every run with quantised rows of 4096, whose activations are read from global memory).
 #define RESTRICT __restrict__
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of either side may use it
 

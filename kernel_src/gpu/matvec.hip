@@ -82,7 +82,7 @@ template <class W> STEP void run_tiles(Batch<W, LISTS>& batch, u32& tile, u32 en
     }
 }
 
-KERNEL matvec(const float* RESTRICT x, const float* RESTRICT aux, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, float* y0,
+KERNEL matvec(const float* x, const float* aux, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, float* y0,
               const u8* RESTRICT w1, const float* RESTRICT b1, float* y1, const u8* RESTRICT w2, const float* RESTRICT b2, float* y2, float eps, u32 blocks) {
     Segments s{w0, w1, w2, b0, b1, b2, y0, y1, y2};
     u32 tile = worker_id(blocks), stride = blocks * WORKERS;

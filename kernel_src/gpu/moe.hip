@@ -11,7 +11,7 @@
 // Constants: EXPERTS, TOP, BM, COLS (moe_sum). Grids: EXPERTS; EXPERTS; tokens.
 #include "kjit.h"
 
-KERNEL moe_count(const u32* RESTRICT experts, u32* counts, u32 pairs) {
+KERNEL moe_count(const u32* experts, u32* counts, u32 pairs) {
     launch_dependents();
     wait_for_producer();
     float n = 0.0f;  // exact: below 2^24
@@ -20,7 +20,7 @@ KERNEL moe_count(const u32* RESTRICT experts, u32* counts, u32 pairs) {
     if (thread_id() == 0) counts[block_id()] = (u32)n;
 }
 
-KERNEL moe_place(const u32* RESTRICT experts, const u32* RESTRICT counts, u32* tile_expert, u32* source, u32* place, u32 pairs, u32 max_tiles) {
+KERNEL moe_place(const u32* experts, const u32* counts, u32* tile_expert, u32* source, u32* place, u32 pairs, u32 max_tiles) {
     launch_dependents();
     wait_for_producer();
     LDS_ARRAY(u32, in_wave, kj_waves);
@@ -53,7 +53,7 @@ KERNEL moe_place(const u32* RESTRICT experts, const u32* RESTRICT counts, u32* t
 }
 
 // out[t] = residual[t] + Σ over slots s of shares[t, s] · y[place[t, s]], all f32; the residual may be absent or the output.
-KERNEL moe_sum(const float* RESTRICT y, const u32* RESTRICT place, const float* RESTRICT shares, const float* residual, float* out) {
+KERNEL moe_sum(const float* y, const u32* place, const float* shares, const float* residual, float* out) {
     launch_dependents();
     wait_for_producer();
     u32 t = block_id();

@@ -5,7 +5,7 @@
 // Constants: those of activations.h.
 #include "activations.h"
 
-KERNEL prepare(const float* RESTRICT x, const float* RESTRICT aux, u32x4* out, float eps) {
+KERNEL prepare(const float* x, const float* aux, u32x4* out, float eps) {
     launch_dependents();
     wait_for_producer();
     u64 column = block_id();

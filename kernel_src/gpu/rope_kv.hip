@@ -10,7 +10,7 @@
 #include "kv.h"
 #include "rope.h"
 
-KERNEL rope_kv(const float* q, const float* RESTRICT k, const float* RESTRICT v, const float* RESTRICT q_norm, const float* RESTRICT k_norm,
+KERNEL rope_kv(const float* q, const float* k, const float* v, const float* RESTRICT q_norm, const float* RESTRICT k_norm,
                const u32x2* RESTRICT angles, const u32* position, u8* keys, u8* values, u8* turned, float eps, u32 capacity) {
     LDS_ARRAY(float, heads, kj_waves * HEAD_DIM);
     launch_dependents();

@@ -16,7 +16,7 @@ STEP u64 order_key(float x, u32 index) {
     return (u64)key << 32 | (0xffffffffu - index);
 }
 
-KERNEL route(const float* RESTRICT scores, u32* experts, float* shares, float scale) {
+KERNEL route(const float* scores, u32* experts, float* shares, float scale) {
     launch_dependents();
     wait_for_producer();
     u64 token = block_id();

@@ -1,7 +1,7 @@
 // rows: out[r] = x[which[r]], rows of `words` f32.
 #include "kjit.h"
 
-KERNEL rows(const u32* RESTRICT x, const u32* RESTRICT which, u32* out, u32 words) {
+KERNEL rows(const u32* x, const u32* which, u32* out, u32 words) {
     launch_dependents();
     wait_for_producer();
     u64 row = block_id_y(), from = which[row];

@@ -22,7 +22,7 @@ STEP void load_chunk(const float* row, u32 c, float (&v)[8]) {
     }
 }
 
-KERNEL tiles(const float* RESTRICT x, const float* RESTRICT aux, u16* y, const u32* RESTRICT source, float eps) {
+KERNEL tiles(const float* x, const float* aux, u16* y, const u32* source, float eps) {
     launch_dependents();
     wait_for_producer();
     u32 to = block_id(), from = GATHER ? source[to] : to;
