@@ -11,7 +11,7 @@ use crate::exec::{ExecError, ExecOptions, Executor, Want};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use half::f16;
-use kjit_engine::{Counts, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
 use kjit_kernels::product::tiled_index;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -74,9 +74,9 @@ impl GpuExecutor {
         self.resident.stream.device().info()
     }
 
-    /// What the device was asked to do so far.
-    pub fn counts(&self) -> Counts {
-        self.resident.stream.device().counts()
+    /// The same, opened: for its counts of what it was asked to do.
+    pub fn opened(&self) -> &Device {
+        self.resident.stream.device()
     }
 
     /// The plan that is run.

@@ -56,8 +56,8 @@ pub fn open(
     open_on(engine, &device, gguf, graph, options, &[])
 }
 
-/// The same on an opened device, keeping the values of these names after each feed, to be looked at with
-/// [`GpuExecutor::tap`]. What a fused step keeps in registers cannot be kept: [`ExecError::Device`] names it.
+/// The same on an opened device, keeping the values of these names after each feed, to be looked at with [`GpuExecutor::tap`] (but for
+/// those that a fused step has in registers only).
 ///
 /// # Errors
 /// As [`open`].

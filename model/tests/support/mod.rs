@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod exercise;
+pub mod oracle;
 pub mod peak;
 pub mod shapes;
 pub mod simulated;

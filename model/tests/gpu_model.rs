@@ -1,0 +1,318 @@
+//! Models on a real GPU, held against the host executor and the truth. `scripts/gpu-suite` runs them; `KJIT_TEST_DEVICE` names the device.
+
+mod support;
+
+use kjit_engine::{Config, Device, Engine, Isolation};
+use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::{self, GpuExecutor};
+use kjit_model::graph::{Dtype, Graph};
+use kjit_model::host::HostExecutor;
+use kjit_model::sample::{SampleOptions, Sampler};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use support::model_path;
+use support::oracle::{ids, kl, oracle};
+
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+fn asked() -> String {
+    std::env::var("KJIT_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned())
+}
+
+/// One cache for all tests of a run, so that each kernel is compiled once.
+fn engine() -> Engine {
+    let folder = std::env::temp_dir().join("kjit-gpu-tests");
+    Engine::new(Config::new().cache_dir(folder).isolation(Isolation::InProcess))
+}
+
+fn device(engine: &Engine) -> Device {
+    engine.device(&asked()).expect("a GPU to test on")
+}
+
+fn options(context: usize, batch: usize) -> ExecOptions {
+    ExecOptions { context, kv: KvType::F16, precise: false, threads: 4, batch }
+}
+
+fn tiny_models() -> Vec<PathBuf> {
+    let folder = std::env::var_os("KJIT_TEST_MODELS").map(PathBuf::from).unwrap_or_else(|| PathBuf::from(".models"));
+    let mut all: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("tiny-")))
+        .collect();
+    all.sort();
+    assert!(!all.is_empty(), "no tiny models in {}", folder.display());
+    all
+}
+
+fn open(path: &PathBuf, options: &ExecOptions) -> GpuExecutor {
+    let engine = engine();
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    gpu::open_on(&engine, &device(&engine), gguf, graph, options, &[]).unwrap()
+}
+
+fn off(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (mut d, mut n) = (0.0, 0.0);
+    for (g, w) in got.iter().zip(want) {
+        d += (f64::from(*g) - f64::from(*w)).powi(2);
+        n += f64::from(*w).powi(2);
+    }
+    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
+    if off.is_nan() { f64::INFINITY } else { off }
+}
+
+/// Holds every stored value of the last tokens fed against the host's; the largest distance and its name.
+fn worst_value(gpu: &GpuExecutor, host: &HostExecutor, graph: &Graph, rows: usize) -> (f64, String) {
+    let mut worst = (0.0, String::new());
+    let mut compared = 0;
+    for v in &graph.values {
+        let Some(got) = gpu.tap(&v.name).unwrap() else { continue };
+        // Of experts' slots, order is the device's own.
+        if v.slots > 1 || v.dtype == Dtype::Index || v.name.ends_with(".shares") || v.name == "logits" && rows > 1 {
+            continue;
+        }
+        let data = &host.tapped(&v.name).unwrap().data;
+        let want = &data[data.len() - rows * v.width..];
+        let off = off(&got, want);
+        if off > worst.0 {
+            worst = (off, v.name.clone());
+        }
+        compared += 1;
+    }
+    assert!(compared > 4 * graph.caches.len(), "only {compared} values were stored");
+    worst
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
+    let engine = engine();
+    let device = device(&engine);
+    let mut failed = vec![];
+    for path in tiny_models() {
+        for kv in [KvType::F16, KvType::Q8_0] {
+            let gguf = Arc::new(Gguf::open(&path).unwrap());
+            let graph = kjit_model::arch::build(&gguf).unwrap();
+            let o = ExecOptions { kv, ..options(256, 96) };
+            let names: Vec<&str> = graph.values.iter().map(|v| v.name.as_str()).collect();
+            let mut gpu = gpu::open_on(&engine, &device, Arc::clone(&gguf), graph.clone(), &o, &names).unwrap();
+            let truth = ExecOptions { precise: true, ..o.clone() };
+            let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+            names.iter().for_each(|n| assert!(host.tap(n)));
+            // 16-bit activations against exact weights, and halves both for prompts; eight-bit keys and values are off by 1/254.
+            let wide = if kv == KvType::Q8_0 { 2e-2 } else { 0.0 };
+            let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
+            let mut check = |gpu: &mut GpuExecutor, ids: &[u32], tolerance: f64, what: &str| {
+                gpu.poison().unwrap();
+                gpu.feed(ids, Want::All).unwrap();
+                host.feed(ids, Want::All).unwrap();
+                let (off, name) = worst_value(gpu, &host, &graph, ids.len());
+                if off.is_nan() || off > tolerance.max(wide) {
+                    failed.push(format!("{label}: {what}: {name} is off by {off:.2e}"));
+                }
+            };
+            for i in 0..5 {
+                check(&mut gpu, &[11 * i + 5], 1e-3, "token by token");
+            }
+            for (n, what) in [(96, "a whole chunk"), (37, "a short chunk"), (2, "two tokens")] {
+                let ids: Vec<u32> = (0..n).map(|i| (i * 37 + n) % 2000).collect();
+                check(&mut gpu, &ids, 4e-3, what);
+            }
+            check(&mut gpu, &[77], 4e-3, "a token behind a prompt");
+        }
+    }
+    assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn smollm2_is_near_the_truth() {
+    let Some(path) = model_path(SMOLLM2) else { panic!("the suite needs {SMOLLM2}") };
+    let model = oracle("models/smollm2.json");
+    let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
+    let mut gpu = open(&path, &options(1024, 512));
+    let mut all = vec![];
+    for prompt in model["prompts"]["list"].as_array().unwrap() {
+        let truth = truths.iter().find(|t| t["id"] == prompt["id"]).unwrap();
+        let prompt = ids(&prompt["ids"]);
+        gpu.truncate(0);
+        let at_once = kl(truth, &gpu.feed(&prompt, Want::Last).unwrap());
+        gpu.truncate(0);
+        let mut last = vec![];
+        for &id in &prompt {
+            last = gpu.feed(&[id], Want::Last).unwrap();
+        }
+        all.push((prompt.len(), at_once, kl(truth, &last)));
+    }
+    eprintln!("tokens, KL at once, KL token by token: {all:?}");
+    for (n, at_once, one_by_one) in all {
+        assert!(at_once < 1e-3 && one_by_one < 1e-3, "{n} tokens: KL {at_once:e} at once, {one_by_one:e} one by one");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn greedy_answers_are_the_hosts_up_to_near_ties() {
+    let Some(path) = model_path(SMOLLM2) else { panic!("the suite needs {SMOLLM2}") };
+    let gguf = Arc::new(Gguf::open(&path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let mut gpu = open(&path, &options(512, 512));
+    let truth = ExecOptions { precise: true, ..options(512, 512) };
+    let mut host = HostExecutor::new(gguf, graph, truth).unwrap();
+    let model = oracle("models/smollm2.json");
+    for prompt in model["prompts"]["list"].as_array().unwrap().iter().take(6) {
+        let prompt = ids(&prompt["ids"]);
+        gpu.truncate(0);
+        let got = generate(&mut gpu, &prompt, 48, SampleOptions::default());
+        // Along the device's own answer, every token must be the host's choice, or as good as.
+        host.truncate(0);
+        let mut logits = host.feed(&prompt, Want::Last).unwrap();
+        for (i, &id) in got.iter().enumerate() {
+            let best = logits.iter().copied().fold(f32::MIN, f32::max);
+            let gap = best - logits[id as usize];
+            assert!(gap < 0.05, "token {i} ({id}) is {gap} below the host's choice");
+            logits = host.feed(&[id], Want::Last).unwrap();
+        }
+    }
+}
+
+fn generate(exec: &mut dyn Executor, prompt: &[u32], n: usize, options: SampleOptions) -> Vec<u32> {
+    let mut out = vec![];
+    let mut sampler = Sampler::new(options);
+    exec.decode(prompt, &mut sampler, &mut |id| {
+        out.push(id);
+        if out.len() == n { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .unwrap();
+    assert_eq!(exec.len(), prompt.len() + n - 1, "the last token is not fed");
+    out
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_decoded_token_costs_one_replay_and_nothing_else() {
+    let mut gpu = open(&tiny_models()[0], &options(512, 64));
+    generate(&mut gpu, &[1, 2, 3], 8, SampleOptions::default()); // records the chain
+    gpu.truncate(0);
+    let (mut seen, mut marks) = (0, vec![]);
+    let counts = std::cell::RefCell::new(vec![]);
+    let device = gpu.opened().clone();
+    gpu.decode(&[1, 2, 3], &mut Sampler::new(SampleOptions::default()), &mut |_| {
+        seen += 1;
+        if seen == 10 || seen == 210 {
+            counts.borrow_mut().push(device.counts());
+            marks.push(seen);
+        }
+        if seen == 220 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .unwrap();
+    let counts = counts.into_inner();
+    let spent = counts[1] - counts[0];
+    assert_eq!(marks, [10, 210]);
+    assert_eq!(spent.replays, 200, "{spent:?}");
+    let rest = [
+        spent.allocations,
+        spent.frees,
+        spent.pinned,
+        spent.synchronisations,
+        spent.copies_in,
+        spent.copies_out,
+        spent.copies_within,
+        spent.launches,
+        spent.captures,
+        spent.modules,
+    ];
+    assert_eq!(rest, [0; 10], "{spent:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn the_second_start_compiles_nothing() {
+    let folder = std::env::temp_dir().join(format!("kjit-second-start-{}", std::process::id()));
+    let path = &tiny_models()[0];
+    let mut compiled = vec![];
+    for _ in 0..2 {
+        let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
+        let gguf = Arc::new(Gguf::open(path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let gpu = gpu::open_on(&engine, &device(&engine), gguf, graph, &options(128, 64), &[]).unwrap();
+        compiled.push(gpu.statistics().kernels.compiled);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(compiled[0] > 5 && compiled[1] == 0, "{compiled:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
+    let engine = engine();
+    let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    // A terabyte of keys and values, more than any device has.
+    let per_token = graph.kv_elems_per_token() * 2;
+    let error = gpu::open(&engine, &asked(), gguf, graph, &options((1 << 40) / per_token, 64)).err().unwrap();
+    let text = error.to_string();
+    assert!(matches!(error, ExecError::Memory { .. }) && text.contains("-c ") && text.contains("free"), "{text}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_device_that_is_not_there_is_an_error_that_says_what_is() {
+    let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let error = gpu::open(&engine(), "cuda:97", gguf, graph, &options(64, 64)).err().unwrap().to_string();
+    assert!(error.contains("cuda:97") && error.contains("device(s)"), "{error}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
+    let mut gpu = open(&tiny_models()[0], &options(256, 64));
+    let warm = SampleOptions { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..SampleOptions::default() };
+    let mut run = |o: &SampleOptions| {
+        gpu.truncate(0);
+        generate(&mut gpu, &[9, 8, 7], 60, o.clone())
+    };
+    let first = run(&warm);
+    assert_eq!(first, run(&warm));
+    assert_ne!(first, run(&SampleOptions { seed: 8, ..warm.clone() }));
+    assert_eq!(run(&SampleOptions { top_k: 1, ..warm.clone() }), run(&SampleOptions::default()));
+    // Penalties are the host's business, and come to the same where they do nothing to the likeliest.
+    let penalised = SampleOptions { presence_penalty: 1e-6, ..SampleOptions::default() };
+    assert_eq!(run(&penalised).len(), 60);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn what_was_truncated_leaves_no_trace() {
+    for path in tiny_models().iter().filter(|p| p.to_string_lossy().contains("gemma3")) {
+        let mut gpu = open(path, &options(512, 64));
+        let ids: Vec<u32> = (0..150).map(|i| i * 13 % 2000).collect();
+        let want = gpu.feed(&ids, Want::Last).unwrap();
+        gpu.feed(&ids[..70], Want::Nothing).unwrap();
+        gpu.truncate(100);
+        assert_eq!(gpu.len(), 100);
+        let got = gpu.feed(&ids[100..], Want::Last).unwrap();
+        // Other chunks, other roundings.
+        assert!(off(&got, &want) < 5e-3, "{}: {}", path.display(), off(&got, &want));
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_full_context_ends_the_answer_and_more_is_refused() {
+    let mut gpu = open(&tiny_models()[0], &options(40, 16));
+    let mut seen = 0;
+    gpu.decode(&[1, 2, 3], &mut Sampler::new(SampleOptions::default()), &mut |_| {
+        seen += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!((seen, gpu.len()), (38, 40));
+    assert!(matches!(gpu.feed(&[1], Want::Last), Err(ExecError::Context { .. })));
+    assert!(matches!(gpu.feed(&[u32::MAX], Want::Last), Err(ExecError::Token { .. })));
+}

@@ -1,0 +1,50 @@
+//! The reference data of the models (tests/data/oracle), and the distance of logits from them.
+
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// A file of tests/data/oracle: in the repository, or, where a test program was carried to another machine, in the working directory's.
+pub fn oracle(name: &str) -> Value {
+    let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle").join(name);
+    let path = if built.exists() { built } else { PathBuf::from("tests/data/oracle").join(name) };
+    serde_json::from_str(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).unwrap()
+}
+
+/// An array of numbers as token ids.
+pub fn ids(v: &Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
+}
+
+/// log Σ e^x.
+pub fn log_sum_exp(x: &[f32]) -> f64 {
+    let m = f64::from(x.iter().copied().fold(f32::MIN, f32::max));
+    x.iter().map(|&x| (f64::from(x) - m).exp()).sum::<f64>().ln() + m
+}
+
+/// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1, every term of which is ≥ 0 (the added part sums to
+/// nothing, p and q both summing to one). The truth's file has its 20 likeliest logits, whose terms are exact, and 64 others spread
+/// over the vocabulary; the rest of the probability is taken to be off by what these are on average, weighted by their probability.
+pub fn kl(truth: &Value, got: &[f32]) -> f64 {
+    let (lse_p, lse_q) = (truth["logsumexp"].as_f64().unwrap(), log_sum_exp(got));
+    let term = |id: usize, logit: f64| {
+        let (lp, lq) = (logit - lse_p, f64::from(got[id]) - lse_q);
+        assert!(lq.is_finite(), "logit {id} is {}", got[id]);
+        (lp.exp(), (lp - lq) + (lq - lp).exp() - 1.0)
+    };
+    let top: Vec<_> = truth["top20"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| term(e[0].as_u64().unwrap() as usize, e[1].as_f64().unwrap()))
+        .collect();
+    let probe_ids = ids(&truth["probe_ids"]);
+    let probes: Vec<_> = probe_ids
+        .iter()
+        .zip(truth["probe_logits"].as_array().unwrap())
+        .map(|(&id, l)| term(id as usize, l.as_f64().unwrap()))
+        .collect();
+    let known: f64 = top.iter().map(|(p, f)| p * f).sum();
+    let rest = (1.0 - top.iter().map(|(p, _)| p).sum::<f64>()).max(0.0);
+    let (mass, off) = probes.iter().fold((0.0, 0.0), |(m, o), (p, f)| (m + p, o + p * f));
+    known + rest * off / mass
+}
