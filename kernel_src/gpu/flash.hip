@@ -75,16 +75,16 @@ KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32
     }
 
     u32 stage = 0;
-    KvFetch<BK> fetched;
-    kv_fetch<BK>(fetched, kv, from, last, ks, ks + KEY_TILE);
-    kv_store<BK>(fetched, ks, ks + KEY_TILE);
+    KvFetch<BK, KJ_BLOCK> fetched;
+    kv_fetch<BK, KJ_BLOCK>(fetched, kv, thread_id(), from, last, ks, ks + KEY_TILE), copy_commit();
+    kv_store<BK, KJ_BLOCK>(fetched, thread_id(), ks, ks + KEY_TILE);
     for (u32 j0 = from; j0 < last; j0 += BK) {
         copy_wait(0);
         block_sync();  // this tile is there; everybody is through with the one before
         const u16* kt = ks + stage * 2 * KEY_TILE;
         const u16* vt = kt + KEY_TILE;
         u16* next = ks + (KV_STAGES == 2 ? stage ^ 1 : 0) * 2 * KEY_TILE;
-        if (KV_STAGES == 2 && j0 + BK < last) kv_fetch<BK>(fetched, kv, j0 + BK, last, next, next + KEY_TILE);
+        if (KV_STAGES == 2 && j0 + BK < last) kv_fetch<BK, KJ_BLOCK>(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE), copy_commit();
         if (HOLD_Q && j0 == from)
             UNROLL for (u32 i = 0; i < MI; i++)
                 UNROLL for (u32 d = 0; d < DK; d++) load_a(held[HOLD_Q ? i : 0][HOLD_Q ? d : 0], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M, d * MMA_K % 64);
@@ -165,9 +165,9 @@ KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32
         if (j0 + BK < last) {
             if (KV_STAGES == 1) {
                 block_sync();
-                kv_fetch<BK>(fetched, kv, j0 + BK, last, next, next + KEY_TILE);
+                kv_fetch<BK, KJ_BLOCK>(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE), copy_commit();
             }
-            kv_store<BK>(fetched, next, next + KEY_TILE);
+            kv_store<BK, KJ_BLOCK>(fetched, thread_id(), next, next + KEY_TILE);
             if (KV_STAGES == 2) stage ^= 1;
         }
     }

@@ -29,12 +29,18 @@ constexpr u32 TILES_1 = TILES_0 + (GLU || SEGMENTS < 2 ? 0 : PARTS_OF(ROWS_1));
 constexpr u32 TILES_2 = TILES_1 + (GLU || SEGMENTS < 3 ? 0 : PARTS_OF(ROWS_2));
 #define TILES_UNTIL(segment) ((segment) == 0 ? 0 : (segment) == 1 ? TILES_0 : (segment) == 2 ? TILES_1 : TILES_2)
 
-// Where a tile of rows lies: its segment, chosen among constants.
+// Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole structs chosen among went through scratch
+// memory on AMD.)
 STEP Part part_of(const Segments& s, u32 tile) {
-    if (GLU) return Part{s.w0, s.w1, BIASES & 1 ? s.b0 : nullptr, BIASES & 2 ? s.b1 : nullptr, s.y0, ROWS_0, tile * PART_ROWS};
-    Part p{s.w0, nullptr, BIASES & 1 ? s.b0 : nullptr, nullptr, s.y0, ROWS_0, tile * PART_ROWS};
-    if (SEGMENTS > 1 && tile >= TILES_0) p = Part{s.w1, nullptr, BIASES & 2 ? s.b1 : nullptr, nullptr, s.y1, ROWS_1, (tile - TILES_0) * PART_ROWS};
-    if (SEGMENTS > 2 && tile >= TILES_1) p = Part{s.w2, nullptr, BIASES & 4 ? s.b2 : nullptr, nullptr, s.y2, ROWS_2, (tile - TILES_1) * PART_ROWS};
+    const bool second = !GLU && SEGMENTS > 1 && tile >= TILES_0, third = !GLU && SEGMENTS > 2 && tile >= TILES_1;
+    Part p;
+    p.w = third ? s.w2 : second ? s.w1 : s.w0;
+    p.w_up = GLU ? s.w1 : nullptr;
+    p.bias = third ? (BIASES & 4 ? s.b2 : nullptr) : second ? (BIASES & 2 ? s.b1 : nullptr) : (BIASES & 1 ? s.b0 : nullptr);
+    p.bias_up = GLU != 0 && (BIASES & 2) != 0 ? s.b1 : nullptr;
+    p.y = third ? s.y2 : second ? s.y1 : s.y0;
+    p.rows = third ? ROWS_2 : second ? ROWS_1 : ROWS_0;
+    p.first = (tile - (third ? TILES_1 : second ? TILES_0 : 0)) * PART_ROWS;
     return p;
 }
 

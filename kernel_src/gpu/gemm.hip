@@ -31,7 +31,7 @@ static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_wa
 static_assert(each * KJ_BLOCK == BN * PIECES, "threads share the weights evenly");
 static_assert(!GLU || BN / WN % 32 == 0, "a wave has both rows of a gated unit");
 
-template <class W> STEP void gemm_part(const u16* x, const Part& part, const float* residual, float* parts, u32* counters, u32 expert,
+template <class W> STEP void gemm_part(const u16* x, Part part, const float* residual, float* parts, u32* counters, u32 expert,
                                        u32 tokens, u32 splits) {
     LDS_DYNAMIC(pool);
     u16* xs = (u16*)pool;                    // X_STAGES × KB × BM × 64
@@ -96,7 +96,7 @@ template <class W> STEP void gemm_part(const u16* x, const Part& part, const flo
             UNROLL for (u32 b = 0; b < KB; b++) {
                 const u16* xa = xs + (slot * KB + b) * (BM * 64);
                 const u16* wb = ws + (step % 2 * KB + b) * (BN * 64);
-                UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
+                MMA_UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
                     FragA fa[MI];
                     UNROLL for (u32 i = 0; i < MI; i++) load_a(fa[i], xa, wave_row + i * MMA_M, k);
                     UNROLL for (u32 j = 0; j < NI; j++) {

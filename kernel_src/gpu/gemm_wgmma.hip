@@ -135,7 +135,7 @@ KERNEL gemm_wgmma(const u16* x, const float* residual, const u8* RESTRICT w0, co
                 const u16* a = st.w + s * w_stage + group * 64 * 64;
                 const u16* b = st.x + s * x_stage;
                 products_fence();
-                UNROLL for (u32 k = 0; k < 64; k += 16) products(d, tile_descriptor(a, k), tile_descriptor(b, k), kt > 0 || k > 0);
+                UNROLL for (u32 k = 0; k < 64; k += 16) products<WG_N>(d, tile_descriptor(a, k), tile_descriptor(b, k), kt > 0 || k > 0);
                 products_commit();
                 products_wait(1);
                 if (kt > 0 && lane % 32 == 0) barrier_arrive(empty + (stage_no - 1) % STAGES);

@@ -1,5 +1,5 @@
 // hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the matrix products of four warps
-// (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma"). Constant: WG_N, tokens of a product.
+// (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
 #pragma once
 #include "mma.h"
 
@@ -26,6 +26,8 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
                  "r"(bytes), "r"(shared_at(b))
                  : "memory");
 }
+// The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun are there.
+STEP void barrier_arrive_copied(u64* b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory"); }
 // Some of the block's threads: `count` of them, all naming the same id (1–15).
 STEP void part_sync(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory"); }
 
@@ -43,46 +45,75 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
 
-// d[64 × WG_N] = (keep ? d : 0) + A[64 × 16] · B[WG_N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j + 2h + e] row
+// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j + 2h + e] row
 // l/4 + 8h, column 8j + 2·(l % 4) + e.
-STEP void products(float (&d)[WG_N / 2], u64 a, u64 b, u32 keep) {
-#if WG_N == 16
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7}, "
-        "%8, %9, p, 1, 1, 0, 0; }"
-                 : D8(0) : "l"(a), "l"(b), "r"(keep));
-#elif WG_N == 32
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-        "%16, %17, p, 1, 1, 0, 0; }"
-                 : D16(0) : "l"(a), "l"(b), "r"(keep));
-#elif WG_N == 64
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "%32, %33, p, 1, 1, 0, 0; }"
-                 : D32(0) : "l"(a), "l"(b), "r"(keep));
-#elif WG_N == 128
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-        "%64, %65, p, 1, 1, 0, 0; }"
-                 : D64(0) : "l"(a), "l"(b), "r"(keep));
-#elif WG_N == 256
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
-        "%128, %129, p, 1, 1, 0, 0; }"
-                 : D64(0), D64(64) : "l"(a), "l"(b), "r"(keep));
-#else
-#error "WG_N: 16, 32, 64, 128 or 256"
-#endif
+template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
+    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "a width that is spelled out");
+    if constexpr (N == 16)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7}, "
+            "%8, %9, p, 1, 1, 0, 0; }"
+            : D8(0) : "l"(a), "l"(b), "r"(keep));
+    else if constexpr (N == 32)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+            "%16, %17, p, 1, 1, 0, 0; }"
+            : D16(0) : "l"(a), "l"(b), "r"(keep));
+    else if constexpr (N == 64)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+            "%32, %33, p, 1, 1, 0, 0; }"
+            : D32(0) : "l"(a), "l"(b), "r"(keep));
+    else if constexpr (N == 128)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+            "%64, %65, p, 1, 1, 0, 0; }"
+            : D64(0) : "l"(a), "l"(b), "r"(keep));
+    else if constexpr (N == 256)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+            "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+            "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+            "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+            "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
+            "%128, %129, p, 1, 1, 0, 0; }"
+            : D64(0), D64(64) : "l"(a), "l"(b), "r"(keep));
+}
+
+// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64 one behind the other.
+STEP u64 turned_descriptor(const u16* tile, u32 k, u32 rows) {
+    return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+// The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B turned.
+template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
+    static_assert(N == 64 || N == 128, "a width that is spelled out");
+    if constexpr (N == 64)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+            "{%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+            : D32(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    else if constexpr (N == 128)
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+            "{%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+            : D64(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
 }

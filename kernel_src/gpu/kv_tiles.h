@@ -2,7 +2,7 @@
 //
 // Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is repeated, which the scores mask.
 // Halves are copied as they are (asynchronously where the device can); bytes wait in registers between fetch and store, so that their
-// latency passes behind products; singles are rounded on the way.
+// latency passes behind products; singles are rounded on the way. `thread` of THREADS share the work.
 #pragma once
 #include "dequant.h"
 #include "kv.h"
@@ -12,10 +12,10 @@ struct KvHead { const u8 *k, *v; u64 rows, first; };
 STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
 
 #if KV_TYPE < 2
-template <u32 ROWS> struct KvFetch {};
+template <u32 ROWS, u32 THREADS> struct KvFetch {};
 
-template <u32 ROWS> STEP void kv_fetch(KvFetch<ROWS>&, const KvHead& h, u32 j0, u32 end, u16* k, u16* v) {
-    UNROLL for (u32 c = thread_id(); c < ROWS * (HEAD_DIM / 8); c += KJ_BLOCK) {
+template <u32 ROWS, u32 THREADS> STEP void kv_fetch(KvFetch<ROWS, THREADS>&, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
+    UNROLL for (u32 c = thread; c < ROWS * (HEAD_DIM / 8); c += THREADS) {
         u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8), to = kv_tile_at(ROWS, row, 8 * chunk);
         u64 from = h.first + min_u32(j0 + row, end - 1);
 #if KV_TYPE == 1
@@ -29,21 +29,20 @@ template <u32 ROWS> STEP void kv_fetch(KvFetch<ROWS>&, const KvHead& h, u32 j0, 
         }
 #endif
     }
-    copy_commit();
 }
-template <u32 ROWS> STEP void kv_store(const KvFetch<ROWS>&, u16*, u16*) {}
+template <u32 ROWS, u32 THREADS> STEP void kv_store(const KvFetch<ROWS, THREADS>&, u32, u16*, u16*) {}
 
 #else
-template <u32 ROWS> struct KvFetch {
-    static constexpr u32 pieces = ROWS * (HEAD_DIM / 16), each = CEIL_DIV(pieces, KJ_BLOCK);  // of 16 codes
+template <u32 ROWS, u32 THREADS> struct KvFetch {
+    static constexpr u32 pieces = ROWS * (HEAD_DIM / 16), each = CEIL_DIV(pieces, THREADS);  // of 16 codes
     u32x4 code[2][each];
     u16 scale[2][each];
 };
 
-template <u32 ROWS> STEP void kv_fetch(KvFetch<ROWS>& f, const KvHead& h, u32 j0, u32 end, u16*, u16*) {
+template <u32 ROWS, u32 THREADS> STEP void kv_fetch(KvFetch<ROWS, THREADS>& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16*, u16*) {
     UNROLL for (u32 i = 0; i < f.each; i++) {
-        u32 c = thread_id() + i * KJ_BLOCK, piece = c % (HEAD_DIM / 16);
-        if (f.pieces % KJ_BLOCK != 0 && c >= f.pieces) break;
+        u32 c = thread + i * THREADS, piece = c % (HEAD_DIM / 16);
+        if (f.pieces % THREADS != 0 && c >= f.pieces) break;
         u64 row = h.first + min_u32(j0 + c / (HEAD_DIM / 16), end - 1);
         UNROLL for (u32 s = 0; s < 2; s++) {
             const u8* cache = s ? h.v : h.k;
@@ -52,10 +51,10 @@ template <u32 ROWS> STEP void kv_fetch(KvFetch<ROWS>& f, const KvHead& h, u32 j0
         }
     }
 }
-template <u32 ROWS> STEP void kv_store(const KvFetch<ROWS>& f, u16* k, u16* v) {
+template <u32 ROWS, u32 THREADS> STEP void kv_store(const KvFetch<ROWS, THREADS>& f, u32 thread, u16* k, u16* v) {
     UNROLL for (u32 i = 0; i < f.each; i++) {
-        u32 c = thread_id() + i * KJ_BLOCK, row = c / (HEAD_DIM / 16), col = c % (HEAD_DIM / 16) * 16;
-        if (f.pieces % KJ_BLOCK != 0 && c >= f.pieces) break;
+        u32 c = thread + i * THREADS, row = c / (HEAD_DIM / 16), col = c % (HEAD_DIM / 16) * 16;
+        if (f.pieces % THREADS != 0 && c >= f.pieces) break;
         UNROLL for (u32 s = 0; s < 2; s++) {
             const u32 w[4] = {f.code[s][i].x, f.code[s][i].y, f.code[s][i].z, f.code[s][i].w};
             u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];

@@ -106,6 +106,14 @@ STEP u32 slot_row(u32 s) { return s * (KJ_WAVE / 8) + lane_id() / 8; }
 #error "KJ_MMA: 0 to 4"
 #endif
 
+// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at once took more registers than
+// there are on gfx1010).
+#if KJ_MMA == 0 && !defined(KJ_SIMULATED)
+#define MMA_UNROLL _Pragma("unroll 2")
+#else
+#define MMA_UNROLL UNROLL
+#endif
+
 struct FragC { float v[MMA_ACC]; };
 
 STEP void acc_zero(FragC& c) {

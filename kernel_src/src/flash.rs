@@ -1,9 +1,9 @@
-//! Attention of a prompt's new tokens over the cache: `gpu/flash.hip`.
+//! Attention of a prompt's new tokens over the cache: `gpu/flash.hip` on every matrix unit, `gpu/flash_wgmma.hip` on sm_90a.
 
 use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
 use crate::kv::{KvLayout, KvStorage};
 use crate::product::Product;
-use kjit_engine::{Geometry, Options, Target, Vendor};
+use kjit_engine::{Geometry, MatrixUnit, Options, Target, Vendor};
 
 /// Arguments: `q, keys, values, y, position` (pointers), `tokens: u32, capacity: u32`. `q` is `tokens × heads × head_dim` f32, rotated
 /// ([`RopeKvSpec`](crate::attend::RopeKvSpec), which also writes these tokens' keys and values); `keys`, `values` per [`KvLayout`];
@@ -38,32 +38,41 @@ impl std::hash::Hash for FlashSpec {
 
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlashTuning {
-    /// Lanes in a wave.
-    pub wave: u32,
-    /// Waves of a block.
-    pub waves: u32,
-    /// Times sixteen tokens of a wave.
-    pub tokens: u32,
-    /// Keys of a tile.
-    pub keys: u32,
-    /// Queries stay in registers.
-    pub hold: bool,
-    /// Tiles of keys and values in shared memory: 1 or 2.
-    pub stages: u32,
-    /// Blocks that share a result's columns, where one has not the registers for all.
-    pub parts: u32,
+pub enum FlashTuning {
+    /// `gpu/flash.hip`: every wave has tokens of its own.
+    Waves {
+        /// Lanes in a wave.
+        wave: u32,
+        /// Waves of a block.
+        waves: u32,
+        /// Times sixteen tokens of a wave.
+        tokens: u32,
+        /// Keys of a tile.
+        keys: u32,
+        /// Queries stay in registers.
+        hold: bool,
+        /// Tiles of keys and values in shared memory: 1 or 2.
+        stages: u32,
+        /// Blocks that share a result's columns, where one has not the registers for all.
+        parts: u32,
+    },
+    /// `gpu/flash_wgmma.hip` (sm_90a, heads of 64 or 128, keys in halves or bytes): two groups of four warps with 64 tokens each.
+    Groups {
+        /// Keys of a tile: 64 or 128.
+        keys: u32,
+    },
 }
 
 const NAME: &str = "flash";
+const NAME_GROUPS: &str = "flash_wgmma";
 
 /// `(largest head, waves, tokens, keys, stages, parts)`.
 type Row = (usize, u32, u32, u32, u32, u32);
 
-/// sm_80 and later. H200, heads of 128: 278 TFLOP/s at 8192 tokens, 305 at 16384.
+/// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.hip`: 283 at 2048, 441, 456).
 const ROOMY: &[Row] = &[(80, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
 /// sm_90: more shared memory.
-const ROOMIER: &[Row] = &[(80, 4, 2, 64, 2, 1), (96, 4, 2, 32, 2, 1), (128, 4, 2, 64, 2, 1), (256, 4, 1, 64, 1, 1)];
+const ROOMIER: &[Row] = &[(80, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1)];
 /// Bytes wait in registers between fetch and store.
 const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1)];
 /// sm_75: 64 KB, and products that take more registers.
@@ -76,7 +85,9 @@ const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1)];
 const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 1)];
 
 impl FlashTuning {
-    pub(crate) fn default_for(target: &Target, wave: u32, kv: &KvLayout) -> FlashTuning {
+    /// The default of `gpu/flash.hip` at a wave width.
+    #[must_use]
+    pub fn waves(target: &Target, wave: u32, kv: &KvLayout) -> FlashTuning {
         let product = Product::of(target, wave);
         let shared = target.arch().shared_per_block;
         let table = match (target.vendor(), product.columns) {
@@ -92,15 +103,55 @@ impl FlashTuning {
             table.iter().find(|r| kv.head_dim <= r.0).unwrap_or(&table[table.len() - 1]);
         // A part has whole blocks of 64 columns.
         let parts = (1..=parts).rev().find(|p| *p == 1 || kv.head_dim.is_multiple_of(64 * *p as usize)).unwrap_or(1);
-        FlashTuning { wave, waves, tokens, keys, hold: false, stages, parts }
+        FlashTuning::Waves { wave, waves, tokens, keys, hold: false, stages, parts }
+    }
+
+    fn default_for(target: &Target, kv: &KvLayout) -> FlashTuning {
+        let groups = FlashTuning::Groups { keys: 128 };
+        if groups.fits(target, kv) { groups } else { FlashTuning::waves(target, target.default_wave(), kv) }
+    }
+
+    fn fits(&self, target: &Target, kv: &KvLayout) -> bool {
+        match *self {
+            FlashTuning::Waves { wave, waves, tokens, keys, stages, parts, .. } => {
+                target.waves().contains(&wave)
+                    && (1..=16).contains(&waves)
+                    && waves * wave <= target.arch().max_threads
+                    && (1..=2).contains(&tokens)
+                    && [16, 32, 64].contains(&keys)
+                    && keys.is_multiple_of(Product::of(target, wave).columns)
+                    && (1..=2).contains(&stages)
+                    && (parts == 1 || parts > 1 && kv.head_dim.is_multiple_of(64 * parts as usize))
+            }
+            FlashTuning::Groups { keys } => {
+                target.arch().matrix == MatrixUnit::Wgmma
+                    && [64, 128].contains(&kv.head_dim)
+                    && kv.storage != KvStorage::F32
+                    && [64, 128].contains(&keys)
+            }
+        }
+    }
+
+    /// Tokens of a block.
+    #[must_use]
+    pub const fn tokens(&self) -> u32 {
+        match *self {
+            FlashTuning::Waves { waves, tokens, .. } => waves * tokens * 16,
+            FlashTuning::Groups { .. } => 128,
+        }
     }
 
     /// Bytes of dynamic shared memory.
     fn shared(&self, target: &Target, kv: &KvLayout) -> usize {
         let blocks = kv.head_dim.div_ceil(64);
-        let tokens = (self.waves * self.tokens * 16) as usize;
-        let scores = if Product::of(target, self.wave).stays { 0 } else { tokens };
-        (blocks * (tokens + (2 * self.stages * self.keys) as usize) + scores) * 128
+        let tokens = self.tokens() as usize;
+        match *self {
+            FlashTuning::Waves { wave, keys, stages, .. } => {
+                let scores = if Product::of(target, wave).stays { 0 } else { tokens };
+                (blocks * (tokens + (2 * stages * keys) as usize) + scores) * 128
+            }
+            FlashTuning::Groups { keys } => 1024 + blocks * (tokens + 4 * keys as usize) * 128,
+        }
     }
 
     /// What is worth trying on a device.
@@ -112,7 +163,7 @@ impl FlashTuning {
                 for keys in [16, 32, 64] {
                     for stages in [1, 2] {
                         for hold in [false, true] {
-                            all.push(FlashTuning { wave, waves, tokens, keys, hold, stages, parts: 1 });
+                            all.push(FlashTuning::Waves { wave, waves, tokens, keys, hold, stages, parts: 1 });
                         }
                     }
                 }
@@ -132,17 +183,8 @@ impl FlashSpec {
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
-        let t = self.tuning.unwrap_or_else(|| FlashTuning::default_for(target, target.default_wave(), &self.kv));
-        let n = Product::of(target, t.wave).columns;
-        let fine = target.waves().contains(&t.wave)
-            && (1..=16).contains(&t.waves)
-            && t.waves * t.wave <= target.arch().max_threads
-            && (1..=2).contains(&t.tokens)
-            && [16, 32, 64].contains(&t.keys)
-            && t.keys.is_multiple_of(n)
-            && (1..=2).contains(&t.stages)
-            && (t.parts == 1 || t.parts > 1 && self.kv.head_dim.is_multiple_of(64 * t.parts as usize));
-        require(fine, NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))?;
+        let t = self.tuning.unwrap_or_else(|| FlashTuning::default_for(target, &self.kv));
+        require(t.fits(target, &self.kv), NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))?;
         Ok(t)
     }
 
@@ -152,25 +194,41 @@ impl FlashSpec {
     /// Sizes that are not covered.
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let t = self.tuning(target)?;
-        let block = t.waves * t.wave;
-        let constants = Product::of(target, t.wave)
+        let (entry, file, wave, block) = match t {
+            FlashTuning::Waves { wave, waves, .. } => (NAME, "flash.hip", wave, waves * wave),
+            FlashTuning::Groups { .. } => (NAME_GROUPS, "flash_wgmma.hip", 32, 384),
+        };
+        let constants = Product::of(target, wave)
             .constants(self.kv.constants())
             .set("KJ_BLOCK", block)
             .set("HEADS", self.heads as i64)
             .set("SCALE", self.scale)
             .set("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
-            .set("WINDOW", self.window.unwrap_or(0).min(1 << 30) as i64)
-            .set("MI", t.tokens)
-            .set("BK", t.keys)
-            .set("HOLD_Q", i64::from(t.hold))
-            .set("KV_STAGES", t.stages)
-            .set("OUT_PARTS", t.parts);
-        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 0, "a tuning with fewer keys or waves")?;
+            .set("WINDOW", self.window.unwrap_or(0).min(1 << 30) as i64);
+        let constants = match t {
+            FlashTuning::Waves { tokens, keys, hold, stages, parts, .. } => constants
+                .set("MI", tokens)
+                .set("BK", keys)
+                .set("HOLD_Q", i64::from(hold))
+                .set("KV_STAGES", stages)
+                .set("OUT_PARTS", parts),
+            FlashTuning::Groups { keys } => {
+                // What 65536 registers leave for each role; bytes wait in the fillers' registers.
+                let (fill, multiply) = match (self.kv.storage, keys) {
+                    (KvStorage::Q8_0, 128) => (136, 184),
+                    (KvStorage::Q8_0, _) => (88, 208),
+                    _ => (40, 232),
+                };
+                let c = constants.set("BK", keys).set("FILL_REGS", fill).set("MULTIPLY_REGS", multiply);
+                c.set("KJ_MIN_BLOCKS", 1)
+            }
+        };
+        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 64, "a tuning with fewer keys or waves")?;
         Ok(Kernel {
-            source: source(NAME, "flash.hip").entry(NAME),
+            source: source(entry, file).entry(entry),
             constants,
-            options: Options::wave(t.wave),
-            entry: NAME,
+            options: Options::wave(wave).arch_specific(entry == NAME_GROUPS),
+            entry,
             block,
             shared,
         })
@@ -183,7 +241,8 @@ impl FlashSpec {
     pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
         let t = self.tuning(target)?;
         let mut g = self.kernel(target)?.launch(1);
-        g.grid = [tokens.div_ceil(t.waves * t.tokens * 16).max(1), self.heads as u32, t.parts];
+        let parts = if let FlashTuning::Waves { parts, .. } = t { parts } else { 1 };
+        g.grid = [tokens.div_ceil(t.tokens()).max(1), self.heads as u32, parts];
         Ok(g)
     }
 }

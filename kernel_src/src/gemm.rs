@@ -205,7 +205,10 @@ impl GemmSpec {
             };
             // Experts' tiles are mostly not full: 64 tokens (128 experts of 2048 × 768, 2048 tokens: 0.95 ms against 1.04 with 128).
             let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.0 == 64);
-            let (tokens, stages, ahead, fillers) = *usable.min_by_key(|g| cost(g.0)).unwrap_or(&GROUPS[0]);
+            let (tokens, stages, mut ahead, fillers) = *usable.min_by_key(|g| cost(g.0)).unwrap_or(&GROUPS[0]);
+            if self.segments.iter().any(|s| s.format.name == "BF16") {
+                ahead = 1; // two stages of them in registers spill
+            }
             return GemmTuning::Groups { tokens, stages, ahead, fillers };
         }
         let wave = target.default_wave();

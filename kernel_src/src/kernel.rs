@@ -90,6 +90,7 @@ const FILES: &[(&str, &str)] = &[
     ("expert_sum.hip", include_str!("../gpu/expert_sum.hip")),
     ("experts.hip", include_str!("../gpu/experts.hip")),
     ("flash.hip", include_str!("../gpu/flash.hip")),
+    ("flash_wgmma.hip", include_str!("../gpu/flash_wgmma.hip")),
     ("gate.h", include_str!("../gpu/gate.h")),
     ("gemm.h", include_str!("../gpu/gemm.h")),
     ("gemm.hip", include_str!("../gpu/gemm.hip")),

@@ -91,8 +91,15 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in shapes {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
         let scale = 1.0 / (dim as f32).sqrt();
-        let tuning = Some(FlashTuning::default_for(target, wave, &kv));
-        into.push(case(&FlashSpec { heads, kv, scale, window, soft_cap, tuning }, target, tokens, past, random)?);
+        let tuning = Some(FlashTuning::waves(target, wave, &kv));
+        let spec = FlashSpec { heads, kv, scale, window, soft_cap, tuning };
+        into.push(case(&spec, target, tokens, past, random)?);
+        for keys in [64, 128] {
+            let groups = FlashSpec { tuning: Some(FlashTuning::Groups { keys }), ..spec };
+            if groups.tuning(target).is_ok() {
+                into.push(case(&groups, target, tokens, past, random)?);
+            }
+        }
     }
     Ok(())
 }
