@@ -15,7 +15,7 @@ constexpr u32 OUT_TILES = CEIL_DIV(HEADS * HEAD_DIM, 64);
 // cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.
 STEP float soften(float x) { return 1.0f - 2.0f * rcp_hw(exp2_hw(x) + 1.0f); }
 
-KERNEL flash_wgmma(const float* RESTRICT q, const u8* RESTRICT keys, const u8* RESTRICT values, u16* y, const u32* position, u32 tokens, u32 capacity) {
+KERNEL flash_wgmma(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens, u32 capacity) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(u64, full, 2);
     LDS_ARRAY(u64, empty, 2);
