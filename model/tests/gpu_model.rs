@@ -35,15 +35,10 @@ fn options(context: usize, batch: usize) -> ExecOptions {
     ExecOptions { context, kv: KvType::F16, precise: false, threads: 4, batch }
 }
 
+/// The synthetic models, which the suite needs.
 fn tiny_models() -> Vec<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS").map(PathBuf::from).unwrap_or_else(|| PathBuf::from(".models"));
-    let mut all: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
-        .map(|e| e.unwrap().path())
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("tiny-")))
-        .collect();
-    all.sort();
-    assert!(!all.is_empty(), "no tiny models in {}", folder.display());
+    let all = support::tiny_models();
+    assert!(!all.is_empty(), "scripts/fetch-test-models --tiny makes the models");
     all
 }
 

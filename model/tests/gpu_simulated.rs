@@ -9,8 +9,8 @@ use kjit_model::graph::{Dtype, ValueId};
 use kjit_model::host::HostExecutor;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::model_path;
 use support::simulated::{Machine, compiler};
+use support::tiny_model;
 
 /// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
 fn off(got: &[f32], want: &[f32]) -> f64 {
@@ -27,7 +27,7 @@ fn off(got: &[f32], want: &[f32]) -> f64 {
 
 /// Decodes some tokens on the simulated device and on the host.
 fn decode(model: &str, arch: &str, kv: KvType) {
-    let (Some(path), Some(compiler)) = (model_path(model), compiler()) else { return };
+    let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 8 };
@@ -75,7 +75,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
 
 /// Feeds a prompt in chunks on the simulated device and at once on the host.
 fn prompt(model: &str, arch: &str, kv: KvType) {
-    let (Some(path), Some(compiler)) = (model_path(model), compiler()) else { return };
+    let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 19 };
