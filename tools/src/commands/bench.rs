@@ -3,8 +3,10 @@
 use crate::args::{self, BenchOutput, Shared};
 use crate::load::Loaded;
 use kjit_model::exec::{ExecError, Executor, Want};
+use kjit_model::sample::{SampleOptions, Sampler};
 use serde_json::json;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -39,8 +41,13 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         rows.push(Row { test: name("pp", args.prompt, args.depth), rates });
     }
     if args.tokens > 0 {
+        // As an answer is generated, the choice of each token included: a device keeps to itself then.
         let one_by_one = |exec: &mut dyn Executor, ids: &[u32]| {
-            ids.iter().try_for_each(|&id| exec.feed(&[id], Want::Last).map(drop))
+            let mut left = ids.len();
+            exec.decode(ids.get(..1).unwrap_or(ids), &mut Sampler::new(SampleOptions::default()), &mut |_| {
+                left = left.saturating_sub(1);
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
         };
         let rates = measure(exec, args, one_by_one, args.tokens)?;
         rows.push(Row { test: name("tg", args.tokens, args.depth), rates });
