@@ -173,11 +173,17 @@ STEP float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); 
 STEP float max_f32(float a, float b) { return __builtin_fmaxf(a, b); }
 STEP float min_f32(float a, float b) { return __builtin_fminf(a, b); }
 STEP i32 round_int(float x) { return (i32)__builtin_rintf(x); }
+#if __has_builtin(__builtin_amdgcn_exp2f)
 STEP float exp2_hw(float x) { return __builtin_amdgcn_exp2f(x); }
+#else  // compilers before LLVM 17 (ROCm 5)
+STEP float exp2_hw(float x) { return __builtin_exp2f(x); }
+#endif
 STEP float rcp_hw(float x) { return __builtin_amdgcn_rcpf(x); }
 STEP u32 count_bits(u64 v) { return (u32)__builtin_popcountll(v); }
 STEP u64 wave_ballot(bool p) {
-#if KJ_WAVE == 64
+#if !__has_builtin(__builtin_amdgcn_ballot_w32)  // compilers before LLVM 16 (ROCm 5): "compare, not equal"
+    return __builtin_amdgcn_uicmp(p, 0, 33);
+#elif KJ_WAVE == 64
     return __builtin_amdgcn_ballot_w64(p);
 #else
     return __builtin_amdgcn_ballot_w32(p);
