@@ -264,9 +264,10 @@ impl Lower<'_> {
             tuning: None,
         };
         let job = self.job(&name, spec.kernel(&self.target))?;
-        let t = self.spec(&name, spec.tuning(&self.target))?;
+        let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
+        let [_, heads, parts] = self.spec(&name, spec.geometry(&self.target, 1))?.grid;
         let y = self.make_tiled(a.out, state);
-        let grid = [Dim::Tokens { per: t.waves * t.tokens * 16, each: 1 }, Dim::Is(a.heads as u32), Dim::Is(t.parts)];
+        let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
         self.run(name, &job, grid, vec![turned, keys, values, y, position, Bind::Dim(TOKENS), capacity]);
         Ok(())
     }
