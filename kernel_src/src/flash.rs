@@ -70,9 +70,9 @@ const NAME_GROUPS: &str = "flash_wgmma";
 type Row = (usize, u32, u32, u32, u32, u32);
 
 /// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.hip`: 283 at 2048, 441, 456).
-const ROOMY: &[Row] = &[(80, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
+const ROOMY: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
 /// sm_90: more shared memory.
-const ROOMIER: &[Row] = &[(80, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1)];
+const ROOMIER: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1)];
 /// Bytes wait in registers between fetch and store.
 const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1)];
 /// sm_75: 64 KB, and products that take more registers.
