@@ -75,8 +75,13 @@ pub enum Command {
     /// Decode quantised blocks
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
+    /// Check libraries, devices and the cache; with --run every kernel against the oracle
+    #[command(after_help = "Example:\n  kjit doctor --run")]
+    Doctor(Doctor),
     /// Compile kernels into the cache, with no GPU present
-    #[command(after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json")]
+    #[command(
+        after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json"
+    )]
     Warm(Warm),
     /// The cache of compiled kernels
     #[command(subcommand, after_help = "Example:\n  kjit cache stat")]
@@ -273,6 +278,17 @@ pub struct Dequant {
     /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
     #[arg(long, required = true)]
     pub hex: bool,
+}
+
+/// `kjit doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Run every kernel on the device and hold it against the oracle
+    #[arg(long)]
+    pub run: bool,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `kjit warm`.

@@ -4,9 +4,9 @@ use crate::args::{Device, Setup, Shared};
 use crate::engine::engine;
 use crate::report::say;
 use anyhow::{Context, bail};
+use kjit_engine::CompileCounts;
 use kjit_model::exec::{ExecOptions, Executor};
 use kjit_model::gguf::Gguf;
-use kjit_engine::CompileCounts;
 use kjit_model::gpu;
 use kjit_model::graph::Graph;
 use kjit_model::host::{Cpu, HostExecutor};
@@ -68,11 +68,26 @@ impl Loaded {
                 graph.context
             ));
         }
-        let options = ExecOptions { context, kv: setup.kv_type.into(), precise: setup.precise, threads, batch: crate::args::BATCH };
+        let options = ExecOptions {
+            context,
+            kv: setup.kv_type.into(),
+            precise: setup.precise,
+            threads,
+            batch: crate::args::BATCH,
+        };
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
         let on = on_device(shared, gguf.clone(), graph, options)?;
-        let loaded = Loaded { gguf, tokenizer, exec: on.exec, device: on.device, kernels: on.kernels, weights, kv, took: start.elapsed() };
+        let loaded = Loaded {
+            gguf,
+            tokenizer,
+            exec: on.exec,
+            device: on.device,
+            kernels: on.kernels,
+            weights,
+            kv,
+            took: start.elapsed(),
+        };
         if !shared.quiet {
             say(format_args!("device: {}", on.line));
         }
@@ -102,14 +117,20 @@ fn on_device(shared: &Shared, gguf: Arc<Gguf>, graph: Graph, options: ExecOption
         let exec = HostExecutor::new(gguf, graph, options)?;
         let cpu = Cpu::here();
         let line = format!("cpu, {} ({}), {threads} threads", cpu.name, exec.isa().name());
-        let device = DeviceInfo { kind: "cpu", name: cpu.name, arch: format!("{} {}", std::env::consts::ARCH, exec.isa().name()) };
+        let device = DeviceInfo {
+            kind: "cpu",
+            name: cpu.name,
+            arch: format!("{} {}", std::env::consts::ARCH, exec.isa().name()),
+        };
         return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
     };
     let engine = engine(shared);
     let opened = gpu::open(&engine, &label, gguf, graph, &options);
     let exec = match shared.device {
         // What would have been done on the CPU was not asked for.
-        Device::Auto => opened.with_context(|| format!("{label} cannot be used (--device cpu would run on the CPU)"))?,
+        Device::Auto => {
+            opened.with_context(|| format!("{label} cannot be used (--device cpu would run on the CPU)"))?
+        }
         _ => opened.with_context(|| format!("--device {label}"))?,
     };
     let info = exec.device();

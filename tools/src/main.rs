@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Logits(a) => commands::logits::logits(a, shared),
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
+        Command::Doctor(a) => commands::doctor::doctor(a, shared),
         Command::Warm(a) => commands::warm::warm(a, shared),
         Command::Cache(a) => commands::cache::cache(a, shared),
         Command::Bench(a) => commands::bench::bench(a, shared),

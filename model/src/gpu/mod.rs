@@ -8,6 +8,7 @@ mod executor;
 pub mod fuse;
 mod open;
 pub mod plan;
+pub mod prove;
 mod resident;
 mod upload;
 

@@ -5,6 +5,7 @@ pub mod cache;
 pub mod chat;
 pub mod dequant;
 pub mod devices;
+pub mod doctor;
 pub mod inspect;
 pub mod logits;
 pub mod perplexity;

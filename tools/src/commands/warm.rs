@@ -34,7 +34,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     });
     let mut out = io::stdout().lock();
     if args.json {
-        let kernels: Vec<Value> = jobs.iter().zip(&results).filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?))).collect();
+        let kernels: Vec<Value> =
+            jobs.iter().zip(&results).filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?))).collect();
         let doc = json!({
             "compiled": compiled, "cached": cached, "failed": failed.len(), "seconds": seconds,
             "errors": failed.iter().map(ToString::to_string).collect::<Vec<_>>(), "kernels": kernels,
@@ -42,7 +43,11 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         writeln!(out, "{doc}")?;
     } else {
         let home = engine.cache().home().map_or("memory only".to_string(), |h| h.display().to_string());
-        writeln!(out, "{compiled} compiled, {cached} already there, {} failed in {seconds:.1} s: {home}", failed.len())?;
+        writeln!(
+            out,
+            "{compiled} compiled, {cached} already there, {} failed in {seconds:.1} s: {home}",
+            failed.len()
+        )?;
     }
     out.flush()?;
     // Each distinct failure once: one wrong line in a header fails every kernel.
@@ -117,7 +122,8 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
 
 fn line(job: &Job, code: &CodeObject) -> String {
     let d = describe(job, code);
-    let text = |key: &str| d.get(key).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_string)).unwrap_or_default();
+    let text =
+        |key: &str| d.get(key).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_string)).unwrap_or_default();
     format!(
         "{:<10} {:<22} {} s by {}, wave {}, {} registers, {} spills, {} B LDS, occupancy {}, {} B",
         text("arch"),
@@ -157,7 +163,12 @@ fn emit(dir: &Path, jobs: &[Job], results: &[kjit_engine::Result<CodeObject>]) -
     let mut manifest = vec![];
     for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
         let digest = code.digest().hex();
-        let file = format!("{}-{}-{}.co", job.source.name(), code.compile_id().replace(':', "_"), digest.get(..12).unwrap_or(&digest));
+        let file = format!(
+            "{}-{}-{}.co",
+            job.source.name(),
+            code.compile_id().replace(':', "_"),
+            digest.get(..12).unwrap_or(&digest)
+        );
         std::fs::write(dir.join(&file), code.bytes()).with_context(at)?;
         let mut entry = describe(job, code);
         if let Some(map) = entry.as_object_mut() {
