@@ -82,7 +82,7 @@ const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4)];
 /// MFMA: twice the registers.
 const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1)];
 /// Without matrix units: products 32 wide.
-const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 2)];
+const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 4)];
 
 impl FlashTuning {
     /// The default of `gpu/flash.hip` at a wave width.
