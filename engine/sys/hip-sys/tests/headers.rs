@@ -9,7 +9,13 @@ use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};
 fn every_signature_is_the_headers_own() {
     let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
     let base = "#include <hip/hip_runtime_api.h>\n";
-    let text = check::assertions("hipError_t", Hip::SIGNATURES, NEWER_CALLS);
+    // A header that does not declare a newer call cannot judge it.
+    let header = std::fs::read_to_string(include.join("hip/hip_runtime_api.h")).unwrap();
+    let absent: Vec<&str> = NEWER_CALLS.iter().copied().filter(|n| !header.contains(&format!(" {n}("))).collect();
+    if !absent.is_empty() {
+        eprintln!("NOT CHECKED, newer than these headers: {}", absent.join(", "));
+    }
+    let text = check::assertions("hipError_t", Hip::SIGNATURES, &absent);
     check::compile(&include, &format!("{base}{text}")).unwrap_or_else(|e| panic!("{e}"));
     // The check itself can fail: one argument less does not compile.
     let wrong = text.replacen("(unsigned int)", "()", 1);
