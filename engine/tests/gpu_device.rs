@@ -97,6 +97,7 @@ fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
     let Some(b) = Bench::new("saxpy_is_right_at_odd_sizes") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("saxpy"));
@@ -121,6 +122,7 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
     let Some(b) = Bench::new("wrong_arguments_and_geometry") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("saxpy"));
@@ -145,6 +147,7 @@ fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn events_order_streams_and_clocks_run() {
     let Some(b) = Bench::new("events_order_streams") else { return };
     let (one, two) = (b.device.stream().unwrap(), b.device.urgent_stream().unwrap());
@@ -176,6 +179,7 @@ fn events_order_streams_and_clocks_run() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_write_from_ordinary_memory_is_seen_by_the_next_kernel_on_another_stream() {
     let Some(b) = Bench::new("a_write_from_ordinary_memory") else { return };
     let (one, two) = (b.device.stream().unwrap(), b.device.stream().unwrap());
@@ -190,6 +194,7 @@ fn a_write_from_ordinary_memory_is_seen_by_the_next_kernel_on_another_stream() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_waiting() {
     let Some(b) = Bench::new("a_graph_of_dependent_and_cooperative_launches") else { return };
     let stream = b.device.stream().unwrap();
@@ -232,6 +237,7 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_graph_takes_new_arguments_and_refuses_another_shape() {
     let Some(b) = Bench::new("a_graph_takes_new_arguments") else { return };
     let (stream, add) = (b.device.stream().unwrap(), b.kernel("add_one"));
@@ -254,6 +260,7 @@ fn a_graph_takes_new_arguments_and_refuses_another_shape() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_graph_keeps_its_buffers_and_kernels_alive() {
     let Some(b) = Bench::new("a_graph_keeps_its_buffers") else { return };
     let stream = b.device.stream().unwrap();
@@ -273,6 +280,7 @@ fn a_graph_keeps_its_buffers_and_kernels_alive() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
     let Some(b) = Bench::new("what_cannot_be_captured") else { return };
     let stream = b.device.stream().unwrap();
@@ -299,6 +307,7 @@ fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn cooperative_launches_see_the_whole_grid() {
     let Some(b) = Bench::new("cooperative_launches") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("together"));
@@ -320,6 +329,7 @@ fn cooperative_launches_see_the_whole_grid() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn dynamic_shared_memory_above_the_static_limit_is_allowed_by_the_engine() {
     let Some(b) = Bench::new("dynamic_shared_memory") else { return };
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("big_shared"));
@@ -331,6 +341,7 @@ fn dynamic_shared_memory_above_the_static_limit_is_allowed_by_the_engine() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     let Some(b) = Bench::new("a_pool_serves_from_what_came_back") else { return };
     let (stream, other) = (b.device.stream().unwrap(), b.device.stream().unwrap());
@@ -360,6 +371,7 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn dropping_a_pool_returns_all_memory_to_the_driver() {
     let Some(b) = Bench::new("dropping_a_pool") else { return };
     let stream = b.device.stream().unwrap();
@@ -381,6 +393,7 @@ fn dropping_a_pool_returns_all_memory_to_the_driver() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn an_arena_hands_out_aligned_buffers_and_names_what_is_left() {
     let Some(b) = Bench::new("an_arena_hands_out") else { return };
     let stream = b.device.stream().unwrap();
@@ -401,6 +414,7 @@ fn an_arena_hands_out_aligned_buffers_and_names_what_is_left() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
     let Some(b) = Bench::new("pinned_copies_run_in_order") else { return };
     let stream = b.device.stream().unwrap();
@@ -433,6 +447,7 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_mapped_file_can_be_registered_and_copied_from() {
     let Some(b) = Bench::new("a_mapped_file_can_be_registered") else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -459,6 +474,7 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some((first, device)) = gpu(dir.path(), "a_second_start") else { return };
@@ -478,6 +494,7 @@ fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
     let dir = tempfile::tempdir().unwrap();
     let Some((first, device)) = gpu(dir.path(), "an_entry_that_the_driver_refuses") else { return };
@@ -497,6 +514,7 @@ fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn out_of_memory_says_what_was_asked_and_what_is_free_and_the_device_goes_on() {
     let Some(b) = Bench::new("out_of_memory_says") else { return };
     let asked = usize::try_from(b.device.info().memory_total).unwrap() * 2;
@@ -513,6 +531,7 @@ fn out_of_memory_says_what_was_asked_and_what_is_free_and_the_device_goes_on() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn eight_threads_with_a_stream_each_share_a_device() {
     let Some(b) = Bench::new("eight_threads") else { return };
     std::thread::scope(|scope| {
@@ -532,6 +551,7 @@ fn eight_threads_with_a_stream_each_share_a_device() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn device_time_and_host_time_meet_in_one_trace() {
     let Some(b) = Bench::new("device_time_and_host_time") else { return };
     let trace = Trace::new();
@@ -548,6 +568,7 @@ fn device_time_and_host_time_meet_in_one_trace() {
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn the_device_describes_itself() {
     let Some(b) = Bench::new("the_device_describes_itself") else { return };
     let info = b.device.info();

@@ -37,6 +37,7 @@ fn run(device: &Device, module: &kjit_engine::Module, case: &Case) -> Result<(),
 }
 
 #[test]
+#[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn every_case_is_right_on_the_device() {
     let folder = std::env::temp_dir().join(format!("kjit-cases-{}", std::process::id()));
     let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));

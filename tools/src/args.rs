@@ -137,6 +137,9 @@ pub struct Run {
     pub setup: Setup,
     #[command(flatten)]
     pub sampling: Sampling,
+    /// Write when what happened (load, compile, copies, kernels) to this file, in Chrome's trace format
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Text that ends the answer; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,

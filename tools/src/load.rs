@@ -1,10 +1,10 @@
 //! Opens a model for the commands that compute.
 
 use crate::args::{Device, Setup, Shared};
-use crate::engine::engine;
+use crate::engine::{config, engine};
 use crate::report::say;
 use anyhow::{Context, bail};
-use kjit_engine::CompileCounts;
+use kjit_engine::{CompileCounts, Engine, Trace};
 use kjit_model::exec::{ExecOptions, Executor};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu;
@@ -47,7 +47,13 @@ pub fn default_context(trained: usize) -> usize {
 
 impl Loaded {
     pub fn open(path: &Path, setup: &Setup, shared: &Shared) -> anyhow::Result<Loaded> {
+        Loaded::open_traced(path, setup, shared, None)
+    }
+
+    /// The same, with what happens when going into a trace.
+    pub fn open_traced(path: &Path, setup: &Setup, shared: &Shared, trace: Option<&Trace>) -> anyhow::Result<Loaded> {
         let start = Instant::now();
+        let span = trace.map(|t| t.span("host", "open the file, build the graph and the tokenizer"));
         let gguf = Arc::new(Gguf::open(path)?);
         let at = || path.display().to_string();
         let graph = kjit_model::arch::build(&gguf).with_context(at)?;
@@ -60,6 +66,7 @@ impl Loaded {
                 graph.n_vocab()
             );
         }
+        drop(span);
         let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
         let context = setup.context.unwrap_or_else(|| default_context(graph.context));
         if context > graph.context && !shared.quiet {
@@ -77,7 +84,7 @@ impl Loaded {
         };
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
-        let on = on_device(shared, gguf.clone(), graph, options)?;
+        let on = on_device(shared, gguf.clone(), graph, options, trace)?;
         let loaded = Loaded {
             gguf,
             tokenizer,
@@ -105,7 +112,13 @@ struct OnDevice {
 }
 
 /// The device that the flags ask for. `auto` takes the CPU only where there is no GPU; a GPU that cannot be used is an error.
-fn on_device(shared: &Shared, gguf: Arc<Gguf>, graph: Graph, options: ExecOptions) -> anyhow::Result<OnDevice> {
+fn on_device(
+    shared: &Shared,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: ExecOptions,
+    trace: Option<&Trace>,
+) -> anyhow::Result<OnDevice> {
     let label = match shared.device {
         Device::Cpu => None,
         Device::Cuda(n) => Some(format!("cuda:{n}")),
@@ -124,7 +137,11 @@ fn on_device(shared: &Shared, gguf: Arc<Gguf>, graph: Graph, options: ExecOption
         };
         return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
     };
-    let engine = engine(shared);
+    let mut setup = config(shared);
+    if let Some(trace) = trace {
+        setup = setup.trace(trace.clone());
+    }
+    let engine = Engine::new(setup);
     let opened = gpu::open(&engine, &label, gguf, graph, &options);
     let exec = match shared.device {
         // What would have been done on the CPU was not asked for.

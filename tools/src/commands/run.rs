@@ -4,6 +4,7 @@ use crate::args::{self, Sampling, Shared};
 use crate::load::Loaded;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
+use kjit_engine::Trace;
 use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::exec::ExecError;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
@@ -18,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
-    let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
+    let trace = args.trace.as_ref().map(|_| Trace::new());
+    let mut loaded = Loaded::open_traced(&args.model, &args.setup, shared, trace.as_ref())?;
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, loaded);
     };
@@ -27,6 +29,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut sampler = sampler(&args.sampling)?;
     let mut stdout = io::stdout().lock();
     let mut broken = None;
+    let span = trace.as_ref().map(|t| t.span("host", "generate"));
     let answer = {
         let mut show = |text: &str| match args.json {
             true => ControlFlow::Continue(()),
@@ -43,6 +46,10 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         let stop = || interrupt.load(Ordering::Relaxed);
         generate(loaded.exec.as_mut(), &loaded.tokenizer, &mut sampler, &request, &mut show, &stop)?
     };
+    drop(span);
+    if let (Some(trace), Some(file)) = (&trace, &args.trace) {
+        trace.write(file)?;
+    }
     if let Some(e) = broken {
         return Err(e).context("cannot write the answer");
     }
