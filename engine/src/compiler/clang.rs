@@ -240,6 +240,22 @@ mod tests {
     }
 
     #[test]
+    fn the_identity_covers_the_libraries_that_hold_the_compiler_and_the_linker() {
+        let found = crate::compiler::discover::candidates(&Kind, None, None).0;
+        let Some(clang) = found.iter().find(|c| c.file.starts_with("/usr/lib/llvm-19")) else {
+            eprintln!("SKIPPED: Debian's clang-19 is not here ({found:?})");
+            return;
+        };
+        let files = Kind.companions(&clang.file, (19, 1));
+        let has = |part: &str| files.iter().any(|f| f.to_string_lossy().contains(part));
+        assert!(has("libLLVM") && has("libclang-cpp") && has("lld"), "{files:?}");
+        assert!(
+            files.iter().all(|f| f.is_file() && *f != clang.file && !f.to_string_lossy().contains("libc.so")),
+            "{files:?}"
+        );
+    }
+
+    #[test]
     fn a_source_whose_name_would_leave_the_folder_is_refused() {
         let opened = Opened::open(Path::new("/nonexistent/clang")).unwrap();
         let header = |name: &str| Request {

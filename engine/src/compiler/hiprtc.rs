@@ -226,6 +226,17 @@ mod tests {
     }
 
     #[test]
+    fn the_identity_covers_comgr_llvm_and_the_builtins() {
+        let Some((_, file)) = here() else { return };
+        let files = Kind.companions(Path::new(&file), (5, 2));
+        let has = |part: &str| files.iter().any(|f| f.to_string_lossy().contains(part));
+        assert!(has("libamd_comgr") && has("libhiprtc-builtins"), "{files:?}");
+        if file.starts_with("/usr/lib/x86_64-linux-gnu") {
+            assert!(has("libLLVM"), "Debian's comgr is linked to it: {files:?}");
+        }
+    }
+
+    #[test]
     fn an_architecture_that_aborts_hiprtc_is_one_clean_error_and_the_next_compile_works() {
         let Some((workers, file)) = here() else { return };
         let ask = Ask::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
