@@ -87,7 +87,9 @@ pub enum Command {
     #[command(subcommand, after_help = "Example:\n  kjit cache stat")]
     Cache(Cache),
     /// Measure a model's speed
-    #[command(after_help = "Example:\n  kjit bench model.gguf -p 512 -n 128")]
+    #[command(
+        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench --kernels --arch gfx1100 -o csv"
+    )]
     Bench(Bench),
 }
 
@@ -297,8 +299,8 @@ pub struct Doctor {
 /// `kjit warm`.
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// The model file: exactly its kernels are compiled
-    pub model: PathBuf,
+    /// The model file: exactly its kernels are compiled; without one, one of each kernel at common sizes
+    pub model: Option<PathBuf>,
     /// Architectures to compile for: sm_90, gfx1100, …
     #[arg(long, value_name = "ARCH", value_delimiter = ',', required = true)]
     pub arch: Vec<String>,
@@ -403,7 +405,17 @@ pub struct CacheFilter {
 #[derive(Debug, Args)]
 pub struct Bench {
     /// The model file
-    pub model: PathBuf,
+    #[arg(required_unless_present = "kernels", conflicts_with = "kernels")]
+    pub model: Option<PathBuf>,
+    /// What each kernel costs: registers, spills, LDS, occupancy; compiled for --arch, on no card, so untimed
+    #[arg(long, requires = "arch")]
+    pub kernels: bool,
+    /// Architectures for --kernels
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', requires = "kernels")]
+    pub arch: Vec<String>,
+    /// Only kernels whose name contains this, for --kernels
+    #[arg(long, value_name = "TEXT", requires = "kernels")]
+    pub filter: Option<String>,
     /// Tokens of the prompt
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     pub prompt: usize,

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Doctor(a) => commands::doctor::doctor(a, shared),
         Command::Warm(a) => commands::warm::warm(a, shared),
         Command::Cache(a) => commands::cache::cache(a, shared),
+        Command::Bench(a) if a.kernels => commands::kernels::kernels(a, shared),
         Command::Bench(a) => commands::bench::bench(a, shared),
     };
     match done {

@@ -2,6 +2,7 @@
 
 use crate::args::{self, BenchOutput, Shared};
 use crate::load::Loaded;
+use anyhow::bail;
 use kjit_model::exec::{ExecError, Executor, Want};
 use kjit_model::sample::{SampleOptions, Sampler};
 use serde_json::json;
@@ -30,10 +31,11 @@ impl Row {
 }
 
 pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let Some(model) = &args.model else { bail!("no model given") };
     let mut setup = args.setup.clone();
     let needed = args.depth + args.prompt.max(args.tokens);
     setup.context = Some(setup.context.unwrap_or(needed).max(needed).max(1));
-    let mut loaded = Loaded::open(&args.model, &setup, shared)?;
+    let mut loaded = Loaded::open(model, &setup, shared)?;
     let exec = loaded.exec.as_mut();
     let mut rows = vec![];
     if args.prompt > 0 {

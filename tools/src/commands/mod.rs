@@ -7,6 +7,7 @@ pub mod dequant;
 pub mod devices;
 pub mod doctor;
 pub mod inspect;
+pub mod kernels;
 pub mod logits;
 pub mod perplexity;
 pub mod run;

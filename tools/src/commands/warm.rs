@@ -4,7 +4,7 @@ use crate::args::{self, Compiler, Shared};
 use crate::engine;
 use crate::load::default_context;
 use crate::report::{bytes, say};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
 use kjit_model::exec::ExecOptions;
@@ -21,6 +21,15 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     let targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
     let engine = Engine::new(config(args, shared));
     let jobs = jobs(args, &targets)?;
+    if !shared.quiet {
+        for target in &targets {
+            match engine.compiler_for(target) {
+                Ok(choice) => say(format_args!("{target}: {}", choice.reason)),
+                // Kernels may all be there already; what is missing then fails by name.
+                Err(e) => say(format_args!("{target}: {e}")),
+            }
+        }
+    }
     let start = Instant::now();
     let results = compile(&engine, &jobs, shared);
     let seconds = start.elapsed().as_secs_f64();
@@ -74,10 +83,18 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     }
 }
 
-/// Exactly what `run` will ask for, for every architecture.
+/// Exactly what `run` will ask for, for every architecture; without a model, one of each kernel at common sizes.
 fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
-    let gguf = Gguf::open(&args.model)?;
-    let graph = kjit_model::arch::build(&gguf).with_context(|| args.model.display().to_string())?;
+    let mut jobs = vec![];
+    let Some(model) = &args.model else {
+        for target in targets {
+            let all = kjit_kernels::matrix::representative(target).with_context(|| format!("for {target}"))?;
+            jobs.extend(all.into_iter().map(|(_, k)| Job::new(k.source, k.constants, k.options, target.clone())));
+        }
+        return Ok(jobs);
+    };
+    let gguf = Gguf::open(model)?;
+    let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
     let options = ExecOptions {
         context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
         kv: args.setup.kv_type.into(),
@@ -85,12 +102,8 @@ fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
         threads: 1,
         batch: args.batch,
     };
-    let mut jobs = vec![];
     for target in targets {
         jobs.extend(gpu::jobs_for(&graph, target, &options).with_context(|| format!("for {target}"))?);
-    }
-    if jobs.is_empty() {
-        bail!("the model asks for no kernels");
     }
     Ok(jobs)
 }
