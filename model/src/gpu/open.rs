@@ -6,7 +6,7 @@ use super::resident::{Resident, Words};
 use super::upload::{Matrix, Uploader, vector};
 use crate::exec::{ExecError, ExecOptions};
 use crate::gguf::Gguf;
-use crate::graph::{Graph, WeightId};
+use crate::graph::{Graph, Rope, WeightId};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
 use kjit_kernels::attend::angles;
 use kjit_kernels::layout::Layout;
@@ -78,22 +78,23 @@ pub fn open_on(
     check_memory(device, &request, &plan)?;
     let stream = device.urgent_stream()?;
     let copies = device.stream()?;
-    // Both sides at once; the uploader's own few kernels first.
-    let (kernels, weights) = std::thread::scope(|scope| {
+    // All sides at once; the uploader's own few kernels first.
+    let (kernels, weights, tables) = std::thread::scope(|scope| {
         let uploading = scope.spawn(|| {
             let done = upload(engine, &copies, &gguf, &graph, &plan);
             (done, start.elapsed().as_secs_f64())
         });
+        let tables = scope.spawn(|| tables(&gguf, &graph, options.context));
         let kernels = load(engine, device, &plan);
         let took = start.elapsed().as_secs_f64();
-        let uploaded = uploading.join().unwrap_or_else(|_| {
-            (Err(ExecError::Device("the thread that uploads weights ended early".to_owned())), 0.0)
-        });
-        ((kernels, took), uploaded)
+        let ended = || ExecError::Device("a thread that opens the model ended early".to_owned());
+        let tables = tables.join().unwrap_or_else(|_| Err(ended()));
+        let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
+        ((kernels, took), uploaded, tables)
     });
     let ((kernels, kernels_s), (weights, upload_s)) = (kernels, weights);
-    let (kernels, weights) = (kernels?, weights?);
-    let resident = assemble(&graph, plan, options, stream, kernels, weights)?;
+    let (kernels, weights, tables) = (kernels?, weights?, tables?);
+    let resident = assemble(plan, options, stream, kernels, weights, &tables)?;
     let after = engine.counts();
     let (free, total) = device.memory()?;
     let statistics = Statistics {
@@ -218,13 +219,22 @@ fn repackers(
     kernels.map(|((id, job), module)| Ok((id, module?.kernel(job.entry)?))).collect()
 }
 
+/// The table of each rotation: a device's own sine is good for small angles only.
+fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, ExecError> {
+    let table = |rope: &Rope| {
+        let factors = rope.factors.map(|id| vector(gguf, graph, id)).transpose()?;
+        Ok(angles(&rope.frequencies(factors.as_deref()), rope.magnitude(), context))
+    };
+    graph.ropes.iter().map(table).collect()
+}
+
 fn assemble(
-    graph: &Graph,
     plan: Plan,
     options: &ExecOptions,
     stream: Stream,
     kernels: Vec<Kernel>,
     weights: Uploaded,
+    tables: &[Vec<f32>],
 ) -> Result<Resident, ExecError> {
     let device = stream.device().clone();
     let bytes = |n: u64| usize::try_from(n).map_err(|_| ExecError::Device(format!("{n} bytes cannot be addressed")));
@@ -237,18 +247,7 @@ fn assemble(
     for c in &plan.caches {
         caches.push((arena.buffer::<u8>(bytes(*c)?)?, arena.buffer::<u8>(bytes(*c)?)?));
     }
-    let mut ropes = vec![];
-    for (rope, floats) in graph.ropes.iter().zip(&plan.ropes) {
-        let factors = match rope.factors {
-            None => None,
-            Some(id) => weights.vectors.get(&id).map(|b| stream.read(b)).transpose()?,
-        };
-        let table = angles(&rope.frequencies(factors.as_deref()), rope.magnitude(), options.context);
-        if table.len() as u64 != *floats {
-            return Err(ExecError::Device("a rotation's table has another size than the plan says".to_owned()));
-        }
-        ropes.push(stream.upload(&table)?);
-    }
+    let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena = device.buffer(bytes(plan.arena())?)?;
     stream.fill(&arena, 0)?;
     // One more than fit: the token chosen after the last that fits is still handed out.

@@ -377,8 +377,6 @@ pub struct Plan {
     pub vectors: Vec<WeightId>,
     /// Bytes of the keys, and of the values, of each cache.
     pub caches: Vec<u64>,
-    /// Floats of each rotation's table.
-    pub ropes: Vec<u64>,
     /// Memory.
     pub memory: MemoryNeed,
 }

@@ -103,7 +103,6 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         p.base = base;
         base += p.arena;
     }
-    vectors.extend(graph.ropes.iter().filter_map(|r| r.factors));
     vectors.sort_unstable();
     vectors.dedup();
     let mut weights = 0;
@@ -127,25 +126,12 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         Ok(bytes as u64)
     });
     let caches = caches.collect::<Result<Vec<u64>, PlanError>>()?;
-    let ropes: Vec<u64> = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).collect();
+    let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).sum();
     let kv = caches.iter().map(|c| 2 * c.next_multiple_of(ALIGN)).sum();
-    let rest = base + 4 * ropes.iter().sum::<u64>();
+    let rest = base + 4 * ropes;
     let memory = MemoryNeed { weights, kv, rest };
     let (target, jobs) = (target.clone(), jobs.finish());
-    Ok(Plan {
-        target,
-        jobs,
-        decode,
-        greedy,
-        draw,
-        prompts,
-        no_prompts,
-        matrices: placed,
-        vectors,
-        caches,
-        ropes,
-        memory,
-    })
+    Ok(Plan { target, jobs, decode, greedy, draw, prompts, no_prompts, matrices: placed, vectors, caches, memory })
 }
 
 /// Tokens that the programs for prompts take at most, for chunks of up to `batch`: short questions go through tiles of their own size.
