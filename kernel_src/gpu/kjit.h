@@ -273,12 +273,10 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 }
 
 #else
-// ----------------------------------------------------------------------------- the simulated device (tests/…/device.h)
+// ----------------------------------------------------------------------------- the simulated device (tests/hipsim/kernel.h)
 #define KERNEL extern "C" void
 #define STEP static inline
-#define LDS_ARRAY(type, name, count)                                        \
-    static kjsim::Lds name##_lds{sizeof(type) * (count)};                   \
-    type(&name)[count] = *(type(*)[count])name##_lds.here()
+#define LDS_ARRAY(type, name, count) KJSIM_LDS(type, name, count)
 #define LDS_DYNAMIC(name) u8* name = kjsim::dynamic_lds()
 #define TABLE static const
 #define UNROLL

@@ -1,0 +1,350 @@
+// exec.h: runs a launch on the CPU: several blocks resident at once on each of a few threads, blocks, waves and lanes in a seeded
+// random order, LDS poisoned, and whatever a kernel does wrong turned into one sentence.
+#pragma once
+#include "kernel.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace kjsim {
+
+// --------------------------------------------------------------------------------------------------------------- shadow
+// A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7 only so many from the start, else none. The
+// kernels' loads and stores are compiled with a look at it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
+constexpr uintptr_t SHADOW = 0x7fff8000;
+constexpr uint8_t REDZONE = 0xfa;
+constexpr size_t PAGE = 4096;
+
+inline bool map_shadow() {
+    static const bool mapped = [] {
+        void* p = mmap((void*)SHADOW, 1ull << 44, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (p == (void*)SHADOW) madvise(p, 1ull << 44, MADV_DONTDUMP);
+        return p == (void*)SHADOW;
+    }();
+    return mapped;
+}
+inline uint8_t* shadow(uintptr_t p) { return (uint8_t*)((p >> 3) + SHADOW); }
+// Both ends multiples of 8, except that a region to allow may end anywhere.
+inline void forbid(uintptr_t from, uintptr_t to) { memset(shadow(from), REDZONE, (to - from + 7) / 8); }
+inline void allow(uintptr_t from, uintptr_t to) {
+    memset(shadow(from), 0, (to - from) / 8);
+    if ((to - from) % 8) *shadow(to) = (to - from) % 8;
+}
+
+// A piece of memory between two pages that nobody may touch; every byte outside of it is forbidden. Starts at a multiple of 256, as
+// allocators of GPUs have it, and ends within 255 bytes of the page behind.
+struct Guarded {
+    char* map = nullptr;
+    char* data = nullptr;
+    size_t mapped = 0, bytes = 0;
+    static Guarded make(size_t n, int poison) {
+        Guarded g;
+        size_t body = (n + 255) / 256 * 256, pages = (body + PAGE - 1) / PAGE * PAGE;
+        void* map = mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (map == MAP_FAILED || !map_shadow()) return g;
+        if (mprotect((char*)map + PAGE, pages, PROT_READ | PROT_WRITE) != 0) return munmap(map, pages + 2 * PAGE), g;
+        g.map = (char*)map, g.mapped = pages + 2 * PAGE, g.bytes = n, g.data = g.map + PAGE + (pages - body);
+        memset(g.map + PAGE, poison, pages);
+        forbid((uintptr_t)g.map, (uintptr_t)g.data);
+        allow((uintptr_t)g.data, (uintptr_t)g.data + n);
+        forbid(((uintptr_t)g.data + n + 7) & ~(uintptr_t)7, (uintptr_t)g.map + g.mapped);
+        return g;
+    }
+    void release() {
+        if (!map) return;
+        allow((uintptr_t)map, (uintptr_t)map + mapped);  // whoever gets these addresses next shall not stumble
+        munmap(map, mapped);
+        map = nullptr;
+    }
+};
+
+// --------------------------------------------------------------------------------------------------------------- launch
+struct Launch {
+    const Library* library = nullptr;
+    const Entry* entry = nullptr;
+    const char* arguments = nullptr;
+    unsigned grid[3] = {1, 1, 1};
+    size_t dynamic_lds = 0;
+    uint64_t seed = 0;
+    unsigned resident = 4;    // blocks at once on each thread
+    double seconds = 120;     // after which it has hung
+
+    std::atomic<uint64_t> next{0};
+    std::atomic<bool> failed{false};
+    std::mutex mutex;
+    std::string error;
+    uint64_t total = 0, step = 1, offset = 0;  // the order of blocks
+    std::chrono::steady_clock::time_point deadline;
+
+    void fail(const std::string& why) {
+        std::lock_guard<std::mutex> hold(mutex);
+        if (error.empty()) error = why;
+        failed = true;
+    }
+};
+
+struct Random {
+    uint64_t state;
+    explicit Random(uint64_t seed) : state(seed * 2 + 1) { (*this)(2), (*this)(2); }
+    uint32_t operator()(uint32_t below) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return below ? (uint32_t)((state >> 33) % below) : 0;
+    }
+};
+
+// The fibers and the memory of a resident block, kept from launch to launch.
+struct Slot {
+    Block block{};
+    std::unique_ptr<Wave[]> waves;
+    char* stacks = nullptr;
+    unsigned threads = 0;
+    Guarded lds;
+    ~Slot() {
+        if (stacks) munmap(stacks, threads * STACK);
+        lds.release();
+    }
+    bool prepare(unsigned n, unsigned wave, size_t lds_bytes) {
+        if (n > threads) {
+            if (stacks) munmap(stacks, threads * STACK), stacks = nullptr;
+            char* map = (char*)mmap(nullptr, (n + 1) * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (map == MAP_FAILED) return false;
+            char* start = (char*)(((uintptr_t)map + STACK - 1) & ~(uintptr_t)(STACK - 1));
+            if (start != map) munmap(map, start - map);
+            munmap(start + n * STACK, map + (n + 1) * STACK - (start + n * STACK));
+            for (unsigned i = 0; i < n; i++) mprotect(start + i * STACK, PAGE, PROT_NONE);
+            stacks = start, threads = n;
+        }
+        if (lds_bytes > lds.bytes || !lds.map) lds.release(), lds = Guarded::make(lds_bytes + 64, 0xff);
+        block.waves = n / wave;
+        waves.reset(new Wave[block.waves]());
+        block.wave = waves.get(), block.lds = lds.data;
+        return lds.map != nullptr;
+    }
+    Fiber* fiber(unsigned i) { return (Fiber*)(stacks + (i + 1) * STACK - sizeof(Fiber)); }
+};
+
+inline thread_local Fiber* running = nullptr;  // set while a kernel runs on this thread: for the signal handler
+
+[[noreturn]] inline void leave(Fiber* f) {
+    for (;;) to_scheduler(f);
+}
+inline void on_fault(Fiber* f, const char* what, uintptr_t address, size_t bytes) {
+    Launch* l = (Launch*)f->block->launch;
+    char place[256];
+    int n = snprintf(place, sizeof place, "%s: %s", l->entry->name, what);
+    if (address && n > 0 && (size_t)n < sizeof place)
+        n += snprintf(place + n, sizeof place - n, bytes ? " (%#zx, %zu bytes)" : " (%#zx)", (size_t)address, bytes);
+    if (n > 0 && (size_t)n < sizeof place)
+        snprintf(place + n, sizeof place - n, " [block %u,%u,%u thread %u]", f->block->id[0], f->block->id[1], f->block->id[2], f->thread);
+    l->fail(place);
+    leave(f);
+}
+
+inline void finish(Fiber* f) {
+    Wave* w = f->wave;
+    uint64_t bit = 1ull << f->slot;
+    w->ready &= ~bit;
+    w->done |= bit;
+    if (!w->ready && w->arrived) on_fault(f, "a wave operation that not all lanes reach: this one has ended", 0, 0);
+    if (!w->ready) leave(f);
+    rest(f);
+    __builtin_unreachable();
+}
+inline void enter() {
+    Fiber* f = self();
+    Launch* l = (Launch*)f->block->launch;
+    l->entry->call(l->arguments);
+    finish(f);
+}
+
+inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, unsigned stride) {
+    Fiber* f = slot.fiber(thread);
+    f->block = &slot.block, f->thread = thread, f->lane = thread % wave, f->wave = &slot.waves[thread / wave];
+    f->slot = (f->lane * stride + turn) % wave;
+    f->wave->slot[f->slot] = f;
+    uintptr_t top = (uintptr_t)f - (thread % 32) * 192;  // not all at the same place of a cache's set
+    top &= ~(uintptr_t)63;
+#if defined(__x86_64__)
+    void** s = (void**)top;
+    *--s = nullptr;  // keeps the stack aligned as after a call
+    *--s = (void*)enter;
+    for (int i = 0; i < 6; i++) *--s = nullptr;
+    f->sp = s;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = (char*)fiber_on(top) + sizeof(Fiber) - STACK + PAGE;
+    f->context.uc_stack.ss_size = top - (uintptr_t)f->context.uc_stack.ss_sp;
+    makecontext(&f->context, enter, 0);
+#endif
+}
+
+inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
+    const unsigned wave = l.library->wave, threads = l.library->block;
+    Block& b = s.block;
+    b.id[0] = number % l.grid[0], b.id[1] = number / l.grid[0] % l.grid[1], b.id[2] = number / l.grid[0] / l.grid[1];
+    b.launch = &l, b.fault = on_fault;
+    memset(b.lds, 0xff, b.static_lds_at + *l.library->lds_bytes);
+    for (unsigned w = 0; w < b.waves; w++) {
+        Wave& v = b.wave[w];
+        v.all = wave == 64 ? ~0ull : (1ull << wave) - 1;
+        v.ready = v.all, v.arrived = v.at_barrier = v.done = 0, v.kind = 0, v.phase = 0;
+        unsigned turn = random(wave), stride = random(wave) | 1;
+        for (unsigned i = 0; i < wave; i++) start(s, w * wave + i, wave, turn, stride);
+    }
+    return b.waves * wave == threads;
+}
+
+// Where a kernel may touch the block's memory: its arrays, and nothing between them.
+inline void fence_lds(Slot& s, const Launch& l) {
+    uintptr_t base = (uintptr_t)s.block.lds, end = (base + s.lds.bytes + 7) & ~(uintptr_t)7;
+    forbid(base, end);
+    if (l.dynamic_lds) allow(base, base + l.dynamic_lds);
+    unsigned count = *l.library->lds_count < LDS_MOST ? *l.library->lds_count : LDS_MOST;
+    for (unsigned i = 0; i < count; i++) {
+        uintptr_t at = base + s.block.static_lds_at + l.library->lds[i].at;
+        allow(at, at + l.library->lds[i].bytes);
+    }
+}
+
+// One thread's share of a launch.
+inline void work(Launch& l, unsigned worker) {
+    static thread_local std::vector<std::unique_ptr<Slot>> slots;
+    const unsigned wave = l.library->wave, threads = l.library->block;
+    Random random(l.seed * 7919 + worker);
+    size_t static_at = (l.dynamic_lds + LDS_ALIGN - 1) / LDS_ALIGN * LDS_ALIGN + LDS_REDZONE;
+    while (slots.size() < l.resident) slots.emplace_back(new Slot());
+    std::vector<Slot*> idle, busy;
+    for (unsigned i = 0; i < l.resident && i < l.total; i++) {
+        Slot* s = slots[i].get();
+        if (!s->prepare(threads, wave, static_at + *l.library->lds_bytes)) return l.fail("the simulated device has no memory for a block");
+        s->block.static_lds_at = static_at;
+        fence_lds(*s, l);
+        idle.push_back(s);
+    }
+#if !defined(__x86_64__)
+    ucontext_t home;
+#endif
+    unsigned tick = 0;
+    while (!l.failed) {
+        while (!idle.empty()) {
+            uint64_t n = l.next.fetch_add(1);
+            if (n >= l.total) break;
+            Slot* s = idle.back();
+            idle.pop_back();
+            busy.push_back(s);
+            restart(*s, l, (n * l.step + l.offset) % l.total, random);
+        }
+        if (busy.empty()) return;
+        size_t which = random((uint32_t)busy.size());
+        Block& b = busy[which]->block;
+        // The wave to run: the first that can from a random one on.
+        unsigned first = random(b.waves), w = 0;
+        bool found = false;
+        for (unsigned i = 0; i < b.waves && !found; i++) {
+            w = first + i < b.waves ? first + i : first + i - b.waves;
+            found = b.wave[w].ready != 0;
+        }
+        if (found) {
+            Wave& v = b.wave[w];
+            unsigned turn = random(64);
+            uint64_t turned = turn ? v.ready >> turn | v.ready << (64 - turn) : v.ready;
+            Fiber* f = v.slot[((unsigned)__builtin_ctzll(turned) + turn) & 63];
+            running = f;
+#if defined(__x86_64__)
+            kjsim_switch(&b.scheduler, f->sp);
+#else
+            b.scheduler = &home;
+            swapcontext(&home, &f->context);
+#endif
+            running = nullptr;
+            if (++tick % 4096 == 0 && std::chrono::steady_clock::now() > l.deadline)
+                l.fail(std::string(l.entry->name) + ": does not end (it waits for something that nobody does)");
+            continue;
+        }
+        // Nobody can run: all are at the barrier, or all have ended.
+        bool all_barrier = true, all_done = true;
+        for (unsigned i = 0; i < b.waves; i++)
+            all_barrier &= b.wave[i].at_barrier == b.wave[i].all, all_done &= b.wave[i].done == b.wave[i].all;
+        if (all_done) {
+            idle.push_back(busy[which]);
+            busy.erase(busy.begin() + which);
+        } else if (all_barrier) {
+            for (unsigned i = 0; i < b.waves; i++) b.wave[i].at_barrier = 0, b.wave[i].ready = b.wave[i].all;
+        } else {
+            l.fail(std::string(l.entry->name) + ": a divergent barrier: not all threads of the block reach it");
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------- faults that the processor finds
+inline struct sigaction previous_actions[64];
+inline void stopped_on_signal() {  // runs on the fiber's stack
+    static const char* const names[] = {"touches memory that is not there", "divides by zero", "an instruction that a check put there"};
+    Fiber* f = self();
+    size_t kind = (size_t)f->wave->value[0][0];
+    on_fault(f, names[kind < 3 ? kind : 0], ((uintptr_t)f->wave->value[1][0] << 32) | f->wave->value[1][1], 0);
+}
+inline void on_signal(int number, siginfo_t* info, void* context) {
+    if (running) {
+        ucontext_t* c = (ucontext_t*)context;
+#if defined(__x86_64__)
+        Fiber* f = fiber_on((uintptr_t)c->uc_mcontext.gregs[REG_RSP]);
+        uintptr_t at = (uintptr_t)info->si_addr;
+        f->wave->value[0][0] = number == SIGFPE ? 1 : number == SIGILL ? 2 : 0;
+        f->wave->value[1][0] = (uint32_t)(at >> 32), f->wave->value[1][1] = (uint32_t)at;
+        // On from there: no signal frame is left behind on the other stack.
+        c->uc_mcontext.gregs[REG_RSP] = (c->uc_mcontext.gregs[REG_RSP] - 512) / 64 * 64 - 8;
+        c->uc_mcontext.gregs[REG_RIP] = (greg_t)stopped_on_signal;
+        return;
+#else
+        (void)c;
+#endif
+    }
+    struct sigaction& before = previous_actions[number];
+    if (before.sa_flags & SA_SIGINFO && before.sa_sigaction) return before.sa_sigaction(number, info, context);
+    signal(number, SIG_DFL);  // comes again at once, and ends the process as it should
+}
+inline void catch_faults() {
+    static const bool once = [] {
+        for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+            struct sigaction action {};
+            action.sa_sigaction = on_signal;
+            action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+            sigaction(number, &action, &previous_actions[number]);
+        }
+        return true;
+    }();
+    (void)once;
+    static thread_local std::unique_ptr<char[]> stack;
+    if (!stack) {
+        stack.reset(new char[64 * 1024]);
+        stack_t s{};
+        s.ss_sp = stack.get(), s.ss_size = 64 * 1024;
+        sigaltstack(&s, nullptr);
+    }
+}
+
+inline uint64_t coprime(uint64_t total, Random& random) {
+    auto gcd = [](uint64_t a, uint64_t b) { while (b) { uint64_t t = a % b; a = b, b = t; } return a; };
+    uint64_t step;
+    do step = 1 + random(0x7fffffff) % total; while (gcd(step, total) != 1);
+    return step;
+}
+inline void begin(Launch& l) {
+    Random random(l.seed);
+    l.total = (uint64_t)l.grid[0] * l.grid[1] * l.grid[2];
+    if (l.total > 2) l.step = coprime(l.total, random), l.offset = random(0x7fffffff) % l.total;
+    l.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds((int64_t)(l.seconds * 1000));
+    if (*l.library->lds_count > LDS_MOST) l.fail("more LDS arrays than the simulated device keeps track of");
+}
+
+}  // namespace kjsim

@@ -1,0 +1,216 @@
+// module.cpp: code objects, launches, and how the work of a stream is done.
+#include <dlfcn.h>
+#include "sim.h"
+
+namespace hipsim {
+
+// ------------------------------------------------------------------------------------------------- threads for the blocks
+static unsigned thread_count() {
+    static const unsigned n = [] {
+        const char* v = getenv("KJIT_HIPSIM_THREADS");
+        unsigned asked = v ? (unsigned)atoi(v) : std::thread::hardware_concurrency();
+        return asked < 1 ? 1u : asked > CUS ? CUS : asked;
+    }();
+    return n;
+}
+struct Pool {
+    std::mutex mutex;
+    std::condition_variable changed;
+    kjsim::Launch* launch = nullptr;
+    uint64_t round = 0;
+    unsigned busy = 0;
+    Pool() {
+        for (unsigned i = 1; i < thread_count(); i++)
+            std::thread([this, i] {
+                kjsim::catch_faults();
+                uint64_t seen = 0;
+                std::unique_lock<std::mutex> hold(mutex);
+                for (;;) {
+                    changed.wait(hold, [&] { return round != seen; });
+                    seen = round;
+                    kjsim::Launch* l = launch;
+                    hold.unlock();
+                    kjsim::work(*l, i);
+                    hold.lock();
+                    if (--busy == 0) changed.notify_all();
+                }
+            }).detach();
+    }
+    void run(kjsim::Launch& l) {
+        kjsim::catch_faults();
+        unsigned threads = l.total > 1 ? thread_count() : 1;
+        if (threads > 1) {
+            std::lock_guard<std::mutex> hold(mutex);
+            launch = &l, busy = threads - 1, round++;
+            changed.notify_all();
+        }
+        kjsim::work(l, 0);
+        std::unique_lock<std::mutex> hold(mutex);
+        changed.wait(hold, [&] { return busy == 0; });
+    }
+};
+
+static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& code) {
+    static Pool* pool = new Pool();
+    kjsim::Launch l;
+    l.library = w.module->library, l.entry = w.entry, l.arguments = w.arguments.data(), l.dynamic_lds = w.shared, l.seed = seed;
+    memcpy(l.grid, w.grid, sizeof l.grid);
+    if (const char* v = getenv("KJIT_HIPSIM_TIMEOUT")) l.seconds = atof(v);
+    kjsim::begin(l);
+    unsigned threads = l.total > 1 ? thread_count() : 1;
+    uint64_t at_once = w.cooperative ? l.total : CUS * BLOCKS_PER_CU;
+    l.resident = (unsigned)((at_once + threads - 1) / threads);
+    {
+        // An address that the device cannot reach is a fault even if nobody follows it.
+        State& s = state();
+        Hold hold(s.mutex);
+        for (unsigned i = 0; i < w.entry->count; i++) {
+            const void* p;
+            if (!w.entry->pointers[i]) continue;
+            memcpy(&p, w.arguments.data() + w.entry->offsets[i], sizeof p);
+            if (p && !reaches(s, s.devices[(size_t)w.device], p)) {
+                char text[128];
+                snprintf(text, sizeof text, "%s: argument %u (%p) is no address that rocm:%d reaches", w.entry->name, i, p, w.device);
+                error = text, code = ILLEGAL_ADDRESS;
+                return;
+            }
+        }
+    }
+    if (!l.failed) pool->run(l);
+    if (l.failed) {
+        error = l.error;
+        bool memory = error.find("outside of any buffer") != std::string::npos || error.find("not there") != std::string::npos;
+        code = memory ? ILLEGAL_ADDRESS : error.find("does not end") != std::string::npos ? LAUNCH_TIMEOUT : LAUNCH_FAILURE;
+    }
+}
+
+void execute(const Work& w, uint64_t seed, std::string& error, int& code) {
+    switch (w.kind) {
+        case Work::NOTHING: return;
+        case Work::KERNEL: return run_kernel(w, seed, error, code);
+        case Work::COPY: memmove(w.to, w.has_snapshot ? w.snapshot.data() : w.from, w.bytes); return;
+        case Work::FILL: memset(w.to, w.byte, w.bytes); return;
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- modules
+// The bytes of an ELF file of 64 bits, from its headers: hipModuleLoadData is not told how many there are.
+static std::string whole(const void* image) {
+    const unsigned char* p = (const unsigned char*)image;
+    if (memcmp(p, "\x7f" "ELF\2\1", 6) != 0) return {};
+    auto number = [&](size_t at, int bytes) {
+        uint64_t v = 0;
+        memcpy(&v, p + at, (size_t)bytes);
+        return v;
+    };
+    if (number(18, 2) != 224) return {};
+    uint64_t end = 64, sections = number(40, 8), count = number(60, 2), each = number(58, 2);
+    if (count && each != 64) return {};
+    end = std::max(end, sections + count * each);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t header = sections + i * each;
+        if (number(header + 4, 4) != 8) end = std::max(end, number(header + 24, 8) + number(header + 32, 8));  // 8: takes no room
+    }
+    return std::string((const char*)image, end);
+}
+
+API hipModuleLoadData(void** to, const void* image) {
+    ENTER(DEVICE);
+    if (!to || !image) return INVALID_VALUE;
+    if (int code = refuse_in_capture(s)) return code;
+    std::string object = whole(image), arch = device.arch, why;
+    if (object.empty()) return INVALID_IMAGE;
+    auto module = std::make_shared<Module>();
+    module->device = current_device;
+    call.hold.unlock();  // compiling takes a while
+    module->library = library_of(object, arch, &module->handle, why);
+    call.hold.lock();
+    if (!module->library) {
+        say(why);
+        return why.find("is for ") != std::string::npos ? NO_BINARY_FOR_GPU : INVALID_IMAGE;
+    }
+    *to = module.get();
+    s.modules.emplace(*to, module);
+    return OK;
+}
+API hipModuleUnload(void* handle) {
+    ENTER(INIT);
+    if (!get(s.modules, handle)) return NOT_FOUND;
+    // Work under way keeps the code (and the real one waits for it); the handles to its kernels end here.
+    for (auto at = s.functions.begin(); at != s.functions.end();)
+        at = at->second->module.get() == handle ? s.functions.erase(at) : std::next(at);
+    s.modules.erase(handle);
+    return OK;
+}
+API hipModuleGetFunction(void** to, void* handle, const char* name) {
+    ENTER(DEVICE);
+    std::shared_ptr<Module> module = get(s.modules, handle);
+    if (!to || !name) return INVALID_VALUE;
+    if (!module) return INVALID_HANDLE;
+    for (unsigned i = 0; i < module->library->entry_count; i++)
+        if (strcmp(module->library->entries[i].name, name) == 0) {
+            auto function = std::make_shared<Function>(Function{module, &module->library->entries[i]});
+            *to = function.get();
+            s.functions.emplace(*to, function);
+            return OK;
+        }
+    return NOT_FOUND;
+}
+
+// Blocks that a unit holds: what its LDS and threads allow, and never more than a few.
+static unsigned per_unit(const Function& f, unsigned threads, size_t shared) {
+    size_t lds = shared + *f.module->library->lds_bytes;
+    if (threads == 0 || threads > MOST_THREADS || lds > LDS_PER_BLOCK) return 0;
+    unsigned most = BLOCKS_PER_CU;
+    if (lds && LDS_PER_BLOCK / lds < most) most = (unsigned)(LDS_PER_BLOCK / lds);
+    return most;
+}
+API hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, int threads, size_t shared) {
+    ENTER(DEVICE);
+    std::shared_ptr<Function> f = get(s.functions, handle);
+    if (!blocks || threads <= 0) return INVALID_VALUE;
+    if (!f) return INVALID_HANDLE;
+    *blocks = (int)per_unit(*f, (unsigned)threads, shared);
+    return OK;
+}
+
+static int launch(Call& call, void* handle, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared, void* stream, void** params,
+                  bool cooperative) {
+    State& s = state();
+    std::shared_ptr<Function> f = get(s.functions, handle);
+    if (!f) return INVALID_HANDLE;
+    if (f->module->device != current_device) return INVALID_HANDLE;
+    if (f->entry->count && !params) return INVALID_VALUE;
+    uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+    for (int i = 0; i < 3; i++)
+        if (!grid[i] || !block[i] || (uint64_t)grid[i] * block[i] > 0xffffffffull) return INVALID_CONFIGURATION;
+    if (threads > MOST_THREADS) return INVALID_CONFIGURATION;
+    if (threads != f->module->library->block || block[1] != 1 || block[2] != 1) {
+        say(std::string(f->entry->name) + ": launched with " + std::to_string(threads) + " threads, compiled for " + std::to_string(f->module->library->block));
+        return LAUNCH_FAILURE;
+    }
+    unsigned fit = per_unit(*f, (unsigned)threads, shared);
+    if (!fit) return LAUNCH_OUT_OF_RESOURCES;
+    if (cooperative && (uint64_t)grid[0] * grid[1] * grid[2] > (uint64_t)fit * CUS) return COOPERATIVE_TOO_LARGE;
+    Work w;
+    w.kind = Work::KERNEL, w.module = f->module, w.entry = f->entry, w.shared = shared, w.cooperative = cooperative;
+    memcpy(w.grid, grid, sizeof grid);
+    w.arguments.assign(f->entry->bytes, '\0');
+    for (unsigned i = 0; i < f->entry->count; i++) memcpy(&w.arguments[f->entry->offsets[i]], params[i], f->entry->sizes[i]);
+    return submit(call.hold, stream, std::move(w));
+}
+API hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
+                          void** params, void** extra) {
+    ENTER(DEVICE);
+    if (extra) return INVALID_VALUE;
+    return launch(call, f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, false);
+}
+#ifndef HIPSIM_ROCM5
+API hipModuleLaunchCooperativeKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                     void* stream, void** params) {
+    ENTER(DEVICE);
+    return launch(call, f, {gx, gy, gz}, {bx, by, bz}, shared, stream, params, true);
+}
+#endif
+
+}  // namespace hipsim

@@ -1,0 +1,176 @@
+// sim.h: the state of the simulated HIP runtime, shared by its parts.
+//
+// One lock guards everything. Calls check and put work into streams; one thread takes it out again (run_queues), a random stream's head at
+// a time, and not at once: unless somebody waits, it lets a little time pass, so that a result used before its event shows as poison.
+#pragma once
+#include "exec.h"
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+
+namespace hipsim {
+
+// hipError_t
+enum : int {
+    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONFIGURATION = 9, INVALID_DEVICE_POINTER = 17, NO_DEVICE = 100,
+    INVALID_DEVICE = 101, INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, PEER_ALREADY = 704, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400,
+    NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701, LAUNCH_TIMEOUT = 702, HOST_ALREADY_REGISTERED = 712,
+    HOST_NOT_REGISTERED = 713, LAUNCH_FAILURE = 719, COOPERATIVE_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, CAPTURE_WRONG_THREAD = 908, GRAPH_UPDATE_FAILURE = 910,
+};
+
+constexpr unsigned CUS = 4, BLOCKS_PER_CU = 2, LDS_PER_BLOCK = 64 * 1024, MOST_THREADS = 1024;
+
+struct Allocation {
+    enum Kind { DEVICE, HOST, REGISTERED } kind;
+    int device;
+    kjsim::Guarded memory;  // of what we made
+    char* start;
+    size_t bytes;
+};
+
+struct Device {
+    int number = 0;
+    std::string arch;  // with flags: gfx90a:sramecc+:xnack-
+    unsigned wave = 32;
+    size_t memory = 0, used = 0;
+    std::set<int> peers;
+    int error = OK;  // a fault: everything fails from then on, as after a real one
+    std::string fault;
+};
+
+// A loaded code object: its CPU library, and the name of the source it came from.
+struct Module {
+    int device;
+    void* handle = nullptr;
+    const kjsim::Library* library = nullptr;
+};
+struct Function {
+    std::shared_ptr<Module> module;
+    const kjsim::Entry* entry;
+};
+
+// Something that a device does.
+struct Work {
+    enum Kind { NOTHING, KERNEL, COPY, FILL } kind = NOTHING;
+    int device = 0;
+    // KERNEL
+    std::shared_ptr<Module> module;
+    const kjsim::Entry* entry = nullptr;
+    std::string arguments;
+    unsigned grid[3] = {1, 1, 1}, shared = 0;
+    bool cooperative = false;
+    // COPY, FILL
+    char* to = nullptr;
+    const char* from = nullptr;
+    std::string snapshot;  // of pageable memory, taken at the call
+    bool has_snapshot = false;
+    size_t bytes = 0;
+    int byte = 0;
+};
+struct Node {
+    Work work;
+    std::vector<size_t> after;
+};
+struct Graph { std::vector<Node> nodes; };
+
+struct Op {
+    Work work;
+    std::shared_ptr<const Graph> graph;  // a replay
+    std::vector<std::shared_ptr<Op>> after;
+    bool done = false;
+    bool timed = false;
+    std::chrono::steady_clock::time_point time;
+};
+using OpRef = std::shared_ptr<Op>;
+
+struct Capture {
+    Graph graph;
+    void* origin;
+    std::thread::id thread;
+    std::set<void*> streams;
+    int error = OK;
+};
+struct Stream {
+    int device = 0;
+    bool blocking = false, destroyed = false;
+    std::deque<OpRef> queue;
+    OpRef last;
+    std::vector<OpRef> waits;  // before the next op
+    std::shared_ptr<Capture> capture;
+    std::vector<size_t> tail;  // nodes that the next one follows
+};
+struct Event {
+    int device = 0;
+    bool timing = true;
+    OpRef recorded;
+    std::shared_ptr<Capture> capture;
+    std::vector<size_t> tail;
+};
+
+struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool configured = false, initialised = false;
+    std::vector<Device> devices;
+    std::map<uintptr_t, Allocation> memory;
+    std::map<void*, std::shared_ptr<Stream>> streams;
+    std::map<void*, std::shared_ptr<Event>> events;
+    std::map<void*, std::shared_ptr<Module>> modules;
+    std::map<void*, std::shared_ptr<Function>> functions;
+    std::map<void*, std::shared_ptr<Graph>> graphs;
+    std::map<void*, std::shared_ptr<Graph>> execs;
+    std::vector<std::shared_ptr<Stream>> legacy;  // the null stream of each device
+    std::map<std::string, unsigned> calls;
+    struct Injected { std::string call; unsigned at; int code; };
+    std::vector<Injected> injected;
+    uint64_t seed = 1, launches = 0;
+    unsigned waiting = 0;
+    bool executor = false;
+    std::chrono::steady_clock::time_point not_before;
+    kjsim::Random random{1};
+};
+State& state();
+extern thread_local int current_device;
+
+using Hold = std::unique_lock<std::mutex>;
+
+// The start of every call: configures, fails if told to, refuses what cannot be before hipInit or after a fault.
+struct Call {
+    Hold hold;
+    int code;
+    enum Needs { NOTHING, INIT, DEVICE };
+    Call(const char* name, Needs needs);
+};
+#define API extern "C" __attribute__((visibility("default"))) int
+#define ENTER(needs)                                         \
+    hipsim::Call call(__func__, hipsim::Call::needs);        \
+    if (call.code) return call.code;                         \
+    [[maybe_unused]] hipsim::State& s = hipsim::state();     \
+    [[maybe_unused]] hipsim::Device& device = s.devices[(size_t)hipsim::current_device]
+
+// memory.cpp
+Allocation* find(State&, const void* p, size_t bytes);
+bool reaches(State&, const Device&, const void* p);
+// stream.cpp
+std::shared_ptr<Stream> stream_of(State&, void* handle);
+int submit(Hold&, void* stream, Work work);        // runs, or is recorded
+int submit_graph(Hold&, void* stream, std::shared_ptr<const Graph>);
+int wait_for(Hold&, int device, const std::function<bool()>& done);
+int wait_device(Hold&, int device);
+int refuse_in_capture(State&);                      // for calls that a capture by this thread forbids
+bool capturing(State&, void* stream);
+// module.cpp
+void execute(const Work&, uint64_t seed, std::string& error, int& code);
+// compile.cpp
+const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why);
+
+template <class T> std::shared_ptr<T> get(std::map<void*, std::shared_ptr<T>>& map, void* handle) {
+    auto at = map.find(handle);
+    return at == map.end() ? nullptr : at->second;
+}
+void say(const std::string& line);
+
+}  // namespace hipsim

@@ -1,0 +1,229 @@
+//! The simulated HIP device: builds its library, and runs a test in a process that has it for its HIP runtime.
+
+use kjit_engine::{Config, Engine, Isolation};
+use sha2::{Digest, Sha256};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set in the process that a simulated test runs in: the test's name.
+const INSIDE: &str = "KJIT_HIPSIM_TEST";
+
+/// Its sources, in the order in which the compiler gets them.
+const UNITS: &[&str] =
+    &["device.cpp", "memory.cpp", "stream.cpp", "graph.cpp", "module.cpp", "compile.cpp", "hiprtc.cpp"];
+const HEADERS: &[&str] = &["kernel.h", "exec.h", "sim.h", "compile.h", "object.h", "sha256.h"];
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("hipsim")
+}
+
+fn compiler() -> String {
+    std::env::var("KJIT_HIPSIM_CXX").unwrap_or_else(|_| "c++".to_owned())
+}
+
+/// Compiles `units` with `flags` to `name` in `folder`, unless it is there already; where it is.
+fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<PathBuf, String> {
+    let say = |what: &Path, why: String| format!("{}: {why}", what.display());
+    let mut hash = Sha256::new();
+    for file in units.iter().chain(HEADERS) {
+        let file = sources().join(file);
+        hash.update(std::fs::read(&file).map_err(|e| say(&file, e.to_string()))?);
+    }
+    hash.update(flags.join(" "));
+    let hash: String = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let folder = folder.join("hipsim");
+    std::fs::create_dir_all(&folder).map_err(|e| say(&folder, e.to_string()))?;
+    let made = folder.join(format!("{hash}-{name}"));
+    // Several test processes start at once: one builds, the others wait for it.
+    let lock = File::create(folder.join("lock")).map_err(|e| say(&folder, e.to_string()))?;
+    lock.lock().map_err(|e| say(&folder, e.to_string()))?;
+    if made.is_file() {
+        return Ok(made);
+    }
+    let temporary = made.with_extension("new");
+    let place = format!("-DHIPSIM_FOLDER=\"{}\"", sources().display());
+    let out = Command::new(compiler())
+        .args(["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", place.as_str()])
+        .args(flags)
+        .args(units)
+        .args(["-ldl", "-o"])
+        .arg(&temporary)
+        .current_dir(sources())
+        .output()
+        .map_err(|e| format!("{}: {e} (Debian: g++; KJIT_HIPSIM_CXX names another compiler)", compiler()))?;
+    if !out.status.success() {
+        return Err(format!("the simulated device does not compile:\n{}", String::from_utf8_lossy(&out.stderr)));
+    }
+    std::fs::rename(&temporary, &made).map_err(|e| say(&made, e.to_string()))?;
+    Ok(made)
+}
+
+/// How a simulated test's process is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    devices: String,
+    old: bool,
+    variables: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// With these devices, comma-separated: `gfx1100,gfx942:sramecc+:xnack-`.
+    #[must_use]
+    pub fn devices(devices: &str) -> Setup {
+        Setup { devices: devices.to_owned(), old: false, variables: Vec::new() }
+    }
+
+    /// With the symbols of ROCm 5 only: no `R0600` properties, no cooperative launch, no graph upload.
+    #[must_use]
+    pub fn rocm5(mut self) -> Setup {
+        self.old = true;
+        self
+    }
+
+    /// With a variable set: `KJIT_HIPSIM_MEMORY`, `KJIT_HIPSIM_FAIL`, …
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl Into<String>) -> Setup {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones. `test` is the calling
+    /// test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only on x86-64; elsewhere it says that it was
+    /// skipped.
+    ///
+    /// # Panics
+    /// When the test fails, with all it said.
+    pub fn run(&self, test: &str, temporary: &str, body: impl FnOnce()) {
+        if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+            return body();
+        }
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            eprintln!("SKIPPED {test}: the simulated device's checks need x86-64 Linux");
+            return;
+        }
+        let temporary = Path::new(temporary);
+        let flags: &[&str] = if self.old { &["-shared", "-DHIPSIM_ROCM5"] } else { &["-shared"] };
+        let name = if self.old { "libhipsim.so.5.2.0" } else { "libhipsim.so.6.2.0" };
+        let library = build(temporary, name, UNITS, flags).unwrap_or_else(|why| panic!("{why}"));
+        let clang = build(temporary, "clang", &["clang.cpp", "compile.cpp"], &[]).unwrap_or_else(|why| panic!("{why}"));
+        let output = Command::new(std::env::current_exe().unwrap_or_default())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(INSIDE, test)
+            .env("KJIT_HIP_LIBRARY", &library)
+            .env("KJIT_HIPRTC_LIBRARY", &library)
+            .env("KJIT_CLANG", clang)
+            .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
+            .env("KJIT_HIPSIM_DEVICES", &self.devices)
+            .env_remove("HIP_VISIBLE_DEVICES")
+            .env_remove("ROCR_VISIBLE_DEVICES")
+            .envs(self.variables.iter().map(|(n, v)| (n, v)))
+            .output()
+            .unwrap_or_else(|e| panic!("the test's process: {e}"));
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let (passed, one) = (output.status.success(), said.contains("1 passed"));
+        eprintln!("{said}");
+        assert!(passed && one, "{test} on simulated {}: {}\n{said}", self.devices, output.status);
+    }
+}
+
+/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes of `worker`.
+#[must_use]
+pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
+    Engine::new(
+        Config::new()
+            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
+            .isolation(Isolation::Worker(PathBuf::from(worker)))
+            .compiler_kind(kind)
+            .jobs(std::thread::available_parallelism().map_or(2, usize::from)),
+    )
+}
+
+/// Where compiled code objects of the simulated tests may be kept from run to run.
+#[must_use]
+pub fn cache(temporary: &str) -> PathBuf {
+    Path::new(temporary).join("hipsim").join("cache")
+}
+
+/// What is alive in the simulated runtime.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alive {
+    /// Device and page-locked allocations.
+    pub allocations: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Streams.
+    pub streams: u64,
+    /// Events.
+    pub events: u64,
+    /// Loaded code objects.
+    pub modules: u64,
+    /// Recorded graphs.
+    pub graphs: u64,
+    /// Graphs made ready to run.
+    pub execs: u64,
+}
+
+/// The simulated runtime's own calls: for tests, inside of [`Setup::run`].
+pub struct Simulated(libloading::Library);
+
+impl Simulated {
+    /// The library that the engine uses in this process.
+    ///
+    /// # Panics
+    /// Outside of [`Setup::run`].
+    #[must_use]
+    pub fn here() -> Simulated {
+        let file = std::env::var_os("KJIT_HIP_LIBRARY").unwrap_or_else(|| panic!("not inside of Setup::run"));
+        // SAFETY: our own library, whose initialisers do nothing.
+        Simulated(unsafe { libloading::Library::new(file) }.unwrap_or_else(|e| panic!("{e}")))
+    }
+
+    fn call<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: each caller below gives the type that device.cpp declares.
+        *unsafe { self.0.get::<T>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// What is alive now.
+    #[must_use]
+    pub fn alive(&self) -> Alive {
+        let mut alive = Alive::default();
+        // SAFETY: the signature of device.cpp; writes one struct.
+        unsafe { self.call::<unsafe extern "C" fn(*mut Alive)>("hipsim_alive")(&mut alive) };
+        alive
+    }
+
+    /// Lets the `n`-th of the coming calls of that name fail with a code.
+    pub fn fail(&self, call: &CStr, n: u32, code: i32) {
+        // SAFETY: the signature of device.cpp; the name is copied.
+        unsafe {
+            self.call::<unsafe extern "C" fn(*const c_char, c_uint, c_int)>("hipsim_fail")(call.as_ptr(), n, code);
+        }
+    }
+
+    /// How often a call was made.
+    #[must_use]
+    pub fn calls(&self, call: &CStr) -> u32 {
+        // SAFETY: the signature of device.cpp.
+        unsafe { self.call::<unsafe extern "C" fn(*const c_char) -> c_uint>("hipsim_calls")(call.as_ptr()) }
+    }
+
+    /// What a kernel of a device did wrong; empty if none did.
+    #[must_use]
+    pub fn fault(&self, device: i32) -> String {
+        let mut text = [0 as c_char; 1024];
+        // SAFETY: the signature of device.cpp; writes at most as many bytes, terminated.
+        unsafe {
+            self.call::<unsafe extern "C" fn(c_int, *mut c_char, usize) -> usize>("hipsim_fault")(
+                device,
+                text.as_mut_ptr(),
+                text.len(),
+            );
+        }
+        // SAFETY: terminated: zeroed before, and snprintf ends what it writes.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+    }
+}

@@ -1,0 +1,512 @@
+//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and every way in which a kernel or a runtime
+//! can go wrong. Each test runs in a process of its own, whose HIP runtime is the simulated one.
+
+use kjit_engine::{
+    Arena, Constants, Device, DeviceBuffer, Engine, Geometry, Job, Kernel, Module, Options, Source, args,
+};
+use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+const BLOCK: u32 = 128;
+
+const KERNELS: &str = r#"
+#include "kjit.h"
+KERNEL saxpy(const float* x, float* y, float a, u32 n) {
+    u32 i = block_id() * KJ_BLOCK + thread_id();
+    if (i < n) y[i] = a * x[i] + y[i];
+}
+KERNEL add_one(const u32* from, u32* to, u32 n) {
+    u32 i = block_id() * KJ_BLOCK + thread_id();
+    if (i < n) to[i] = from[(i + KJ_BLOCK) % n] + 1;
+}
+struct Pair { i32 first; float second[3]; };
+KERNEL mixed(const float* in, float* out, Pair pair, u8 flag, double d) {
+    LDS_ARRAY(float, part, KJ_BLOCK);
+    part[thread_id()] = in[thread_id()];
+    block_sync();
+    out[thread_id()] = part[KJ_BLOCK - 1 - thread_id()] + pair.second[1] * flag + (float)d + pair.first;
+}
+// Every block adds its number; after a barrier of the whole grid all read the sum.
+KERNEL together(u32* words, u32* out, u32 blocks) {
+    if (thread_id() == 0) {
+        atomic_add(words + 1, block_id());
+        device_fence();
+        atomic_add(words, 1u);
+        while (atomic_load(words) < blocks) {}
+        out[block_id()] = atomic_load(words + 1);
+    }
+}
+KERNEL waves(u32* out) {
+    u64 odd = wave_ballot(lane_id() % 2 == 1);
+    u32 sum = (u32)group_sum((i32)lane_id(), KJ_WAVE);
+    out[block_id() * KJ_BLOCK + thread_id()] = sum + 10000 * count_bits(odd) + 1000000 * wave_get(lane_id(), KJ_WAVE - 1);
+}
+KERNEL fresh_lds(float* out) {
+    LDS_ARRAY(float, never_written, KJ_BLOCK);
+    out[thread_id()] = never_written[thread_id()];
+}
+KERNEL reads_behind(const float* x, float* y, u32 at) { y[thread_id()] = x[at]; }
+KERNEL writes_before(float* x, u32 back) { if (thread_id() == 0) *(x - back) = 1.0f; }
+KERNEL unaligned(const u8* x, u32* y, u32 at) { y[thread_id()] = load16(x + at).x; }
+KERNEL unaligned_word(const u8* x, u32* y, u32 at) { y[thread_id()] = *(const u32*)(x + at); }
+KERNEL divergent(u32* y, u32 some) { if (thread_id() < some) block_sync(); y[thread_id()] = 1; }
+KERNEL lanes_missing(u32* y, u32 some) { if (lane_id() < some) y[thread_id()] = (u32)group_sum(1, KJ_WAVE); }
+KERNEL other_operation(u32* y, u32 some) { y[thread_id()] = lane_id() < some ? (u32)wave_ballot(true) : (u32)wave_get(1u, 0); }
+KERNEL behind_lds(u32* y, u32 at) {
+    LDS_ARRAY(u32, words, KJ_BLOCK);
+    words[thread_id()] = 0;
+    block_sync();
+    u32* p = words;
+    y[thread_id()] = p[at];
+}
+KERNEL shifts_too_far(u32* y, u32 by) { y[thread_id()] = 1u << by; }
+KERNEL never_ends(u32* flag) { while (atomic_load(flag) == 0) {} }
+"#;
+
+fn job(device: &Device, wave: u32) -> Job {
+    let source = Source::new("engine tests", "tests.hip", KERNELS)
+        .file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"))
+        .entry("saxpy");
+    Job::new(source, Constants::new().set("KJ_BLOCK", BLOCK), Options::wave(wave), device.target().clone())
+}
+
+struct Bench {
+    engine: Engine,
+    device: Device,
+    module: Module,
+}
+
+impl Bench {
+    fn new(device: &str) -> Bench {
+        let engine = engine(&cache(TEMPORARY).join("clang-19"), WORKER, "hiprtc");
+        let device = engine.device(device).unwrap();
+        let module = engine.load(&device, &job(&device, device.target().default_wave())).unwrap();
+        Bench { engine, device, module }
+    }
+
+    fn kernel(&self, name: &str) -> Kernel {
+        self.module.kernel(name).unwrap()
+    }
+}
+
+#[test]
+fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
+    Setup::devices("gfx1100,gfx90a:sramecc+:xnack-").run(
+        "saxpy_is_right_at_odd_sizes_and_touches_nothing_else",
+        TEMPORARY,
+        || {
+            for name in ["rocm:0", "rocm:1"] {
+                let b = Bench::new(name);
+                let stream = b.device.stream().unwrap();
+                for n in [1usize, 31, 33, 63, 65, 127, 128, 129, 1009, 65_537] {
+                    let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.5 - 7.0).collect();
+                    let y: Vec<f32> = (0..n).map(|i| 100.0 - i as f32).collect();
+                    let (dx, dy) = (stream.upload(&x).unwrap(), stream.upload(&y).unwrap());
+                    let grid = (n as u32).div_ceil(BLOCK);
+                    stream
+                        .launch(&b.kernel("saxpy"), &Geometry::new(grid, BLOCK), &args![&dx, &dy, 3.0f32, n as u32])
+                        .unwrap();
+                    let got = stream.read(&dy).unwrap();
+                    let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 3.0 * x + y).collect();
+                    assert_eq!(got, want, "{name} n {n}");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
+    Setup::devices("gfx942").run("arguments_of_every_size_arrive_and_the_block_shares_its_memory", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let stream = b.device.stream().unwrap();
+        let x: Vec<f32> = (0..BLOCK).map(|i| i as f32).collect();
+        let (dx, dy) = (stream.upload(&x).unwrap(), b.device.buffer::<f32>(BLOCK as usize).unwrap());
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        struct Pair(i32, [f32; 3]);
+        let pair = Pair(-5, [0.0, 0.25, 0.0]);
+        let bytes: Vec<u8> =
+            pair.0.to_le_bytes().into_iter().chain(pair.1.into_iter().flat_map(f32::to_le_bytes)).collect();
+        let all = args![&dx, &dy, kjit_engine::Arg::Bytes(&bytes), 4u8, 0.5f64];
+        stream.launch(&b.kernel("mixed"), &Geometry::new(1, BLOCK), &all).unwrap();
+        let want: Vec<f32> = (0..BLOCK).map(|i| (BLOCK - 1 - i) as f32 + 1.0 + 0.5 - 5.0).collect();
+        assert_eq!(stream.read(&dy).unwrap(), want);
+    });
+}
+
+#[test]
+fn waves_are_as_wide_as_the_kernel_asked_on_each_family() {
+    Setup::devices("gfx1100,gfx942,gfx1030").run(
+        "waves_are_as_wide_as_the_kernel_asked_on_each_family",
+        TEMPORARY,
+        || {
+            for (name, wave) in [("rocm:0", 32), ("rocm:0", 64), ("rocm:1", 64), ("rocm:2", 32), ("rocm:2", 64)] {
+                let engine = engine(&cache(TEMPORARY).join("clang-19"), WORKER, "hiprtc");
+                let device = engine.device(name).unwrap();
+                let module = engine.load(&device, &job(&device, wave)).unwrap();
+                let stream = device.stream().unwrap();
+                let out = device.buffer::<u32>(3 * BLOCK as usize).unwrap();
+                stream.launch(&module.kernel("waves").unwrap(), &Geometry::new(3, BLOCK), &args![&out]).unwrap();
+                let want = wave * (wave - 1) / 2 + 10_000 * (wave / 2) + 1_000_000 * (wave - 1);
+                assert!(stream.read(&out).unwrap().iter().all(|v| *v == want), "{name} wave {wave}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident() {
+    let test = "a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("together"));
+        let blocks = b.device.info().units * kernel.resident_blocks(BLOCK, 0).unwrap();
+        for round in 0..20 {
+            let words = stream.upload(&[0u32; 2]).unwrap();
+            let out = b.device.buffer::<u32>(blocks as usize).unwrap();
+            let shape = Geometry::new(blocks, BLOCK).cooperative(true);
+            stream.launch(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
+            let want = blocks * (blocks - 1) / 2;
+            assert_eq!(stream.read(&out).unwrap(), vec![want; blocks as usize], "round {round}");
+        }
+        // One more than fit is refused and not tried.
+        let words = stream.upload(&[0u32; 2]).unwrap();
+        let out = b.device.buffer::<u32>(blocks as usize + 1).unwrap();
+        let shape = Geometry::new(blocks + 1, BLOCK).cooperative(true);
+        let error = stream.launch(&kernel, &shape, &args![&words, &out, blocks + 1]).unwrap_err().to_string();
+        assert!(error.contains("8 fit the device at once"), "{error}");
+    });
+}
+
+#[test]
+fn lds_and_new_memory_are_poison() {
+    Setup::devices("gfx1100").run("lds_and_new_memory_are_poison", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let stream = b.device.stream().unwrap();
+        let out = b.device.buffer::<f32>(BLOCK as usize).unwrap();
+        assert!(stream.read(&out).unwrap().iter().all(|v| v.is_nan()));
+        stream.fill(&out, 0).unwrap();
+        stream.launch(&b.kernel("fresh_lds"), &Geometry::new(1, BLOCK), &args![&out]).unwrap();
+        assert!(stream.read(&out).unwrap().iter().all(|v| v.is_nan()));
+    });
+}
+
+/// Runs one kernel that does something wrong; the sentence that comes of it.
+fn wrong(name: &str, argument: u32, buffers: usize) -> String {
+    let b = Bench::new("rocm:0");
+    let stream = b.device.stream().unwrap();
+    let x = b.device.buffer::<f32>(101).unwrap();
+    let y = b.device.buffer::<u32>(BLOCK as usize).unwrap();
+    stream.fill(&x, 0).unwrap();
+    stream.fill(&y, 0).unwrap();
+    let shape = Geometry::new(1, BLOCK);
+    match buffers {
+        0 => stream.launch(&b.kernel(name), &shape, &args![&x]),
+        1 => stream.launch(&b.kernel(name), &shape, &args![&y, argument]),
+        _ => stream.launch(&b.kernel(name), &shape, &args![&x, &y, argument]),
+    }
+    .unwrap();
+    let error = stream.read(&y).unwrap_err().to_string();
+    assert!(error.contains("rocm:0"), "{error}");
+    // And nothing works on that device any more.
+    assert!(b.device.buffer::<u32>(1).is_err());
+    Simulated::here().fault(0)
+}
+
+macro_rules! wrongs {
+    ($($test:ident: $kernel:literal, $argument:expr, $buffers:expr, $word:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "1").run(stringify!($test), TEMPORARY, || {
+                let why = wrong($kernel, $argument, $buffers);
+                assert!(why.contains($kernel) && why.contains($word), "{why}");
+            });
+        }
+    )*};
+}
+wrongs! {
+    a_read_one_element_behind_a_buffer_is_a_fault: "reads_behind", 101, 2, "reads outside of any buffer";
+    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "memory that is not there";
+    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of any buffer";
+    a_vector_load_off_its_alignment_is_a_fault: "unaligned", 8, 2, "unaligned";
+    a_word_load_off_its_alignment_is_a_fault: "unaligned_word", 2, 2, "unaligned";
+    a_barrier_that_some_threads_miss_is_a_fault: "divergent", 40, 1, "divergent barrier";
+    a_wave_operation_that_some_lanes_miss_is_a_fault: "lanes_missing", 5, 1, "not all lanes reach";
+    lanes_at_different_wave_operations_are_a_fault: "other_operation", 5, 1, "different wave operations";
+    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of any buffer";
+    a_shift_by_too_many_bits_is_a_fault: "shifts_too_far", 32, 1, "shift";
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_a_fault_after_the_time_given() {
+    let test = "a_kernel_that_never_ends_is_a_fault_after_the_time_given";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "0.5").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let stream = b.device.stream().unwrap();
+        let flag = stream.upload(&[0u32]).unwrap();
+        stream.launch(&b.kernel("never_ends"), &Geometry::new(1, BLOCK), &args![&flag]).unwrap();
+        assert!(stream.synchronize().is_err());
+        assert!(Simulated::here().fault(0).contains("does not end"));
+    });
+}
+
+/// One chain over two streams, with or without the event between them.
+fn two_streams(b: &Bench, ordered: bool) -> bool {
+    const N: usize = 300;
+    let (first, second) = (b.device.stream().unwrap(), b.device.stream().unwrap());
+    // One arena for both: the engine orders what it can see, and must be told where streams share memory.
+    let arena: Arena = b.device.arena(8192).unwrap();
+    let [x, y, z]: [DeviceBuffer<u32>; 3] = [0; 3].map(|_| arena.buffer(N).unwrap());
+    for buffer in [&x, &y, &z] {
+        first.fill(buffer, 0).unwrap();
+    }
+    first.synchronize().unwrap();
+    let shape = Geometry::new((N as u32).div_ceil(BLOCK), BLOCK);
+    let event = b.device.event().unwrap();
+    first.launch(&b.kernel("add_one"), &shape, &args![&x, &y, N as u32]).unwrap();
+    first.record(&event).unwrap();
+    if ordered {
+        second.wait(&event).unwrap();
+    }
+    second.launch(&b.kernel("add_one"), &shape, &args![&y, &z, N as u32]).unwrap();
+    second.synchronize().unwrap();
+    first.synchronize().unwrap();
+    first.read(&z).unwrap().iter().all(|v| *v == 2)
+}
+
+#[test]
+fn a_missing_event_between_streams_shows_and_a_present_one_orders_them() {
+    let test = "a_missing_event_between_streams_shows_and_a_present_one_orders_them";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        assert!((0..50).all(|_| two_streams(&b, true)));
+        assert!((0..50).any(|_| !two_streams(&b, false)), "50 unordered pairs all ran in the order of the calls");
+    });
+}
+
+#[test]
+fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
+    Setup::devices("gfx942").run("a_graph_replays_what_was_captured_and_takes_new_parameters", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let stream = b.device.stream().unwrap();
+        let (x, y) = (stream.upload(&[1.0f32; 200]).unwrap(), stream.upload(&[0.0f32; 200]).unwrap());
+        let (kernel, shape) = (b.kernel("saxpy"), Geometry::new(2, BLOCK));
+        let record = |a: f32| {
+            let (stream, kernel, x, y) = (&stream, &kernel, &x, &y);
+            move || {
+                stream.launch(kernel, &shape, &args![x, y, a, 200u32])?;
+                stream.launch(kernel, &shape, &args![x, y, 10.0 * a, 200u32])
+            }
+        };
+        let mut graph = stream.capture(record(1.0)).unwrap();
+        assert_eq!(graph.nodes(), 2);
+        assert_eq!(stream.read(&y).unwrap()[199], 0.0, "captured work does not run");
+        let before = b.device.counts();
+        for _ in 0..3 {
+            stream.replay(&graph).unwrap();
+        }
+        assert_eq!((b.device.counts() - before).allocations, 0);
+        assert_eq!(stream.read(&y).unwrap(), vec![33.0; 200]);
+        assert!(graph.update(&stream, record(2.0)).unwrap());
+        stream.replay(&graph).unwrap();
+        assert_eq!(stream.read(&y).unwrap(), vec![55.0; 200]);
+        let other = |_: ()| stream.launch(&kernel, &shape, &args![&x, &y, 1.0f32, 200u32]);
+        assert!(!graph.update(&stream, || other(())).unwrap(), "another shape");
+    });
+}
+
+#[test]
+fn a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused() {
+    let test = "a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let (main, side) = (b.device.stream().unwrap(), b.device.stream().unwrap());
+        let arena = b.device.arena(8192).unwrap();
+        let [x, y, z]: [DeviceBuffer<u32>; 3] = [0; 3].map(|_| arena.buffer(100).unwrap());
+        main.fill(&x, 0).unwrap();
+        let (fork, join) = (b.device.event().unwrap(), b.device.event().unwrap());
+        let (kernel, shape) = (b.kernel("add_one"), Geometry::new(1, BLOCK));
+        let graph = main
+            .capture_across(&[&side], || {
+                main.launch(&kernel, &shape, &args![&x, &y, 100u32])?;
+                main.record(&fork)?;
+                side.wait(&fork)?;
+                side.launch(&kernel, &shape, &args![&y, &z, 100u32])?;
+                side.record(&join)?;
+                main.wait(&join)?;
+                main.launch(&kernel, &shape, &args![&z, &y, 100u32])
+            })
+            .unwrap();
+        for _ in 0..20 {
+            main.fill(&y, 0xff).unwrap();
+            main.fill(&z, 0xff).unwrap();
+            main.replay(&graph).unwrap();
+            assert_eq!(main.read(&y).unwrap(), vec![3; 100]);
+        }
+        assert!(main.capture(|| main.synchronize()).is_err());
+        assert!(main.capture(|| main.read(&y).map(drop)).is_err());
+        main.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn everything_is_given_back_when_it_is_dropped() {
+    Setup::devices("gfx1100").run("everything_is_given_back_when_it_is_dropped", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let work = |b: &Bench| {
+            let stream = b.device.stream().unwrap();
+            let pool = stream.pool();
+            for n in [10usize, 1000, 100_000] {
+                let x: DeviceBuffer<f32> = pool.buffer(n).unwrap();
+                stream.fill(&x, 0).unwrap();
+            }
+            let pinned = b.device.pinned::<f32>(1000).unwrap();
+            let buffer = b.device.buffer::<f32>(1000).unwrap();
+            stream.copy_in(&pinned, &buffer).unwrap();
+            stream.copy_out(&buffer, &pinned).unwrap();
+            let module = b.engine.load(&b.device, &job(&b.device, 32)).unwrap();
+            let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[1.0f32; 64]).unwrap());
+            let kernel = module.kernel("saxpy").unwrap();
+            let launch = || stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let graph = stream.capture(launch).unwrap();
+            stream.replay(&graph).unwrap();
+        };
+        work(&b);
+        let before = Simulated::here().alive();
+        for _ in 0..5 {
+            work(&b);
+        }
+        assert_eq!(Simulated::here().alive(), before);
+        drop(b);
+        assert_eq!(Simulated::here().alive(), Alive::default());
+    });
+}
+
+#[test]
+fn out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing() {
+    let test = "out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_MEMORY", "1000000").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let before = Simulated::here().alive();
+        let held = b.device.buffer::<u8>(600_000).unwrap();
+        let error = b.device.buffer::<u8>(600_000).unwrap_err();
+        let kjit_engine::Error::OutOfMemory { asked: 600_000, free, total: 1_000_000, .. } = error else {
+            panic!("{error}")
+        };
+        assert!(free < 600_000);
+        drop(held);
+        drop(b.device.buffer::<u8>(600_000).unwrap());
+        assert_eq!(Simulated::here().alive(), before);
+    });
+}
+
+#[test]
+fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
+    let test = "whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        let simulated = Simulated::here();
+        let work = || -> Result<Vec<f32>, kjit_engine::Error> {
+            let stream = b.device.stream()?;
+            let module = b.engine.load(&b.device, &job(&b.device, 32))?;
+            let kernel = module.kernel("saxpy")?;
+            let (x, y) = (stream.upload(&[1.0f32; 64])?, stream.upload(&[2.0f32; 64])?);
+            let launch = || stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let graph = stream.capture(launch)?;
+            stream.replay(&graph)?;
+            let event = b.device.event()?;
+            stream.record(&event)?;
+            event.synchronize()?;
+            stream.read(&y)
+        };
+        assert_eq!(work().unwrap(), vec![3.0; 64]);
+        let before = simulated.alive();
+        for call in [
+            c"hipStreamCreateWithPriority",
+            c"hipModuleGetFunction",
+            c"hipMalloc",
+            c"hipMemcpyHtoDAsync",
+            c"hipStreamBeginCapture",
+            c"hipModuleLaunchKernel",
+            c"hipStreamEndCapture",
+            c"hipGraphInstantiate",
+            c"hipGraphLaunch",
+            c"hipEventCreateWithFlags",
+            c"hipEventRecord",
+            c"hipEventSynchronize",
+            c"hipMemcpyDtoHAsync",
+        ] {
+            let counted = simulated.calls(call);
+            assert_eq!(work().unwrap().len(), 64);
+            let times = simulated.calls(call) - counted;
+            assert!(times > 0, "{call:?} is not called");
+            for n in 1..=times {
+                simulated.fail(call, n, 1);
+                let error = work().unwrap_err().to_string();
+                // A launch is known by its kernel's name.
+                let named = error.contains(call.to_str().unwrap()) || error.starts_with("launch of 'saxpy'");
+                assert!(named, "{call:?} {n}: {error}");
+                assert_eq!(simulated.alive().allocations, before.allocations, "{call:?} {n}");
+                assert_eq!(work().unwrap(), vec![3.0; 64], "after {call:?} {n}");
+            }
+        }
+        assert_eq!(simulated.alive(), before);
+    });
+}
+
+#[test]
+fn rocm_5_without_the_newer_calls_does_the_same_work() {
+    let setup = Setup::devices("gfx906:sramecc+:xnack-").rocm5();
+    setup.run("rocm_5_without_the_newer_calls_does_the_same_work", TEMPORARY, || {
+        let b = Bench::new("rocm:0");
+        assert_eq!(b.device.info().arch_id, "gfx906:sramecc+:xnack-");
+        assert!(!b.device.info().cooperative);
+        let stream = b.device.stream().unwrap();
+        let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
+        let kernel = b.kernel("saxpy");
+        let graph =
+            stream.capture(|| stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])).unwrap();
+        stream.replay(&graph).unwrap();
+        assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
+    });
+}
+
+#[test]
+fn no_device_is_a_clean_answer() {
+    Setup::devices("").run("no_device_is_a_clean_answer", TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY), WORKER, "hiprtc");
+        let error = engine.device("rocm:0").unwrap_err().to_string();
+        assert!(error.contains("no AMD GPU"), "{error}");
+    });
+}
+
+#[test]
+fn what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler() {
+    let test = "what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler";
+    Setup::devices("gfx1201").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let once = |kind: &str| {
+            let engine = engine(dir.path(), WORKER, kind);
+            let device = engine.device("rocm:0").unwrap();
+            let module = engine.load(&device, &job(&device, 32)).unwrap();
+            let stream = device.stream().unwrap();
+            let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
+            let shape = Geometry::new(1, BLOCK);
+            stream.launch(&module.kernel("saxpy").unwrap(), &shape, &args![&x, &y, 1.0f32, 64u32]).unwrap();
+            assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
+            engine.counts()
+        };
+        if std::env::var_os("KJIT_HIPSIM_CLANG").is_none()
+            && engine(dir.path(), WORKER, "clang").compilers(kjit_engine::Vendor::Amd).found.is_empty()
+        {
+            eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
+            return;
+        }
+        assert_eq!(once("clang").compiled, 1);
+        // A kind that there is none of: as on a server with no compiler at all.
+        let again = once("no such compiler");
+        assert_eq!((again.compiled, again.cached), (0, 1));
+    });
+}
