@@ -11,7 +11,7 @@ use crate::exec::{ExecError, ExecOptions, Executor, Want};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use half::f16;
-use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Trace};
 use kjit_kernels::product::tiled_index;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -195,10 +195,14 @@ impl GpuExecutor {
         let r = &self.resident;
         let program = r.plan.prompts.get(index).ok_or_else(|| ExecError::Device("no program for prompts".into()))?;
         let tokens = left.min(program.tokens as usize);
-        let _span = r.stream.device().trace().map(|t| t.span("prompt", format!("{tokens} tokens")));
+        let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = program.now(&r.plan.target, r.units(), tokens as u32, Choice::Greedy);
         let now = now.map_err(|e| ExecError::Device(e.to_string()))?;
         r.issue(program, &program.launches, &now)?;
+        if span.is_some() {
+            // Who traces wants to see how long it took, not how long it took to ask for it.
+            r.stream.synchronize()?;
+        }
         self.len += tokens;
         self.last = Some((index, tokens));
         Ok(tokens)
@@ -334,6 +338,7 @@ impl GpuExecutor {
         // Tokens chosen are at start, start + 1 … ; of those, the ones up to `fed` have been fed, or are about to be.
         let mut fed = start;
         let (mut taken, mut result) = (0, Ok(()));
+        let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
         loop {
             let at = start + taken;
             while fed < self.context && fed < at + AHEAD {
@@ -350,6 +355,11 @@ impl GpuExecutor {
                 }
             };
             taken += 1;
+            if let Some(trace) = self.resident.stream.device().trace() {
+                let now = trace.now_us();
+                trace.add("compute", format!("token {at}"), came, now - came);
+                came = now;
+            }
             sampler.accept(token);
             if sink(token).is_break() || at == self.context {
                 self.len = at;

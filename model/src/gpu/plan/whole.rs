@@ -36,7 +36,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let steps = fuse(graph);
     let context = u32::try_from(options.context).map_err(|_| unsupported("context", "it is too large"))?;
     // Halves are what `--precise` promises on a GPU: its prompts go through them.
-    let storage = match options.kv {
+    let storage = match options.kv_stored() {
         KvType::F32 | KvType::F16 => KvStorage::F16,
         KvType::Q8_0 => KvStorage::Q8_0,
     };
