@@ -233,3 +233,81 @@ fn fraction(s: &mut [u64; 4]) -> f64 {
     s[3] = s[3].rotate_left(45);
     (result >> 11) as f64 / (1u64 << 53) as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(change: impl FnOnce(&mut SampleOptions)) -> Sampler {
+        let mut options = SampleOptions { temperature: 1.0, seed: 7, ..SampleOptions::default() };
+        change(&mut options);
+        Sampler::new(options)
+    }
+
+    /// How often each of the logits' tokens is drawn of 20000.
+    fn counts(mut s: Sampler, logits: &[f32]) -> Vec<usize> {
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..20_000 {
+            counts[s.sample(&mut logits.to_vec()) as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_id_among_equals_and_never_nan() {
+        let mut s = Sampler::new(SampleOptions::default());
+        assert_eq!(s.sample(&mut [f32::NAN, 1.0, 3.0, 3.0, f32::NAN]), 2);
+        assert_eq!(s.sample(&mut [f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), 1);
+        assert_eq!(s.sample(&mut [f32::NAN]), 0);
+    }
+
+    #[test]
+    fn draws_follow_the_softmax_at_the_temperature() {
+        for temperature in [0.5f32, 1.0, 2.0] {
+            let logits = [0.0, 1.0, f32::NAN, -1.0, 0.5];
+            let found = counts(sampler(|o| o.temperature = temperature), &logits);
+            let weight = |x: f32| if x.is_nan() { 0.0 } else { (x / temperature).exp() };
+            let sum: f32 = logits.iter().map(|&x| weight(x)).sum();
+            for (n, &x) in found.iter().zip(&logits) {
+                // Four standard deviations of 20000 draws are at most 0.015.
+                assert!((*n as f32 / 20_000.0 - weight(x) / sum).abs() < 0.015, "{temperature}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn cuts_leave_exactly_the_tokens_they_name() {
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let drawn = |s| counts(s, &logits).iter().map(|&n| n > 0).collect::<Vec<_>>();
+        assert_eq!(drawn(sampler(|o| o.top_k = 2)), [true, true, false, false]);
+        assert_eq!(drawn(sampler(|o| o.top_p = 0.65)), [true, true, false, false]);
+        assert_eq!(drawn(sampler(|o| o.top_p = 0.75)), [true, true, true, false]);
+        assert_eq!(drawn(sampler(|o| o.min_p = 0.4)), [true, true, true, false]);
+        assert_eq!(drawn(sampler(|o| o.top_k = 1)), [true, false, false, false]);
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_and_another_does_not() {
+        let draw = |seed| {
+            let mut s = sampler(|o| o.seed = seed);
+            (0..50).map(|_| s.sample(&mut [0.0; 100])).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn penalties_count_the_window_and_only_the_window() {
+        let mut s = Sampler::new(SampleOptions {
+            repeat_penalty: 2.0,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.5,
+            window: 3,
+            ..SampleOptions::default()
+        });
+        [4, 0, 1, 1].into_iter().for_each(|t| s.accept(t)); // 4 has left the window
+        let mut logits = [2.0, -2.0, 0.0, 0.0, 0.25];
+        assert_eq!(s.sample(&mut logits), 0);
+        assert_eq!(logits, [2.0 / 2.0 - 0.25 - 0.5, -2.0 * 2.0 - 0.25 - 1.0, 0.0, 0.0, 0.25]);
+    }
+}

@@ -2,13 +2,15 @@
 
 mod support;
 
-use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
+use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
 use kjit_model::host::{HostExecutor, Isa};
+use kjit_model::perplexity::perplexity;
+use kjit_model::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::sync::Arc;
 use support::model_path;
-use support::oracle::{ids, kl, oracle};
+use support::oracle::{follow, ids, kl, oracle};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -44,4 +46,105 @@ fn smollm2_is_precise_to_1e_8_on_every_instruction_set() {
         eprintln!("{}: mean KL {mean:e}, worst {worst:e}", isa.name());
         assert!(worst < 1e-8, "{}: KL {worst:e}", isa.name());
     }
+}
+
+#[test]
+fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let model = oracle("models/smollm2.json");
+    let native = model["native_vs_truth"].as_array().unwrap();
+    let theirs = native.iter().map(|n| n["kl"].as_f64().unwrap()).sum::<f64>() / native.len() as f64;
+    for isa in Isa::available() {
+        let mut exec = executor(&file, false, isa);
+        let (prompts, _) = divergence(&mut exec, &model);
+        // The same token by token: the kernels of decoding, with rounded activations.
+        let prompt = &model["prompts"]["list"][1];
+        let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
+        let truth = truths.iter().find(|t| t["id"] == prompt["id"]).unwrap();
+        exec.truncate(0);
+        let ids = ids(&prompt["ids"]);
+        let mut last = vec![];
+        for &id in &ids {
+            last = exec.feed(&[id], Want::Last).unwrap();
+        }
+        let decoding = kl(truth, &last);
+        eprintln!("{}: mean KL of prompts {prompts:e}, of decoding {decoding:e}; llama.cpp {theirs:e}", isa.name());
+        // A thousandth of theirs: 16 bits instead of 8.
+        assert!(prompts < 1e-3 * theirs && decoding < 1e-3 * theirs, "{}: {prompts:e} {decoding:e}", isa.name());
+    }
+}
+
+#[test]
+fn greedy_continuations_are_the_exact_ones() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let model = oracle("models/smollm2.json");
+    // A part of what the file has: some 20 s on two busy cores.
+    for (precise, kind, steps) in [(true, "raw", 24), (true, "chat", 12), (false, "raw", 24)] {
+        let mut exec = executor(&file, precise, Isa::best());
+        for entry in model["greedy_exact"][kind].as_array().unwrap() {
+            exec.truncate(0);
+            let name = format!("{kind}, precise {precise}: {}", entry["text"]);
+            follow(&mut exec, &ids(&entry["prompt_ids"]), entry, steps, 0.05, &name);
+        }
+    }
+}
+
+#[test]
+fn the_perplexity_of_a_text_is_the_f32_references() {
+    const TEXT: &str = "/usr/share/common-licenses/GPL-3";
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let Ok(text) = std::fs::read(TEXT) else { return eprintln!("SKIPPED: {TEXT} is not there (Debian has it)") };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let reference = oracle("perplexity.json");
+    for precise in [true, false] {
+        let mut exec = executor(&file, precise, Isa::best());
+        let mut running = vec![];
+        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two busy cores.
+        let part = &text[..text.len() * 15 / 56];
+        perplexity(&mut exec, &tokenizer, part, 512, &mut |_, _, so_far| running.push(so_far)).unwrap();
+        assert!(running.len() >= 3, "{running:?}");
+        for (i, (got, want)) in
+            running.iter().zip(reference["runs"]["smollm2-exact"]["running"].as_array().unwrap()).enumerate()
+        {
+            let want = want.as_f64().unwrap();
+            assert!((got / want - 1.0).abs() < 3e-4, "precise {precise}, window {i}: {got}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let prompt: Vec<u32> = (0..50).map(|i| i * 97 + 5).collect();
+    let run = |threads: usize| {
+        let graph = kjit_model::arch::build(&file).unwrap();
+        let options = ExecOptions { context: 128, kv: KvType::F16, precise: false, threads, batch: 32 };
+        let mut exec = HostExecutor::new(Arc::clone(&file), graph, options).unwrap();
+        let mut logits = exec.feed(&prompt, Want::Last).unwrap();
+        logits.extend(exec.feed(&[7], Want::Last).unwrap());
+        logits
+    };
+    let alone = run(1);
+    for threads in [2, 5] {
+        assert!(run(threads) == alone, "{threads} threads");
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_and_changes_nothing() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&file).unwrap();
+    let options = ExecOptions { context: 4, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
+    let mut exec = HostExecutor::new(file, graph, options).unwrap();
+    assert!(matches!(exec.feed(&[1, 49152], Want::Last), Err(ExecError::Token { id: 49152, n_vocab: 49152 })));
+    assert!(matches!(exec.feed(&[1; 5], Want::Last), Err(ExecError::Context { tokens: 5, context: 4 })));
+    assert_eq!(exec.len(), 0);
+    assert!(exec.feed(&[1; 4], Want::Nothing).unwrap().is_empty());
+    assert!(matches!(exec.feed(&[1], Want::Last), Err(ExecError::Context { tokens: 5, context: 4 })));
+    assert_eq!(exec.len(), 4);
 }

@@ -208,3 +208,78 @@ unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
     // SAFETY: the caller's promise.
     unsafe { V::splat(cap).sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0)))) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::Isa;
+    use super::super::testing::Rng;
+    use super::*;
+    use crate::exec::KvType;
+
+    /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window, soft cap.
+    type Case = (usize, usize, usize, usize, usize, Option<usize>, Option<f32>);
+
+    const CASES: [Case; 7] = [
+        (1, 1, 32, 0, 1, None, None),
+        (4, 2, 64, 0, 33, None, None),
+        (3, 1, 64, 200, 1, None, None),
+        (6, 2, 40, 127, 9, Some(24), None),
+        (2, 2, 33, 61, 65, Some(1), Some(5.0)),
+        (8, 1, 80, 300, 3, Some(129), Some(1.5)),
+        (5, 5, 16, 250, 2, None, None),
+    ];
+
+    #[test]
+    fn attention_agrees_with_f64_for_windows_caps_shared_heads_and_odd_sizes() {
+        let mut rng = Rng::new();
+        for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
+            // f16 keeps 11 bits of a key or value, q8_0 seven and a sign of each block's largest.
+            for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)] {
+                for isa in Isa::available() {
+                    let end = before + tokens;
+                    let (k, v) = (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
+                    let mut stores = [(); 2].map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
+                    for position in 0..end {
+                        let row = position * key_heads * dim..(position + 1) * key_heads * dim;
+                        stores[0].write(isa, position, &k[row.clone()]);
+                        stores[1].write(isa, position, &v[row]);
+                    }
+                    let q = rng.reals(tokens * heads * dim);
+                    let mut out = vec![f32::NAN; q.len()];
+                    let [keys, values] = &stores;
+                    let scale = 1.0 / (dim as f32).sqrt();
+                    let shared = Shared::new(&mut out);
+                    let layer =
+                        Layer { q: &q, heads, dim, first: before, keys, values, window, scale, soft_cap, out: shared };
+                    let group = heads / key_heads;
+                    for key_head in 0..key_heads {
+                        let all = Attend { layer, key_head, head: key_head * group, heads: group, token: 0, tokens };
+                        // SAFETY: one thread.
+                        unsafe { isa.run(all) };
+                    }
+                    for (i, got) in out.iter().enumerate() {
+                        let (t, head, j) = (i / (heads * dim), i / dim % heads, i % dim);
+                        let last = before + t;
+                        let first = window.map_or(0, |w| (last + 1).saturating_sub(w));
+                        let at = |p: usize| (p * key_heads + head / group) * dim;
+                        let scores: Vec<f64> = (first..=last)
+                            .map(|p| {
+                                let q = &q[(t * heads + head) * dim..][..dim];
+                                let s: f64 =
+                                    q.iter().zip(&k[at(p)..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                                let s = s * f64::from(scale);
+                                soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh()).exp()
+                            })
+                            .collect();
+                        let sum: f64 = scores.iter().sum();
+                        let want: f64 =
+                            scores.iter().zip(first..).map(|(s, p)| s / sum * f64::from(v[at(p) + j])).sum();
+                        let off = (f64::from(*got) - want).abs();
+                        let case = (heads, key_heads, dim, before, tokens, window, soft_cap);
+                        assert!(off <= tolerance, "{case:?} {kv:?} {} at {i}: {got}, not {want}; {rng}", isa.name());
+                    }
+                }
+            }
+        }
+    }
+}

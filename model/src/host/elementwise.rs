@@ -188,3 +188,79 @@ pub fn route(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::Isa;
+    use super::super::testing::Rng;
+    use super::*;
+
+    const SIZES: [usize; 9] = [1, 2, 31, 32, 33, 63, 65, 127, 576];
+
+    #[track_caller]
+    fn near(got: f32, want: f64, tolerance: f64, isa: Isa, rng: &Rng) {
+        let off = (f64::from(got) - want).abs();
+        assert!(off <= tolerance * want.abs().max(1.0), "{}: {got}, not {want}; {rng}", isa.name());
+    }
+
+    #[test]
+    fn norms_agree_with_f64_for_odd_sizes() {
+        let mut rng = Rng::new();
+        for (n, isa) in SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa))) {
+            let (x, weight, bias) = (rng.reals(3 * n), rng.reals(n), rng.reals(n));
+            for (centred, bias) in [(false, None), (true, None), (true, Some(&bias[..]))] {
+                let (mut out, eps) = (vec![f32::NAN; x.len()], 1e-5);
+                // SAFETY: the job asks for nothing.
+                unsafe { isa.run(NormRows { x: &x, weight: &weight, bias, eps, centred, out: &mut out }) };
+                for (row, out) in x.chunks_exact(n).zip(out.chunks_exact(n)) {
+                    let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+                    let mean = if centred { row.iter().sum::<f64>() / n as f64 } else { 0.0 };
+                    let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n as f64;
+                    for i in 0..n {
+                        let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt() * f64::from(weight[i]);
+                        // A single element less its mean is nothing, of which sqrt(eps) makes 300 times the rounding.
+                        near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gates_and_sums_agree_with_f64_for_odd_sizes() {
+        let mut rng = Rng::new();
+        for (n, isa) in SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa))) {
+            let gate: Vec<f32> = rng.reals(n).iter().map(|x| x * 20.0).collect();
+            let up = rng.reals(n);
+            let (mut silu, mut gelu, mut sum) = (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n]);
+            // SAFETY: the jobs ask for nothing.
+            unsafe {
+                isa.run(GluRows { gate: &gate, up: &up, act: Activation::Silu, out: &mut silu });
+                isa.run(GluRows { gate: &gate, up: &up, act: Activation::GeluTanh, out: &mut gelu });
+                isa.run(AddRows(&gate, &up, &mut sum));
+            }
+            for i in 0..n {
+                let (g, u) = (f64::from(gate[i]), f64::from(up[i]));
+                near(silu[i], g / (1.0 + (-g).exp()) * u, 1e-6, isa, &rng);
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
+                near(gelu[i], 0.5 * g * (1.0 + inner.tanh()) * u, 1e-6, isa, &rng);
+                near(sum[i], g + u, 1e-6, isa, &rng);
+            }
+        }
+    }
+
+    #[test]
+    fn routing_prefers_the_lower_index_among_equals_and_renormalises() {
+        let scores = [0.0, 2.0, 1.0, 2.0, -1.0];
+        let (mut chosen, mut shares) = ([f32::NAN; 3], [f32::NAN; 3]);
+        route(&scores, 5, 3, true, 2.0, &mut chosen, &mut shares);
+        assert_eq!(chosen, [1.0, 3.0, 2.0]);
+        let e = (-1.0f32).exp();
+        for (share, want) in shares.iter().zip([1.0, 1.0, e].map(|x| 2.0 * x / (2.0 + e))) {
+            assert!((share - want).abs() < 1e-6, "{shares:?}");
+        }
+        route(&scores, 5, 1, false, 1.0, &mut chosen[..1], &mut shares[..1]);
+        let all: f32 = scores.iter().map(|s| (s - 2.0f32).exp()).sum();
+        assert!((shares[0] - 1.0 / all).abs() < 1e-6);
+    }
+}

@@ -34,6 +34,7 @@ use crate::exec::{ExecError, ExecOptions, Executor, KvType, Want};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, ValueId};
 use kv::KvStore;
+use ops::{Context, RowSpan};
 use plan::Plan;
 use pool::Pool;
 use quantise::Quantised;
@@ -157,6 +158,58 @@ impl HostExecutor {
     /// What was recorded of a value since [`HostExecutor::tap`], if it was tapped.
     pub fn tapped(&self, name: &str) -> Option<&Tap> {
         self.taps.get(&self.graph.find(name)?)
+    }
+
+    /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what [`Op::reads`] names, for `tokens` at positions from
+    /// `first` on (their ids matter to an embedding alone), and the results those of what [`Op::writes`] names. A cache write writes the
+    /// executor's cache, and attention reads it; nothing else here is changed.
+    ///
+    /// # Errors
+    /// No such operation, inputs of another number or size, positions past the context, or ids outside the vocabulary.
+    ///
+    /// [`Op::reads`]: crate::graph::Op::reads
+    /// [`Op::writes`]: crate::graph::Op::writes
+    pub fn run_op(
+        &mut self,
+        op: usize,
+        first: usize,
+        tokens: &[u32],
+        inputs: &[&[f32]],
+    ) -> Result<Vec<Vec<f32>>, ExecError> {
+        let (rows, n_vocab) = (tokens.len(), self.n_vocab());
+        let Some(op) = self.graph.ops.get(op) else {
+            return Err(ExecError::Device(format!("the graph has {} operations, none {op}", self.graph.ops.len())));
+        };
+        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
+            return Err(ExecError::Token { id, n_vocab });
+        }
+        let end = first.saturating_add(rows);
+        if end > self.options.context {
+            return Err(ExecError::Context { tokens: end, context: self.options.context });
+        }
+        let width = |v: ValueId| self.graph.value(v).slots * self.graph.value(v).width;
+        let reads = op.reads();
+        if reads.len() != inputs.len() || reads.iter().zip(inputs).any(|(v, x)| x.len() != rows * width(*v)) {
+            let want: Vec<usize> = reads.iter().map(|v| rows * width(*v)).collect();
+            let got: Vec<usize> = inputs.iter().map(|x| x.len()).collect();
+            return Err(ExecError::Device(format!("{op:?} reads values of {want:?} elements, not of {got:?}")));
+        }
+        let mut outs: Vec<Vec<f32>> = op.writes().iter().map(|v| vec![0.0; rows * width(*v)]).collect();
+        if rows > 0 {
+            let mut results: Vec<&mut [f32]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+            let input = |v: ValueId| reads.iter().zip(inputs).find(|(r, _)| **r == v).map_or(&[][..], |(_, x)| x);
+            let mut context = Context {
+                graph: &self.graph,
+                weights: &self.weights,
+                caches: &mut self.caches,
+                ropes: &mut self.ropes,
+                pool: &mut self.pool,
+                isa: self.isa,
+                rounded: (!self.options.precise).then_some(&mut self.rounded),
+            };
+            context.run(std::slice::from_ref(op), tokens, RowSpan { first, rows }, &input, &mut results);
+        }
+        Ok(outs)
     }
 
     /// Room for a piece in every buffer.

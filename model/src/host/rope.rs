@@ -55,3 +55,34 @@ impl RopeTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::RopeScaling;
+
+    #[test]
+    fn far_positions_turn_by_the_angle_in_f64_and_the_rest_of_a_head_stays() {
+        for pairing in [Pairing::Neighbours, Pairing::Halves] {
+            let rope = Rope { dims: 6, pairing, base: 10000.0, scaling: RopeScaling::None, factors: None };
+            let mut table = RopeTable::new(&rope, None);
+            let first = 123_456;
+            table.fill(first, 2);
+            let x: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
+            for token in 0..2 {
+                let mut y = x.clone();
+                table.turn(token, 8, &mut y);
+                for (i, frequency) in rope.frequencies(None).into_iter().enumerate() {
+                    let (a, b) = if pairing == Pairing::Halves { (i, i + 3) } else { (2 * i, 2 * i + 1) };
+                    let (sin, cos) = ((first + token) as f64 * frequency).sin_cos();
+                    for head in [0, 8] {
+                        let (p, q) = (f64::from(x[head + a]), f64::from(x[head + b]));
+                        assert!((f64::from(y[head + a]) - (p * cos - q * sin)).abs() < 1e-5, "{pairing:?}");
+                        assert!((f64::from(y[head + b]) - (p * sin + q * cos)).abs() < 1e-5, "{pairing:?}");
+                        assert_eq!(y[head + 6..head + 8], x[head + 6..head + 8]);
+                    }
+                }
+            }
+        }
+    }
+}

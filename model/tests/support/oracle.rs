@@ -1,5 +1,7 @@
 //! The reference data of the models (tests/data/oracle), and the distance of logits from them.
 
+use kjit_model::exec::{Executor, Want};
+use kjit_model::sample::{SampleOptions, Sampler};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -47,4 +49,22 @@ pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     let rest = (1.0 - top.iter().map(|(p, _)| p).sum::<f64>()).max(0.0);
     let (mass, off) = probes.iter().fold((0.0, 0.0), |(m, o), (p, f)| (m + p, o + p * f));
     known + rest * off / mass
+}
+
+/// Feeds a prompt and then a greedy continuation of the truth's, choosing itself: every choice must be the truth's, up to a step at which
+/// the truth's best two logits are nearer than `margin` (the choice may go the other way there, and the rest is another text). The
+/// executor starts empty; `steps` is the most that are taken.
+pub fn follow(exec: &mut dyn Executor, prompt: &[u32], truth: &Value, steps: usize, margin: f64, name: &str) {
+    let margins = truth["runner_up_top1_margin"].as_array().unwrap();
+    let mut logits = exec.feed(prompt, Want::Last).unwrap();
+    let mut sampler = Sampler::new(SampleOptions::default());
+    for (step, (&want, m)) in ids(&truth["ids"]).iter().zip(margins).enumerate().take(steps) {
+        let got = sampler.sample(&mut logits);
+        if got != want {
+            let found = m[2].as_f64().unwrap();
+            assert!(found < margin, "{name}: step {step} chose {got}, not {want}, at a margin of {found}");
+            return;
+        }
+        logits = exec.feed(&[got], Want::Last).unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{CHUNK, LANES, Vector, unsigned};
 use crate::host::gemm::Tile;
-use crate::host::unpack::Described;
+use crate::host::unpack::{self, Described, MAX_BLOCK};
 use half::f16;
 
 /// 32 floats in an array.
@@ -159,14 +159,17 @@ unsafe impl Vector for Plain {
     unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
         let f = const { F::BLOCK };
         let u = const { unsigned(F::BLOCK.value) };
+        let mut all = [0u8; MAX_BLOCK];
         // SAFETY: a block each, says the caller.
-        let blocks =
-            unsafe { [std::slice::from_raw_parts(first, f.bytes), std::slice::from_raw_parts(second, f.bytes)] };
+        unsafe {
+            unpack::codes::<F>(std::slice::from_raw_parts(first, f.bytes), &mut all);
+            if f.elems == 32 {
+                unpack::codes::<F>(std::slice::from_raw_parts(second, f.bytes), &mut all[32..]);
+            }
+        }
+        let from = if f.elems == 32 { 0 } else { C * CHUNK };
         std::array::from_fn(|i| {
-            let code = match f.elems {
-                32 => f.code(blocks[i / 32], i % 32),
-                _ => f.code(blocks[0], C * CHUNK + i),
-            } as u8;
+            let code = all[from + i];
             u.table.map_or(code ^ u.flip, |t| t[usize::from(code & 15)])
         })
     }
