@@ -30,7 +30,8 @@ KERNEL moe_place(const u32* experts, const u32* counts, u32* tile_expert, u32* s
     u32 first = (u32)block_sum(before), count = counts[expert], tiles = CEIL_DIV(count, BM);
     u32 end = expert == EXPERTS - 1 ? max_tiles : first + tiles;
     for (u32 i = first + thread_id(); i < end; i += KJ_BLOCK) tile_expert[i] = i < first + tiles ? expert : ~0u;
-    for (u32 r = count + thread_id(); r < tiles * BM; r += KJ_BLOCK) source[first * BM + r] = ~0u;
+    // Rows of tiles that nobody uses too: the gather launches a block for each of them.
+    for (u32 r = count + thread_id(); r < (end - first) * BM; r += KJ_BLOCK) source[first * BM + r] = ~0u;
 
     u32 next = first * BM;
     for (u32 i0 = 0; i0 < pairs; i0 += KJ_BLOCK) {

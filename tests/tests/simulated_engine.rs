@@ -1,94 +1,11 @@
-//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and every way in which a kernel or a runtime
-//! can go wrong. Each test runs in a process of its own, whose HIP runtime is the simulated one.
+//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime of which any call may fail. Each
+//! test runs in a process of its own, whose HIP runtime is the simulated one.
 
-use kjit_engine::{
-    Arena, Constants, Device, DeviceBuffer, Engine, Geometry, Job, Kernel, Module, Options, Source, args,
-};
+mod common;
+
+use common::{BLOCK, Bench, TEMPORARY, WORKER, job};
+use kjit_engine::{Arena, DeviceBuffer, Geometry, args};
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
-
-const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
-const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-const BLOCK: u32 = 128;
-
-const KERNELS: &str = r#"
-#include "kjit.h"
-KERNEL saxpy(const float* x, float* y, float a, u32 n) {
-    u32 i = block_id() * KJ_BLOCK + thread_id();
-    if (i < n) y[i] = a * x[i] + y[i];
-}
-KERNEL add_one(const u32* from, u32* to, u32 n) {
-    u32 i = block_id() * KJ_BLOCK + thread_id();
-    if (i < n) to[i] = from[(i + KJ_BLOCK) % n] + 1;
-}
-struct Pair { i32 first; float second[3]; };
-KERNEL mixed(const float* in, float* out, Pair pair, u8 flag, double d) {
-    LDS_ARRAY(float, part, KJ_BLOCK);
-    part[thread_id()] = in[thread_id()];
-    block_sync();
-    out[thread_id()] = part[KJ_BLOCK - 1 - thread_id()] + pair.second[1] * flag + (float)d + pair.first;
-}
-// Every block adds its number; after a barrier of the whole grid all read the sum.
-KERNEL together(u32* words, u32* out, u32 blocks) {
-    if (thread_id() == 0) {
-        atomic_add(words + 1, block_id());
-        device_fence();
-        atomic_add(words, 1u);
-        while (atomic_load(words) < blocks) {}
-        out[block_id()] = atomic_load(words + 1);
-    }
-}
-KERNEL waves(u32* out) {
-    u64 odd = wave_ballot(lane_id() % 2 == 1);
-    u32 sum = (u32)group_sum((i32)lane_id(), KJ_WAVE);
-    out[block_id() * KJ_BLOCK + thread_id()] = sum + 10000 * count_bits(odd) + 1000000 * wave_get(lane_id(), KJ_WAVE - 1);
-}
-KERNEL fresh_lds(float* out) {
-    LDS_ARRAY(float, never_written, KJ_BLOCK);
-    out[thread_id()] = never_written[thread_id()];
-}
-KERNEL reads_behind(const float* x, float* y, u32 at) { y[thread_id()] = x[at]; }
-KERNEL writes_before(float* x, u32 back) { if (thread_id() == 0) *(x - back) = 1.0f; }
-KERNEL unaligned(const u8* x, u32* y, u32 at) { y[thread_id()] = load16(x + at).x; }
-KERNEL unaligned_word(const u8* x, u32* y, u32 at) { y[thread_id()] = *(const u32*)(x + at); }
-KERNEL divergent(u32* y, u32 some) { if (thread_id() < some) block_sync(); y[thread_id()] = 1; }
-KERNEL lanes_missing(u32* y, u32 some) { if (lane_id() < some) y[thread_id()] = (u32)group_sum(1, KJ_WAVE); }
-KERNEL other_operation(u32* y, u32 some) { y[thread_id()] = lane_id() < some ? (u32)wave_ballot(true) : (u32)wave_get(1u, 0); }
-KERNEL behind_lds(u32* y, u32 at) {
-    LDS_ARRAY(u32, words, KJ_BLOCK);
-    words[thread_id()] = 0;
-    block_sync();
-    u32* p = words;
-    y[thread_id()] = p[at];
-}
-KERNEL shifts_too_far(u32* y, u32 by) { y[thread_id()] = 1u << by; }
-KERNEL never_ends(u32* flag) { while (atomic_load(flag) == 0) {} }
-"#;
-
-fn job(device: &Device, wave: u32) -> Job {
-    let source = Source::new("engine tests", "tests.hip", KERNELS)
-        .file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"))
-        .entry("saxpy");
-    Job::new(source, Constants::new().set("KJ_BLOCK", BLOCK), Options::wave(wave), device.target().clone())
-}
-
-struct Bench {
-    engine: Engine,
-    device: Device,
-    module: Module,
-}
-
-impl Bench {
-    fn new(device: &str) -> Bench {
-        let engine = engine(&cache(TEMPORARY).join("clang-19"), WORKER, "hiprtc");
-        let device = engine.device(device).unwrap();
-        let module = engine.load(&device, &job(&device, device.target().default_wave())).unwrap();
-        Bench { engine, device, module }
-    }
-
-    fn kernel(&self, name: &str) -> Kernel {
-        self.module.kernel(name).unwrap()
-    }
-}
 
 #[test]
 fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
@@ -190,65 +107,6 @@ fn lds_and_new_memory_are_poison() {
         stream.fill(&out, 0).unwrap();
         stream.launch(&b.kernel("fresh_lds"), &Geometry::new(1, BLOCK), &args![&out]).unwrap();
         assert!(stream.read(&out).unwrap().iter().all(|v| v.is_nan()));
-    });
-}
-
-/// Runs one kernel that does something wrong; the sentence that comes of it.
-fn wrong(name: &str, argument: u32, buffers: usize) -> String {
-    let b = Bench::new("rocm:0");
-    let stream = b.device.stream().unwrap();
-    let x = b.device.buffer::<f32>(101).unwrap();
-    let y = b.device.buffer::<u32>(BLOCK as usize).unwrap();
-    stream.fill(&x, 0).unwrap();
-    stream.fill(&y, 0).unwrap();
-    let shape = Geometry::new(1, BLOCK);
-    match buffers {
-        0 => stream.launch(&b.kernel(name), &shape, &args![&x]),
-        1 => stream.launch(&b.kernel(name), &shape, &args![&y, argument]),
-        _ => stream.launch(&b.kernel(name), &shape, &args![&x, &y, argument]),
-    }
-    .unwrap();
-    let error = stream.read(&y).unwrap_err().to_string();
-    assert!(error.contains("rocm:0"), "{error}");
-    // And nothing works on that device any more.
-    assert!(b.device.buffer::<u32>(1).is_err());
-    Simulated::here().fault(0)
-}
-
-macro_rules! wrongs {
-    ($($test:ident: $kernel:literal, $argument:expr, $buffers:expr, $word:literal;)*) => {$(
-        #[test]
-        fn $test() {
-            Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "1").run(stringify!($test), TEMPORARY, || {
-                let why = wrong($kernel, $argument, $buffers);
-                assert!(why.contains($kernel) && why.contains($word), "{why}");
-            });
-        }
-    )*};
-}
-wrongs! {
-    a_read_one_element_behind_a_buffer_is_a_fault: "reads_behind", 101, 2, "reads outside of any buffer";
-    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "memory that is not there";
-    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of any buffer";
-    a_vector_load_off_its_alignment_is_a_fault: "unaligned", 8, 2, "unaligned";
-    a_word_load_off_its_alignment_is_a_fault: "unaligned_word", 2, 2, "unaligned";
-    a_barrier_that_some_threads_miss_is_a_fault: "divergent", 40, 1, "divergent barrier";
-    a_wave_operation_that_some_lanes_miss_is_a_fault: "lanes_missing", 5, 1, "not all lanes reach";
-    lanes_at_different_wave_operations_are_a_fault: "other_operation", 5, 1, "different wave operations";
-    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of any buffer";
-    a_shift_by_too_many_bits_is_a_fault: "shifts_too_far", 32, 1, "shift";
-}
-
-#[test]
-fn a_kernel_that_never_ends_is_a_fault_after_the_time_given() {
-    let test = "a_kernel_that_never_ends_is_a_fault_after_the_time_given";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "0.5").run(test, TEMPORARY, || {
-        let b = Bench::new("rocm:0");
-        let stream = b.device.stream().unwrap();
-        let flag = stream.upload(&[0u32]).unwrap();
-        stream.launch(&b.kernel("never_ends"), &Geometry::new(1, BLOCK), &args![&flag]).unwrap();
-        assert!(stream.synchronize().is_err());
-        assert!(Simulated::here().fault(0).contains("does not end"));
     });
 }
 

@@ -2,7 +2,7 @@
 //! waves of 64. The whole path: plan, kernels compiled by (simulated) hiprtc in child processes, cache, upload, repacking,
 //! graphs, prompt, decode.
 
-use kjit_model::exec::{ExecOptions, Executor, KvType};
+use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
 use kjit_model::host::HostExecutor;
 use kjit_model::sample::{SampleOptions, Sampler};
@@ -20,10 +20,10 @@ const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const PROMPT: &[u32] = &[504, 3575, 282, 4649, 314];
 const TOKENS: usize = 8;
 
-fn model() -> Option<PathBuf> {
+fn model(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
-    let path = folder.join(MODEL);
+    let path = folder.join(name);
     if !path.exists() {
         eprintln!(
             "SKIPPED: {} is not there (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
@@ -48,7 +48,7 @@ fn greedy(executor: &mut dyn Executor) -> Vec<u32> {
 }
 
 fn same_as_the_host(test: &str, arch: &str) {
-    let Some(path) = model() else { return };
+    let Some(path) = model(MODEL) else { return };
     Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -79,4 +79,65 @@ fn smollm2s_greedy_tokens_on_simulated_gfx1100_are_the_hosts() {
 #[test]
 fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
     same_as_the_host("smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts", "gfx942:sramecc+:xnack-");
+}
+
+/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
+fn off(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {
+        let (g, w) = (f64::from(*g), f64::from(*w));
+        (d + (g - w) * (g - w), n + w * w)
+    });
+    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
+    if off.is_nan() { f64::INFINITY } else { off }
+}
+
+/// A small model of random weights: three times a prompt of two chunks and one token more, and the logits after each.
+fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
+    let Some(path) = model(name) else { return };
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 32 };
+        let precise = ExecOptions { precise: true, ..options.clone() };
+        let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), precise).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let mut gpu = kjit_model::gpu::open(&engine, "rocm:0", gguf, graph, &options).unwrap();
+        let mut seen = vec![];
+        for step in [37u32, 101, 311] {
+            let ids: Vec<u32> = (0..41).map(|i| (i * step + 5) % host.n_vocab() as u32).collect();
+            for part in [&ids[..40], &ids[40..]] {
+                let (want, got) = (host.feed(part, Want::Last).unwrap(), gpu.feed(part, Want::Last).unwrap());
+                seen.push(off(&got, &want));
+            }
+            host.truncate(0);
+            gpu.truncate(0);
+        }
+        eprintln!("{name} on {arch}: off by {seen:?} of the norm");
+        seen.sort_by(f64::total_cmp);
+        // Keys and values in half precision, activations in 16 bits: 2.6e-3 was the most seen. An expert chosen otherwise,
+        // where two scores are nearer than that, costs 1e-2 in what follows: so the median is held tight, the rest is not.
+        assert!(seen[seen.len() / 2] < 4e-3, "{name} on {arch}: logits are off by {seen:?} of their norm");
+        assert!(seen.iter().all(|off| *off < 5e-2), "{name} on {arch}: logits are off by {seen:?} of their norm");
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn a_llama_of_4_bits_on_simulated_gfx1030_has_the_hosts_logits() {
+    let test = "a_llama_of_4_bits_on_simulated_gfx1030_has_the_hosts_logits";
+    logits_are_the_hosts(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1030");
+}
+
+#[test]
+fn a_mixture_of_experts_on_simulated_gfx90a_has_the_hosts_logits() {
+    let test = "a_mixture_of_experts_on_simulated_gfx90a_has_the_hosts_logits";
+    logits_are_the_hosts(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-");
+}
+
+#[test]
+fn a_gemma_of_8_bits_on_simulated_gfx1201_has_the_hosts_logits() {
+    let test = "a_gemma_of_8_bits_on_simulated_gfx1201_has_the_hosts_logits";
+    logits_are_the_hosts(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201");
 }
