@@ -82,7 +82,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(device: &str) -> Bench {
-        let engine = engine(&cache(TEMPORARY).join("clang-19"), WORKER, "hiprtc");
+        let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
         let device = engine.device(device).unwrap();
         let module = engine.load(&device, &job(&device, device.target().default_wave())).unwrap();
         Bench { engine, device, module }
