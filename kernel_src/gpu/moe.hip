@@ -5,7 +5,7 @@
 //
 //   experts      u32, tokens × TOP               counts  u32, EXPERTS
 //   tile_expert  u32, max_tiles: the expert of each tile, or ~0 behind the last
-//   source       u32, max_tiles · BM: the token of each row, or ~0 where a tile is not full
+//   source       u32, max_tiles · BM: the token of each row, or ~0 where a tile is not full or not there
 //   place        u32, tokens × TOP: the row of each pair
 //
 // Constants: EXPERTS, TOP, BM, COLS (moe_sum). Grids: EXPERTS; EXPERTS; tokens.
