@@ -92,7 +92,8 @@ fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
     for target in ["sm_75", "sm_86", "sm_90"] {
         let code = engine.compile(&job_for(target.parse().unwrap())).unwrap();
         assert_eq!(code.kernels().len(), 5);
-        assert!(code.kernels().iter().all(|k| k.spills == Some(0)), "{target}");
+        // nvrtc 13.0 prints no figures for sm_90; no local memory says as much.
+        assert!(code.kernels().iter().all(|k| k.spills.unwrap_or(0) == 0 && k.local == 0), "{target}");
     }
 }
 

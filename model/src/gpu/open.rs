@@ -121,10 +121,12 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), E
         return Ok(());
     }
     let mib = |n: u64| n >> 20;
-    // Everything but keys and values hardly changes with the context.
-    let context = request.options.context.max(1) as u64;
-    let per_token = (plan.memory.kv / context).max(1);
-    let fits = free.saturating_sub(need - plan.memory.kv) / per_token;
+    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it from what is fixed.
+    let context = request.options.context.max(2) as u64;
+    let half = ExecOptions { context: (context / 2) as usize, ..request.options.clone() };
+    let fewer = super::plan::plan(&Request { options: &half, ..*request })?.memory.total();
+    let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
+    let fits = free.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
     let hint = match fits {
         0 => format!(
             "{} MiB of {} MiB are free; a smaller model, or a smaller quantisation of it, is needed",
