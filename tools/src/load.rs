@@ -26,6 +26,8 @@ pub struct Loaded {
     pub kernels: CompileCounts,
     /// Bytes of the weights.
     pub weights: u64,
+    /// Bytes of weights that a decoded token reads.
+    pub per_token: u64,
     /// Bytes of keys and values with a full context.
     pub kv: u64,
     /// How long opening took.
@@ -35,6 +37,8 @@ pub struct Loaded {
 /// The device in use, for people and scripts.
 #[derive(Debug, Clone)]
 pub struct DeviceInfo {
+    /// `cuda:0`; none for the CPU.
+    pub label: Option<String>,
     pub kind: &'static str,
     pub name: String,
     pub arch: String,
@@ -82,6 +86,7 @@ impl Loaded {
             threads,
             batch: crate::args::BATCH,
         };
+        let per_token = graph.bytes_per_token();
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
         let on = on_device(shared, gguf.clone(), graph, options, trace)?;
@@ -92,6 +97,7 @@ impl Loaded {
             device: on.device,
             kernels: on.kernels,
             weights,
+            per_token,
             kv,
             took: start.elapsed(),
         };
@@ -131,6 +137,7 @@ fn on_device(
         let cpu = Cpu::here();
         let line = format!("cpu, {} ({}), {threads} threads", cpu.name, exec.isa().name());
         let device = DeviceInfo {
+            label: None,
             kind: "cpu",
             name: cpu.name,
             arch: format!("{} {}", std::env::consts::ARCH, exec.isa().name()),
@@ -152,7 +159,12 @@ fn on_device(
     };
     let info = exec.device();
     let line = format!("{label}, {} ({})", info.name, info.arch_id);
-    let device = DeviceInfo { kind: info.vendor.device_word(), name: info.name.clone(), arch: info.arch_id.clone() };
+    let device = DeviceInfo {
+        label: Some(label.clone()),
+        kind: info.vendor.device_word(),
+        name: info.name.clone(),
+        arch: info.arch_id.clone(),
+    };
     let kernels = exec.statistics().kernels;
     Ok(OnDevice { exec: Box::new(exec), device, kernels, line })
 }

@@ -6,6 +6,7 @@
 
 mod executor;
 pub mod fuse;
+pub mod limit;
 mod open;
 pub mod plan;
 pub mod prove;

@@ -336,6 +336,22 @@ impl Graph {
         self.value(self.logits).width
     }
 
+    /// Bytes of weights that one decoded token must read: every matrix once, of the embedding a row, of experts those chosen.
+    pub fn bytes_per_token(&self) -> u64 {
+        let read = |op: &Op| -> u64 {
+            let bytes = |w: &WeightId| self.weight(*w).bytes() as u64;
+            match op {
+                Op::Embed { table, .. } => bytes(table) / self.weight(*table).rows.max(1) as u64,
+                Op::ExpertMatMul { weight, experts, .. } => {
+                    let (all, chosen) = (self.weight(*weight).experts.max(1), self.value(*experts).width);
+                    bytes(weight) / all as u64 * chosen as u64
+                }
+                op => op.weights().iter().map(bytes).sum(),
+            }
+        };
+        self.ops.iter().map(read).sum()
+    }
+
     /// Elements of keys and values kept per token, over all layers.
     pub fn kv_elems_per_token(&self) -> usize {
         self.caches.iter().map(|c| 2 * c.heads * c.head_dim).sum()

@@ -13,6 +13,7 @@ mod dot;
 mod elementwise;
 mod gemm;
 mod kv;
+mod limit;
 mod matvec;
 mod ops;
 mod plan;
@@ -28,6 +29,7 @@ mod unpack;
 mod weights;
 
 pub use cpu::{Cpu, default_threads, peak_memory};
+pub use limit::read_bandwidth;
 pub use simd::Isa;
 
 use crate::exec::{ExecError, ExecOptions, Executor, KvType, Want};

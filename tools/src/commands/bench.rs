@@ -1,6 +1,7 @@
 //! `kjit bench`: a model's speed, end to end.
 
 use crate::args::{self, BenchOutput, Shared};
+use crate::engine::engine;
 use crate::load::Loaded;
 use anyhow::bail;
 use kjit_model::exec::{ExecError, Executor, Want};
@@ -54,7 +55,8 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         let rates = measure(exec, args, one_by_one, args.tokens)?;
         rows.push(Row { test: name("tg", args.tokens, args.depth), rates });
     }
-    print(&rows, args.output, &loaded)?;
+    let limit = bandwidth(&loaded, shared)?;
+    print(&rows, args.output, &loaded, limit)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,28 +94,54 @@ fn measure(
     Ok(rates)
 }
 
-fn print(rows: &[Row], output: BenchOutput, loaded: &Loaded) -> anyhow::Result<()> {
+/// Bytes a second that the device's memory gives, measured now.
+fn bandwidth(loaded: &Loaded, shared: &Shared) -> anyhow::Result<f64> {
+    match &loaded.device.label {
+        Some(label) => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(label)?)?),
+        None => {
+            let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
+            Ok(kjit_model::host::read_bandwidth(threads))
+        }
+    }
+}
+
+/// Share of the limit that reading the weights once a token takes, in percent; nothing for prompts, which read them once for many.
+fn share(row: &Row, loaded: &Loaded, limit: f64) -> Option<f64> {
+    (row.test.starts_with("tg") && limit > 0.0).then(|| row.mean() * loaded.per_token as f64 / limit * 100.0)
+}
+
+fn print(rows: &[Row], output: BenchOutput, loaded: &Loaded, limit: f64) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match output {
         BenchOutput::Md => {
-            writeln!(out, "| device | test | tok/s |\n|---|---|---|")?;
+            writeln!(out, "| device | test | tok/s | of {:.0} GB/s |\n|---|---|---|---|", limit / 1e9)?;
             for r in rows {
-                writeln!(out, "| {} | {} | {:.2} ± {:.2} |", loaded.device.name, r.test, r.mean(), r.sd())?;
+                let part = share(r, loaded, limit).map_or(String::new(), |p| format!("{p:.0} %"));
+                writeln!(out, "| {} | {} | {:.2} ± {:.2} | {part} |", loaded.device.name, r.test, r.mean(), r.sd())?;
             }
         }
         BenchOutput::Csv => {
-            writeln!(out, "device,test,tok_s,sd")?;
+            writeln!(out, "device,test,tok_s,sd,limit_gb_s,percent")?;
             for r in rows {
-                writeln!(out, "\"{}\",{},{:.3},{:.3}", loaded.device.name.replace('"', ""), r.test, r.mean(), r.sd())?;
+                let part = share(r, loaded, limit).map_or(String::new(), |p| format!("{p:.1}"));
+                let name = loaded.device.name.replace('"', "");
+                writeln!(out, "\"{name}\",{},{:.3},{:.3},{:.1},{part}", r.test, r.mean(), r.sd(), limit / 1e9)?;
             }
         }
         BenchOutput::Json => {
             let rows: Vec<_> = rows
                 .iter()
-                .map(|r| json!({ "test": r.test, "tok_s": r.mean(), "sd": r.sd(), "all": r.rates }))
+                .map(|r| {
+                    let part = share(r, loaded, limit);
+                    json!({ "test": r.test, "tok_s": r.mean(), "sd": r.sd(), "all": r.rates, "percent_of_limit": part })
+                })
                 .collect();
             let device = json!({ "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch });
-            writeln!(out, "{}", json!({ "device": device, "weights": loaded.weights, "tests": rows }))?;
+            let doc = json!({
+                "device": device, "weights": loaded.weights, "bytes_per_token": loaded.per_token, "limit_gb_s": limit / 1e9,
+                "tests": rows,
+            });
+            writeln!(out, "{doc}")?;
         }
     }
     Ok(())
