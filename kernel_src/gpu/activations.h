@@ -67,35 +67,64 @@ STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
 #endif
 }
 
-// One column, by the whole block. Ends without a barrier.
-STEP void make_column(const float* x, const float* aux, float eps, u32x4* column) {
-    constexpr u32 passes = (X_QUADS + KJ_BLOCK - 1) / KJ_BLOCK;
+constexpr u32 X_PASSES = (X_QUADS + KJ_BLOCK - 1) / KJ_BLOCK;
+
+// A norm's weights, asked for before the activations are waited for: they come from memory, not from a cache, and after the norm's sum
+// their way would be waited for a second time. Rows of many passes load them where they are used.
+constexpr bool NORM_AHEAD = PROLOGUE == 1 && X_PASSES <= 4;
+struct Norm { float w[NORM_AHEAD ? X_PASSES : 1][4]; };
+STEP void load_norm(Norm& norm, const float* aux) {
+    if constexpr (NORM_AHEAD)
+        UNROLL for (u32 i = 0; i < X_PASSES; i++) load_quad(aux, thread_id() + i * KJ_BLOCK, norm.w[i]);
+}
+
+// N columns that lie one after the other (and the other factors so too), by the whole block. Ends without a barrier.
+template <u32 N> STEP void make_columns(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
 #if PROLOGUE == 1
-    float v[passes][4];  // the row stays in registers between the two passes
-    float squares = 0.0f;
-    UNROLL for (u32 i = 0; i < passes; i++) {
-        load_quad(x, thread_id() + i * KJ_BLOCK, v[i]);
-        UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
-    }
-    float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
-    UNROLL for (u32 i = 0; i < passes; i++) {
-        u32 q = thread_id() + i * KJ_BLOCK;
-        float w[4];
-        load_quad(aux, q, w);
-        UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = v[i][e] * scale * w[e];
-        keep_quad(column, q, v[i], q < X_QUADS);
+    NO_UNROLL for (u32 n = 0; n < N; n++) {
+        float v[X_PASSES][4];  // the row stays in registers between the two passes
+        float squares = 0.0f;
+        UNROLL for (u32 i = 0; i < X_PASSES; i++) load_quad(x + n * COLS, thread_id() + i * KJ_BLOCK, v[i]);
+        UNROLL for (u32 i = 0; i < X_PASSES; i++)
+            UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
+        float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
+        UNROLL for (u32 i = 0; i < X_PASSES; i++) {
+            u32 q = thread_id() + i * KJ_BLOCK;
+            float w[4];
+            if constexpr (NORM_AHEAD) {
+                UNROLL for (u32 e = 0; e < 4; e++) w[e] = norm.w[i][e];
+            } else {
+                load_quad(aux, q, w);
+            }
+            UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = v[i][e] * scale * w[e];
+            keep_quad(columns + n * X_VECTORS, q, v[i], q < X_QUADS);
+        }
     }
 #else
-    NO_UNROLL for (u32 i = 0; i < passes; i++) {
-        u32 q = thread_id() + i * KJ_BLOCK;
-        float v[4];
-        load_quad(x, q, v);
+    // All columns as one, a few quads on their way at a time: one after the other, a row of 14336 would wait seven times for the second
+    // cache, and the eight short columns of a token's experts eight times.
+    constexpr u32 quads = N * X_QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
+    constexpr u32 most = PROLOGUE >= 2 ? 4 : 8, each = CEIL_DIV(passes, CEIL_DIV(passes, most));
+    NO_UNROLL for (u32 from = 0; from < passes; from += each) {
+        float v[each][4];
+        UNROLL for (u32 i = 0; i < each; i++) {
+            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
+            load_quad(x + n * COLS, q < quads ? q - n * X_QUADS : X_QUADS, v[i]);
+        }
 #if PROLOGUE >= 2
-        float up[4];
-        load_quad(aux, q, up);
-        UNROLL for (u32 e = 0; e < 4; e++) v[e] = (PROLOGUE == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
+        float up[each][4];
+        UNROLL for (u32 i = 0; i < each; i++) {
+            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
+            load_quad(aux + n * COLS, q < quads ? q - n * X_QUADS : X_QUADS, up[i]);
+        }
 #endif
-        keep_quad(column, q, v, q < X_QUADS);
+        UNROLL for (u32 i = 0; i < each; i++) {
+            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
+#if PROLOGUE >= 2
+            UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = (PROLOGUE == 2 ? silu(v[i][e]) : gelu(v[i][e])) * up[i][e];
+#endif
+            keep_quad(columns + n * X_VECTORS, q - n * X_QUADS, v[i], q < quads);
+        }
     }
 #endif
 }

@@ -16,18 +16,24 @@
 constexpr u32 LISTS = GLU ? 2 : 1;
 constexpr u32 TILES = CEIL_DIV(ROWS_0, TILE);                         // of one matrix
 constexpr u32 ALL_TILES = TILES * TOKENS * (SUM ? 1 : TOP);
-constexpr u32 SLOTS = SUM ? TOP : 1;                                  // that a tile goes through
 constexpr u32 STEPS = CEIL_DIV(Run0::UNITS, TEAM), BATCHES = CEIL_DIV(STEPS, BATCH);
+// Slots whose weights are on their way together: where a lane's part of a row is one batch, one slot after the other would wait for memory
+// once for each.
+constexpr u32 TOGETHER = !SUM || BATCHES > 1 || ROWS * BATCH > 1 ? 1 : TOP % 4 == 0 ? 4 : TOP % 2 == 0 ? 2 : 1;
+constexpr u32 SLOTS = SUM ? TOP / TOGETHER : 1;                       // turns that a tile takes
 constexpr u32 X_COLUMNS = TOKENS * (X_PER_SLOT ? TOP : 1);
 
-// Batch `b` of a tile: slots one after the other, BATCHES for each.
-STEP u32 slot_of(u32 tile, u32 b) { return SUM ? tile / TILES * TOP + b / BATCHES : tile / TILES; }
+// Batch `b` of a tile: turns one after the other, BATCHES for each; the first slot of its turn.
+STEP u32 slot_of(u32 tile, u32 b) { return SUM ? tile / TILES * TOP + b / BATCHES * TOGETHER : tile / TILES; }
 STEP u32 first_row(u32 tile) { return tile % TILES * TILE + team_id() * ROWS; }
 
-STEP void load_slot(Batch<Run0, LISTS>& batch, const u8* w0, const u8* w1, const u32* experts, u32 tile, u32 b) {
-    u64 matrix = (u64)experts[slot_of(tile, b)] * ROWS_0 * Run0::ROW_BYTES;
-    load_rows<Run0, LISTS>(batch, 0, w0 + matrix, first_row(tile), ROWS_0, b % BATCHES * BATCH);
-    if constexpr (LISTS == 2) load_rows<Run0, LISTS>(batch, 1, w1 + matrix, first_row(tile), ROWS_0, b % BATCHES * BATCH);
+using Slots = Batch<Run0, LISTS>[TOGETHER];
+STEP void load_slots(Slots& batch, const u8* w0, const u8* w1, const u32* experts, u32 tile, u32 b) {
+    UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+        u64 matrix = (u64)experts[slot_of(tile, b) + i] * ROWS_0 * Run0::ROW_BYTES;
+        load_rows<Run0, LISTS>(batch[i], 0, w0 + matrix, first_row(tile), ROWS_0, b % BATCHES * BATCH);
+        if constexpr (LISTS == 2) load_rows<Run0, LISTS>(batch[i], 1, w1 + matrix, first_row(tile), ROWS_0, b % BATCHES * BATCH);
+    }
 }
 
 STEP void store_rows(float (&acc)[LISTS * ROWS][1], float* y, const float* residual, u32 tile) {
@@ -45,38 +51,47 @@ STEP void store_rows(float (&acc)[LISTS * ROWS][1], float* y, const float* resid
 
 KERNEL experts(const float* x, const float* aux, const u32* chosen, const float* shares, const float* residual,
                const u8* RESTRICT w0, const u8* RESTRICT w1, float* y, float eps, u32 blocks) {
+#if !X_GLOBAL
+    Norm norm;
+    load_norm(norm, aux);
+#endif
     launch_dependents();
     wait_for_producer();
-    u32 tile = worker_id(blocks), stride = blocks * WORKERS, b = 0;
-    Batch<Run0, LISTS> batch;
-    if (tile < ALL_TILES) load_slot(batch, w0, w1, chosen, tile, 0);
+    Work work = my_work(ALL_TILES, blocks);
+    u32 tile = work.tile, stride = work.stride, b = 0;
+    Slots batch;
+    if (tile < work.end) load_slots(batch, w0, w1, chosen, tile, 0);
 #if X_GLOBAL
     const u32x4* columns = (const u32x4*)x;
 #else
     LDS_DYNAMIC(lds);
     u32x4* columns = (u32x4*)lds;
-    NO_UNROLL for (u32 n = 0; n < X_COLUMNS; n++)
-        make_column(x + n * COLS, PROLOGUE == 1 ? aux : aux + n * COLS, eps, columns + n * X_VECTORS);
+    make_columns<X_COLUMNS>(x, aux, norm, eps, columns);
     block_sync();
 #endif
     float acc[LISTS * ROWS][1] = {}, slot[LISTS * ROWS][1] = {};
-    NO_UNROLL while (tile < ALL_TILES) {
+    NO_UNROLL while (tile < work.end) {
         u32 next = b + 1, next_tile = tile;
         if (next == SLOTS * BATCHES) next = 0, next_tile = tile + stride;
-        Batch<Run0, LISTS> ahead;
-        if (next_tile < ALL_TILES) load_slot(ahead, w0, w1, chosen, next_tile, next);
-        else ahead = batch;
-        u32 which = slot_of(tile, b), column = X_PER_SLOT ? which : which / TOP;
-        dot_batch<Run0, LISTS>(slot, batch, columns + column * X_VECTORS, b % BATCHES * BATCH);
-        if (next % BATCHES == 0) {  // a slot is through
-            float share = SUM ? shares[which] : 1.0f;
-            UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) acc[r][0] = fma_f32(share, slot[r][0], acc[r][0]), slot[r][0] = 0.0f;
+        Slots ahead;
+        if (next_tile < work.end) {
+            load_slots(ahead, w0, w1, chosen, next_tile, next);
+        } else {
+            UNROLL for (u32 i = 0; i < TOGETHER; i++) ahead[i] = batch[i];
+        }
+        UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+            u32 which = slot_of(tile, b) + i, column = X_PER_SLOT ? which : which / TOP;
+            dot_batch<Run0, LISTS>(slot, batch[i], columns + column * X_VECTORS, b % BATCHES * BATCH);
+            if (next % BATCHES == 0) {  // a slot is through
+                float share = SUM ? shares[which] : 1.0f;
+                UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) acc[r][0] = fma_f32(share, slot[r][0], acc[r][0]), slot[r][0] = 0.0f;
+            }
         }
         if (next == 0) {
             store_rows(acc, y, residual, tile);
             UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) acc[r][0] = 0.0f;
         }
-        batch = ahead;
+        UNROLL for (u32 i = 0; i < TOGETHER; i++) batch[i] = ahead[i];
         b = next;
         tile = next_tile;
     }

@@ -17,8 +17,15 @@ static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK, "a team is a power o
 
 STEP u32 team_lane() { return thread_id() % TEAM; }
 STEP u32 team_id() { return (TEAM_IN_WAVE ? lane_id() : thread_id()) / TEAM; }
-// Which of the grid's workers this is; neighbours in the list are on different compute units.
-STEP u32 worker_id(u32 blocks) { return block_id() + blocks * (TEAM_IN_WAVE ? wave_id() : 0); }
+// The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles lie one after the other, so that it reads one piece of
+// the matrix: dealt round over the grid, every unit touched every page, and an 8b F16 model of 15 GB on an H200 decoded at 205 tokens/s
+// instead of 222.
+struct Work { u32 tile, end, stride; };
+STEP Work my_work(u32 tiles, u32 blocks) {
+    u32 each = tiles / blocks, more = tiles % blocks, b = block_id();
+    u32 first = b * each + min_u32(b, more);
+    return Work{first + (TEAM_IN_WAVE ? wave_id() : 0), first + each + (b < more ? 1 : 0), WORKERS};
+}
 
 // MATRICES rows lists (1, or 2 for gate and up) × ROWS × BATCH units.
 template <class W, u32 LISTS> struct Batch { Unit<W> unit[LISTS * ROWS][BATCH]; };

@@ -85,16 +85,21 @@ template <class W> STEP void run_tiles(Batch<W, LISTS>& batch, u32& tile, u32 en
 KERNEL matvec(const float* x, const float* aux, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0, float* y0,
               const u8* RESTRICT w1, const float* RESTRICT b1, float* y1, const u8* RESTRICT w2, const float* RESTRICT b2, float* y2, float eps, u32 blocks) {
     Segments s{w0, w1, w2, b0, b1, b2, y0, y1, y2};
-    u32 tile = worker_id(blocks), stride = blocks * WORKERS;
-    constexpr u32 end0 = TILES_UNTIL(RUN_1);
+    Work work = my_work(TILES_UNTIL(SEGMENTS), blocks);
+    u32 tile = work.tile, stride = work.stride;
+    u32 end0 = min_u32(TILES_UNTIL(RUN_1), work.end);
 
     Batch<Run0, LISTS> first0;  // weights do not depend on the kernel before
     if (tile < end0) load_tile<Run0>(first0, s, tile, 0);
 #if RUN_1 < SEGMENTS
-    constexpr u32 end1 = TILES_UNTIL(RUN_2);
+    u32 end1 = min_u32(TILES_UNTIL(RUN_2), work.end);
     Batch<Run1, LISTS> first1;
-    bool loaded1 = tile >= end0 && tile < end1;
+    bool loaded1 = tile >= TILES_UNTIL(RUN_1) && tile < end1;
     if (loaded1) load_tile<Run1>(first1, s, tile, 0);
+#endif
+#if !X_GLOBAL
+    Norm norm;
+    load_norm(norm, aux);
 #endif
     launch_dependents();
     wait_for_producer();
@@ -104,8 +109,7 @@ KERNEL matvec(const float* x, const float* aux, const float* residual, const u8*
 #else
     LDS_DYNAMIC(lds);
     u32x4* columns = (u32x4*)lds;
-    NO_UNROLL for (u32 n = 0; n < COLUMNS; n++)
-        make_column(x + n * COLS, PROLOGUE == 1 ? aux : aux + n * COLS, eps, columns + n * X_VECTORS);
+    make_columns<COLUMNS>(x, aux, norm, eps, columns);
     block_sync();
 #endif
 
@@ -115,7 +119,7 @@ KERNEL matvec(const float* x, const float* aux, const float* residual, const u8*
     run_tiles<Run1>(first1, tile, end1, stride, s, columns, residual);
 #endif
 #if RUN_2 < SEGMENTS
-    constexpr u32 end2 = TILES_UNTIL(SEGMENTS);
+    u32 end2 = work.end;
     Batch<Run2, LISTS> first2;
     if (tile < end2) load_tile<Run2>(first2, s, tile, 0);
     run_tiles<Run2>(first2, tile, end2, stride, s, columns, residual);

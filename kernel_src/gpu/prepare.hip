@@ -6,8 +6,10 @@
 #include "activations.h"
 
 KERNEL prepare(const float* x, const float* aux, u32x4* out, float eps) {
+    Norm norm;
+    load_norm(norm, aux);
     launch_dependents();
     wait_for_producer();
     u64 column = block_id();
-    make_column(x + column * COLS, PROLOGUE == 1 ? aux : aux + column * COLS, eps, out + column * X_VECTORS);
+    make_columns<1>(x + column * COLS, PROLOGUE == 1 ? aux : aux + column * COLS, norm, eps, out + column * X_VECTORS);
 }

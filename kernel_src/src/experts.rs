@@ -189,9 +189,10 @@ impl ExpertsSpec {
         require(!self.prepared || self.prologue == Prologue::None, NAME, || {
             "prepared columns with a prologue".to_owned()
         })?;
-        let units = Layout::new(self.format, self.cols)?.units();
+        let layout = Layout::new(self.format, self.cols)?;
         let lists = if self.gated() { 2 } else { 1 };
-        let rows = self.rows * self.tokens * self.top;
+        let rows = self.rows * self.tokens * if self.sums() { 1 } else { self.top };
+        let units = (layout.unit(), layout.units());
         let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, 1, lists, units, rows));
         t.check(NAME, target)?;
         Ok(t)
@@ -227,7 +228,7 @@ impl ExpertsSpec {
             )
             .set("SUM", i64::from(self.sums()))
             .set("RESIDUAL", i64::from(self.finish == ExpertFinish::Sum { residual: true }));
-        let dynamic = if self.prepared { 0 } else { self.columns() * column.bytes() };
+        let dynamic = t.shared(target, if self.prepared { 0 } else { self.columns() * column.bytes() });
         let fixed = (t.block / t.wave * t.rows) as usize * 8 + 1024;
         let shared = shared_bytes(NAME, target, dynamic, fixed, "prepare the columns in a launch of their own")?;
         let header = weights_struct("Run0", &Layout::new(self.format, self.cols)?);

@@ -82,46 +82,112 @@ pub struct MatvecTuning {
     pub batch: u32,
     /// Blocks launched for each compute unit.
     pub blocks_per_unit: u32,
+    /// A block keeps its compute unit to itself, by asking for more than half of the LDS: blocks of the next launch, which may come before
+    /// this one has ended, then cannot meet in pairs on the first units that are free.
+    pub alone: bool,
 }
 
-/// Defaults of a family: `(block, batch, blocks per unit)`.
-///
-/// NVIDIA: 512 threads on each SM with a lane's whole part of a 4096-column row in flight reached twice the rate of 1024 blocks of 128
-/// on an H200. AMD: from resource counts; two units in flight keep a lane below 96 registers on every family, so that a SIMD has five
-/// waves or more.
-const fn family(vendor: Vendor) -> (u32, u32, u32) {
-    match vendor {
-        Vendor::Nvidia => (512, 4, 1),
-        Vendor::Amd => (256, 2, 4),
-    }
+/// Where a family's search starts.
+struct Family {
+    vendor: Vendor,
+    /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit codes); else those of fewer bits.
+    wide: bool,
+    block: u32,
+    blocks_per_unit: u32,
+    /// Units that a lane has in flight, over rows, lists and columns.
+    flight: u32,
+    /// Rows that share them where there are plenty.
+    rows: u32,
 }
+
+/// NVIDIA: measured on an H200 (`docs/performance.md`). 512 threads on each SM reached twice the rate of 1024 blocks of 128; a second block
+/// helps where few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes. There two rows at a time share the reads
+/// of the activations. AMD: from resource counts; two units in flight keep a lane below 96 registers on every family, so that a SIMD has
+/// five waves or more.
+const FAMILIES: [Family; 4] = [
+    Family { vendor: Vendor::Nvidia, wide: true, block: 512, blocks_per_unit: 2, flight: 4, rows: 1 },
+    Family { vendor: Vendor::Nvidia, wide: false, block: 512, blocks_per_unit: 1, flight: 4, rows: 2 },
+    Family { vendor: Vendor::Amd, wide: true, block: 256, blocks_per_unit: 4, flight: 2, rows: 1 },
+    Family { vendor: Vendor::Amd, wide: false, block: 256, blocks_per_unit: 4, flight: 2, rows: 1 },
+];
 
 /// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
 const LANES_WANTED: usize = 65536;
 
+/// Blocks worth trying: threads, blocks a unit, alone.
+const PLACES: [(u32, u32, bool); 7] = [
+    (256, 2, false),
+    (256, 4, false),
+    (512, 1, false),
+    (512, 1, true),
+    (512, 2, false),
+    (1024, 1, false),
+    (1024, 1, true),
+];
+
+/// Rows and units in flight worth trying; the first three have one row.
+const BATCHES: [(u32, u32); 7] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 1), (4, 2)];
+
+/// A wave for a row, or half of one where more than four lanes of ten would idle. Wider teams, of up to a block for the few rows of a
+/// small model, lost 30 to 40 % to the barriers of their sums.
+fn nvidia_team(units: usize, wave: u32) -> u32 {
+    let team = (units.next_power_of_two() as u32).clamp(1, wave);
+    let busy = units as f64 / (units.div_ceil(team as usize) * team as usize) as f64;
+    if team > 16 && busy < 0.6 { team / 2 } else { team }
+}
+
+/// As many lanes as the matrix gives work for: wider than a wave only when rows are few; narrower, so that fewer idle, when they are plenty.
+fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
+    let widest = (units.next_power_of_two() as u32).clamp(1, block);
+    let mut team = widest.min(wave);
+    while team < widest && (rows * team as usize) < LANES_WANTED {
+        team *= 2;
+    }
+    let busy = |t: u32| units as f64 / (units.div_ceil(t as usize) * t as usize) as f64;
+    while team > 4 && busy(team) < 0.8 && rows * team as usize / 2 >= LANES_WANTED {
+        team /= 2;
+    }
+    team.min(block)
+}
+
 impl MatvecTuning {
-    /// The default for rows of `units` units, `rows` of them.
+    /// The default for `rows` rows of `units` units of `unit` weights.
     #[must_use]
-    pub fn default_for(target: &Target, columns: usize, lists: usize, units: usize, rows: usize) -> MatvecTuning {
-        let (block, batch, blocks_per_unit) = family(target.vendor());
+    pub fn default_for(
+        target: &Target,
+        columns: usize,
+        lists: usize,
+        (unit, units): (usize, usize),
+        rows: usize,
+    ) -> MatvecTuning {
+        let (vendor, wide) = (target.vendor(), unit <= 16);
+        let [first, ..] = &FAMILIES;
+        let family = FAMILIES.iter().find(|f| f.vendor == vendor && f.wide == wide).unwrap_or(first);
         let wave = target.default_wave();
-        // As many lanes as the matrix gives work for; wider than a wave only when rows are few.
-        let widest = (units.next_power_of_two() as u32).clamp(1, block);
-        let mut team = widest.min(wave);
-        while team < widest && (rows * team as usize) < LANES_WANTED {
-            team *= 2;
-        }
-        // With rows in plenty, a narrower team that leaves fewer lanes idle.
-        let busy = |t: u32| units as f64 / (units.div_ceil(t as usize) * t as usize) as f64;
-        while team > 4 && busy(team) < 0.8 && rows * team as usize / 2 >= LANES_WANTED {
-            team /= 2;
-        }
+        let team = match vendor {
+            Vendor::Nvidia => nvidia_team(units, wave),
+            Vendor::Amd => amd_team(units, rows, wave, family.block),
+        };
         let steps = (units as u32).div_ceil(team).max(1);
+        let plenty = 4 * rows * team as usize / family.rows as usize >= 3 * LANES_WANTED;
+        let shared = if plenty && columns == 1 && lists == 1 { family.rows } else { 1 };
         // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled at 128 registers.
-        let batch = (batch / lists as u32 / columns as u32).clamp(1, steps);
-        // Eight columns want more than the 128 registers that 512 threads leave each other.
-        let (block, blocks_per_unit) = if columns > 4 { (256, 2 * blocks_per_unit) } else { (block, blocks_per_unit) };
-        MatvecTuning { wave, block, team: team.min(block), rows: 1, batch, blocks_per_unit }
+        let batch = (family.flight / (lists * columns) as u32 / shared).clamp(1, steps);
+        let (block, blocks_per_unit) = match columns {
+            1 => (family.block, family.blocks_per_unit),
+            // 64 registers, which a second block of 512 threads leaves each, do not hold several columns,
+            2..=4 if vendor == Vendor::Nvidia => (family.block, 1),
+            2..=4 => (family.block, family.blocks_per_unit),
+            // and 128 not eight of them.
+            _ if vendor == Vendor::Nvidia => (256, 2),
+            _ => (256, 2 * family.blocks_per_unit),
+        };
+        MatvecTuning { wave, block, team, rows: shared, batch, blocks_per_unit, alone: false }
+    }
+
+    /// Dynamic LDS to ask for where a block uses `bytes` of it.
+    pub(crate) fn shared(&self, target: &Target, bytes: usize) -> usize {
+        if self.alone { bytes.max(target.arch().unit.shared as usize / 2) } else { bytes }
     }
 
     pub(crate) fn check(&self, kernel: &'static str, target: &Target) -> Result<(), SpecError> {
@@ -133,7 +199,8 @@ impl MatvecTuning {
             && (1..=1024).contains(&self.block)
             && (1..=8).contains(&self.rows)
             && (1..=8).contains(&self.batch)
-            && (1..=64).contains(&self.blocks_per_unit);
+            && (1..=64).contains(&self.blocks_per_unit)
+            && (!self.alone || self.blocks_per_unit == 1);
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
@@ -158,16 +225,16 @@ impl MatvecTuning {
     /// What is worth trying on a device.
     #[must_use]
     pub fn space(target: &Target) -> Vec<MatvecTuning> {
-        let (_, _, blocks_per_unit) = family(target.vendor());
         let mut all = vec![];
         for &wave in target.waves() {
-            for block in [256, 512] {
-                for team in [wave / 2, wave, 2 * wave, 4 * wave] {
-                    for (rows, batch) in [(1, 1), (1, 2), (1, 4), (2, 2), (2, 1), (4, 1)] {
-                        for more in [1, 2] {
-                            let blocks_per_unit = blocks_per_unit * more;
-                            all.push(MatvecTuning { wave, block, team, rows, batch, blocks_per_unit });
-                        }
+            for (block, blocks_per_unit, alone) in PLACES {
+                if alone && target.vendor() == Vendor::Amd {
+                    continue;
+                }
+                for team in [wave / 2, wave, 4 * wave, block] {
+                    let within = if team > wave { &BATCHES[..3] } else { &BATCHES[..] };
+                    for &(rows, batch) in within {
+                        all.push(MatvecTuning { wave, block, team, rows, batch, blocks_per_unit, alone });
                     }
                 }
             }
@@ -230,9 +297,11 @@ impl MatvecSpec {
     /// A weight that cannot be laid out, a tuning that the target cannot run.
     pub fn tuning(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
         self.check()?;
-        let (mut units, mut rows) = (0, 0);
+        let (mut units, mut rows) = ((0, 0), 0);
         for s in &self.segments {
-            units = Layout::new(s.format, self.cols)?.units().max(units);
+            let layout = Layout::new(s.format, self.cols)?;
+            // The largest unit decides: it takes the most registers.
+            units = (layout.unit().max(units.0), layout.units().max(units.1));
             rows += s.rows;
         }
         let lists = if self.glu() { 2 } else { 1 };
@@ -283,7 +352,7 @@ impl MatvecSpec {
         for run in 1..3 {
             constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.segments.len()) as i64);
         }
-        let dynamic = if self.prepared { 0 } else { self.columns * column.bytes() };
+        let dynamic = tuning.shared(target, if self.prepared { 0 } else { self.columns * column.bytes() });
         let lists = if self.glu() { 2 } else { 1 };
         let parts = (tuning.block / tuning.wave * tuning.rows) as usize * self.columns * lists * 4;
         let shared = shared_bytes(NAME, target, dynamic, parts + 1024, "prepare the columns in a launch of their own")?;

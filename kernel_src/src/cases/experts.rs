@@ -165,8 +165,9 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     }
     into.push(expert_sum(&ExpertSumSpec { cols: 131, top: 8, residual: true }, target, random)?);
     into.push(expert_sum(&ExpertSumSpec { cols: 64, top: 1, residual: false }, target, random)?);
-    let tuning =
-        |team, rows, batch| Some(MatvecTuning { wave, block: 2 * wave, team, rows, batch, blocks_per_unit: 1 });
+    let tuning = |team, rows, batch| {
+        Some(MatvecTuning { wave, block: 2 * wave, team, rows, batch, blocks_per_unit: 1, alone: false })
+    };
     for (format, rows, cols, tokens, top, per_slot, prologue, finish, tuning) in [
         ("Q4_K", 35, 512, 1, 4, false, Prologue::Norm, ExpertFinish::Silu, tuning(16, 1, 2)),
         ("Q6_K", 33, 768, 1, 4, true, Prologue::None, ExpertFinish::Sum { residual: true }, tuning(wave, 2, 1)),

@@ -122,8 +122,9 @@ fn format(name: &str) -> &'static Format {
 }
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-    let tuning =
-        |team, rows, batch| Some(MatvecTuning { wave, block: 2 * wave.max(64), team, rows, batch, blocks_per_unit: 1 });
+    let tuning = |team, rows, batch| {
+        Some(MatvecTuning { wave, block: 2 * wave.max(64), team, rows, batch, blocks_per_unit: 1, alone: false })
+    };
     // Every format, odd numbers of rows, units that do not fill the team.
     for (i, f) in ALL.iter().enumerate() {
         let cols = if f.block_elems() == 1 { 1001 - 50 * i } else { (3 + i % 2) * f.block_elems().max(96) };
