@@ -97,8 +97,8 @@ macro_rules! every {
 
 // SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the pointers, for 32 elements.
 unsafe impl Vector for Avx2 {
-    // 3 rows of four registers are 12; one of the other matrix and three broadcasts fill the 16.
-    const TILE_ROWS: usize = 3;
+    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3 rows spill.)
+    const TILE_ROWS: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -2,8 +2,13 @@
 
 use super::{Piece, pieces, unsigned};
 use crate::host::unpack::Described;
-use kjit_kernels::format::Plane;
+use kjit_kernels::format::{BlockFormat, Plane};
 use std::arch::x86_64::*;
+
+/// The pieces of chunk `c` of plane `p`; of the first plane, where there is no such one.
+const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
+    pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
+}
 
 /// See [`Vector::codes`](super::Vector::codes).
 ///
@@ -11,30 +16,19 @@ use std::arch::x86_64::*;
 /// AVX2 is there; both pointers are valid for a block.
 #[inline(always)]
 pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> [__m128i; 4] {
+    // Constants of the compilation: found out at run time, they took four times as long as the products.
+    let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
     let u = const { unsigned(F::BLOCK.value) };
     // SAFETY: the instructions are there; planes stay in the block, as the format's own test shows.
     unsafe {
         let mut codes = [_mm_setzero_si128(); 4];
-        let mut up = 0;
-        for plane in f.planes {
-            let all = pieces(&f, plane, C);
-            for j in 0..4 {
-                let Piece { second: in_second, at, shift } = all[j];
-                let block = if in_second { second } else { first };
-                let bits = match plane.run {
-                    1 => single_bits(block, plane, if f.elems == 32 { j % 2 * 16 } else { C * 64 + j * 16 }),
-                    _ => {
-                        let bytes =
-                            _mm_srl_epi16(_mm_loadu_si128(block.add(at).cast()), _mm_cvtsi32_si128(shift as i32));
-                        _mm_and_si128(bytes, _mm_set1_epi8(((1u16 << plane.bits) - 1) as i8))
-                    }
-                };
-                codes[j] = _mm_or_si128(codes[j], _mm_sll_epi16(bits, _mm_cvtsi32_si128(up)));
+        for (j, code) in codes.iter_mut().enumerate() {
+            *code = sixteen(first, second, &f.planes[0], known[0][j], C, j);
+            if let [low, high] = f.planes {
+                let bits = sixteen(first, second, high, known[1][j], C, j);
+                *code = _mm_or_si128(*code, _mm_sll_epi16(bits, _mm_cvtsi32_si128(i32::from(low.bits))));
             }
-            up += i32::from(plane.bits);
-        }
-        for code in &mut codes {
             if let Some(table) = u.table {
                 *code = _mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), *code);
             } else if u.flip != 0 {
@@ -42,6 +36,31 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
             }
         }
         codes
+    }
+}
+
+/// Sixteen codes' bits of one plane, piece `j` of chunk `c`, at the low end of each byte.
+///
+/// # Safety
+/// As [`codes`].
+#[inline(always)]
+unsafe fn sixteen(first: *const u8, second: *const u8, plane: &Plane, piece: Piece, c: usize, j: usize) -> __m128i {
+    let block = if piece.second { second } else { first };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if plane.run == 1 {
+            // Of a block of 32 (single bits come in no larger ones), the first or second half.
+            return single_bits(block, plane, (4 * c + j) % 2 * 16);
+        }
+        let bytes = _mm_loadu_si128(block.add(piece.at).cast());
+        let bytes = match piece.shift {
+            0 => bytes,
+            shift => _mm_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)),
+        };
+        match plane.bits {
+            8 => bytes,
+            bits => _mm_and_si128(bytes, _mm_set1_epi8(((1u16 << bits) - 1) as i8)),
+        }
     }
 }
 

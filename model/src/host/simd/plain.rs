@@ -23,7 +23,7 @@ impl Plain {
 
 // SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements, as the trait says.
 unsafe impl Vector for Plain {
-    const TILE_ROWS: usize = 2;
+    const TILE_ROWS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
