@@ -13,7 +13,7 @@
 use super::gemm::Matrix;
 use super::quantise::{Quantised, Rounded};
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, unsigned};
-use super::unpack::{Described, block_factors, with_format};
+use super::unpack::{Described, block_factors, sixteens, with_format};
 use kjit_kernels::format::{Encoding, GroupFactors, Offset};
 
 /// Chunks in a block of 256.
@@ -262,22 +262,4 @@ unsafe fn large_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
 unsafe fn small_factors<V: Vector, F: Described>(block: *const u8) -> GroupFactors {
     // SAFETY: the caller's promise.
     unsafe { block_factors::<V, F>(std::slice::from_raw_parts(block, const { F::BLOCK.bytes }), 0) }
-}
-
-/// Scales and offsets of each sixteen weights of a block of 256.
-///
-/// # Safety
-/// As [`Job::run`].
-#[inline(always)]
-unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f32; 16]) {
-    let f = const { F::BLOCK };
-    let (mut scales, mut offsets) = ([0.0; 16], [0.0; 16]);
-    let per_group = f.group / 16;
-    for g in 0..f.elems / f.group {
-        // SAFETY: the caller's promise.
-        let k = unsafe { block_factors::<V, F>(block, g) };
-        scales[g * per_group..][..per_group].fill(k.scale);
-        offsets[g * per_group..][..per_group].fill(k.offset);
-    }
-    (scales, offsets)
 }

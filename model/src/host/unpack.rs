@@ -1,14 +1,11 @@
 //! Weights to floats, fast: the block formats' descriptions compiled into one decoder each.
 //!
 //! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes, shifts and biases are constants of
-//! the compilation; the loops over them are written plainly and become vector code inside a [`Job`](super::simd::Job). Results
-//! are those of [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
+//! the compilation, from which [`Vector::codes`] unpacks. Results are those of
+//! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
-use super::simd::{LANES, Vector};
-use kjit_kernels::format::{ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset, Value};
-
-/// Weights in the largest block.
-pub const MAX_BLOCK: usize = 256;
+use super::simd::{LANES, Vector, unsigned};
+use kjit_kernels::format::{ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
 /// A format as a type.
 pub trait Described {
@@ -29,7 +26,7 @@ const fn block_format(id: u32) -> BlockFormat {
         if ALL[i].ggml_id == id
             && let Encoding::Blocks(b) = ALL[i].encoding
         {
-            assert!(b.elems <= MAX_BLOCK && b.elems.is_multiple_of(32));
+            assert!(b.elems == 32 || b.elems == 256);
             return b;
         }
         i += 1;
@@ -51,26 +48,6 @@ macro_rules! with_format {
 }
 
 pub(super) use with_format;
-
-/// The codes of one block, in order, each in a byte. `block` has the format's bytes and `codes` room for its weights.
-#[inline(always)]
-pub fn codes<F: Described>(block: &[u8], codes: &mut [u8]) {
-    let f = const { F::BLOCK };
-    let mut at = 0;
-    for (p, plane) in f.planes.iter().enumerate() {
-        let (run, per_byte) = (plane.run as usize, 8 / plane.bits as usize);
-        let mask = ((1u16 << plane.bits) - 1) as u8;
-        for (i, codes) in codes[..f.elems].chunks_exact_mut(run).enumerate() {
-            let (from, shift) = plane.locate(i * run);
-            debug_assert_eq!(shift as usize, i % per_byte * plane.bits as usize);
-            for (code, byte) in codes.iter_mut().zip(&block[from..from + run]) {
-                let bits = ((byte >> shift) & mask) << at;
-                *code = if p == 0 { bits } else { *code | bits };
-            }
-        }
-        at += plane.bits;
-    }
-}
 
 /// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction, not by a function that looks for it.
 ///
@@ -99,27 +76,82 @@ pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> 
     }
 }
 
-/// One block as floats.
+/// Scales and offsets of each sixteen weights of a block of 256.
 ///
 /// # Safety
 /// As [`Job::run`](super::simd::Job::run).
 #[inline(always)]
-unsafe fn block<V: Vector, F: Described>(block: &[u8], out: &mut [f32]) {
+pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f32; 16]) {
     let f = const { F::BLOCK };
-    let mut buffer = [0u8; MAX_BLOCK];
-    codes::<F>(block, &mut buffer);
-    for (g, (out, codes)) in out[..f.elems].chunks_exact_mut(f.group).zip(buffer.chunks_exact(f.group)).enumerate() {
-        // SAFETY: the instructions are there.
+    let (mut scales, mut offsets) = ([0.0; 16], [0.0; 16]);
+    let per_group = f.group / 16;
+    for g in 0..f.elems / f.group {
+        // SAFETY: the caller's promise.
         let k = unsafe { block_factors::<V, F>(block, g) };
-        for (o, &code) in out.iter_mut().zip(codes) {
-            let v = match f.value {
-                Value::Biased(bias) => i32::from(code) - i32::from(bias),
-                Value::Signed => i32::from(code as i8),
-                Value::Table(table) => i32::from(table[usize::from(code & 15)]),
-            };
-            // The description's order of roundings: never one fused operation.
-            let scaled = k.scale * v as f32;
-            *o = if matches!(f.offset, Offset::None) { scaled } else { scaled + k.offset };
+        scales[g * per_group..][..per_group].fill(k.scale);
+        offsets[g * per_group..][..per_group].fill(k.offset);
+    }
+    (scales, offsets)
+}
+
+/// 32 weights from `code − bias`, in the description's order of roundings: never one fused operation, and nothing is added where there
+/// is no offset.
+///
+/// # Safety
+/// As [`Job::run`](super::simd::Job::run); `out` is valid for 32 elements.
+#[inline(always)]
+unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scaled = v.mul(scale);
+        match const { F::BLOCK.offset } {
+            Offset::None => scaled.store(out),
+            _ => scaled.add(offset).store(out),
+        }
+    }
+}
+
+/// Whole blocks as floats: blocks of 32 two at a time, of 256 by quarters.
+///
+/// # Safety
+/// As [`Job::run`](super::simd::Job::run).
+#[inline(always)]
+unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
+    let (n, size) = const { (F::BLOCK.elems, F::BLOCK.bytes) };
+    let bias = const { unsigned(F::BLOCK.value).bias };
+    let count = (bytes.len() / size).min(out.len() / n);
+    let mut b = 0;
+    while b < count {
+        let block = &bytes[b * size..][..size];
+        let to = out[b * n..].as_mut_ptr();
+        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as `count` says.
+        unsafe {
+            if n == 32 {
+                // A last block by itself is taken twice, and stored once.
+                let two = b + 1 < count;
+                let second = if two { &bytes[(b + 1) * size..][..size] } else { block };
+                let (k, l) = (block_factors::<V, F>(block, 0), block_factors::<V, F>(second, 0));
+                let [x, y] = V::widen(V::codes::<F, 0>(block.as_ptr(), second.as_ptr()), bias);
+                finish::<V, F>(x, V::splat(k.scale), V::splat(k.offset), to);
+                if two {
+                    finish::<V, F>(y, V::splat(l.scale), V::splat(l.offset), to.add(32));
+                }
+                b += 2;
+            } else {
+                let (s, o) = sixteens::<V, F>(block);
+                let at = block.as_ptr();
+                let quarters = [
+                    V::widen(V::codes::<F, 0>(at, at), bias),
+                    V::widen(V::codes::<F, 1>(at, at), bias),
+                    V::widen(V::codes::<F, 2>(at, at), bias),
+                    V::widen(V::codes::<F, 3>(at, at), bias),
+                ];
+                for (i, v) in quarters.into_iter().flatten().enumerate() {
+                    let (scale, offset) = (V::halves(s[2 * i], s[2 * i + 1]), V::halves(o[2 * i], o[2 * i + 1]));
+                    finish::<V, F>(v, scale, offset, to.add(32 * i));
+                }
+                b += 1;
+            }
         }
     }
 }
@@ -156,13 +188,9 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
                 *o = half::bf16::from_le_bytes(*b).to_f32();
             }
         }
-        Encoding::Blocks(_) => with_format!(format, F => {
-            let (n, size) = const { (F::BLOCK.elems, F::BLOCK.bytes) };
-            for (b, o) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(n)) {
-                // SAFETY: the instructions are there.
-                unsafe { block::<V, F>(b, o) };
-            }
-        }, else decode_slowly(format, bytes, out)),
+        // SAFETY: the instructions are there.
+        Encoding::Blocks(_) => with_format!(format, F => unsafe { blocks::<V, F>(bytes, out) },
+            else decode_slowly(format, bytes, out)),
     }
 }
 

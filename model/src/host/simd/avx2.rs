@@ -263,6 +263,27 @@ unsafe impl Vector for Avx2 {
         unsafe { avx2_codes::codes::<F, C>(first, second) }
     }
 
+    #[inline(always)]
+    unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2] {
+        // SAFETY: the instructions are there.
+        unsafe {
+            // Less their bias, codes are signed bytes.
+            let bias = _mm_set1_epi8(bias as i8);
+            let [a, b, c, d] = codes.map(|codes| _mm_sub_epi8(codes, bias));
+            [
+                Avx2(low_floats(a), high_floats(a), low_floats(b), high_floats(b)),
+                Avx2(low_floats(c), high_floats(c), low_floats(d), high_floats(d)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(first: f32, second: f32) -> Self {
+        // SAFETY: the instructions are there.
+        let (a, b) = unsafe { (_mm256_set1_ps(first), _mm256_set1_ps(second)) };
+        Avx2(a, a, b, b)
+    }
+
     /// Sixteen-bit products, added by pairs. (The instruction for bytes saturates at 16 bits: 8-bit codes overflow it.)
     #[inline(always)]
     unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
@@ -284,6 +305,26 @@ unsafe impl Vector for Avx2 {
         // SAFETY: half of a chunk is writable, says the caller.
         unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
+}
+
+/// The first eight signed bytes as floats.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+unsafe fn low_floats(bytes: __m128i) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)) }
+}
+
+/// The last eight.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+unsafe fn high_floats(bytes: __m128i) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { low_floats(_mm_unpackhi_epi64(bytes, bytes)) }
 }
 
 /// Transposes 8 × 8 floats; the destination's rows are 32 apart.

@@ -1,14 +1,9 @@
 //! 64 codes of any block format into four 128-bit registers, sixteen each.
 
-use super::{Piece, pieces, unsigned};
+use super::{Piece, plane_pieces, unsigned};
 use crate::host::unpack::Described;
-use kjit_kernels::format::{BlockFormat, Plane};
+use kjit_kernels::format::Plane;
 use std::arch::x86_64::*;
-
-/// The pieces of chunk `c` of plane `p`; of the first plane, where there is no such one.
-const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
-    pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
-}
 
 /// See [`Vector::codes`](super::Vector::codes).
 ///

@@ -215,6 +215,25 @@ unsafe impl Vector for Avx512 {
         unsafe { avx512_codes::codes::<F, C>(first, second) }
     }
 
+    #[inline(always)]
+    unsafe fn widen(codes: __m512i, bias: u8) -> [Self; 2] {
+        // SAFETY: the instructions are there.
+        unsafe {
+            // Less their bias, codes are signed bytes.
+            let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
+            [
+                Avx512(floats(_mm512_castsi512_si128(codes)), floats(_mm512_extracti32x4_epi32::<1>(codes))),
+                Avx512(floats(_mm512_extracti32x4_epi32::<2>(codes)), floats(_mm512_extracti32x4_epi32::<3>(codes))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(first: f32, second: f32) -> Self {
+        // SAFETY: the instructions are there.
+        unsafe { Avx512(_mm512_set1_ps(first), _mm512_set1_ps(second)) }
+    }
+
     /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of the instructions that multiply bytes and
     /// add by fours, the first sum shifted. The chunk's third part has the sums of four activations, negative: times the bias they are
     /// where the second begins to add.
@@ -254,6 +273,16 @@ unsafe impl Vector for Avx512 {
             chunk.add(2 * CHUNK).cast::<[i32; LANES / 4]>().add(part).write_unaligned(sums);
         }
     }
+}
+
+/// Signed bytes as floats.
+///
+/// # Safety
+/// AVX-512 is there.
+#[inline(always)]
+unsafe fn floats(bytes: __m128i) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)) }
 }
 
 /// Transposes 16 × 16 floats; the destination's rows are 32 apart.

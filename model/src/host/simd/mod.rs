@@ -97,6 +97,12 @@ pub unsafe trait Vector: Copy {
     /// The pointers must be valid for a block each.
     unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes;
 
+    /// `code − bias` as floats, the first 32 and the second.
+    unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2];
+
+    /// The first 16 lanes one number, the others another.
+    unsafe fn halves(first: f32, second: f32) -> Self;
+
     /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some lanes of `self`: what counts is the sum of
     /// all. The bias is a power of two or 0, the one of the codes' format.
     ///
@@ -178,6 +184,11 @@ pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
         j += 1;
     }
     pieces
+}
+
+/// The pieces of chunk `c` of plane `p` of a format; of its first plane, where there is no such one.
+pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
+    pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
 }
 
 /// A kernel: what it works on, and how with any vector.

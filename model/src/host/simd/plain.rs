@@ -1,8 +1,8 @@
 //! The vector that every processor has: an array, which the compiler may or may not turn into registers.
 
-use super::{CHUNK, LANES, Vector, unsigned};
+use super::{CHUNK, LANES, Piece, Vector, plane_pieces, unsigned};
 use crate::host::gemm::Tile;
-use crate::host::unpack::{self, Described, MAX_BLOCK};
+use crate::host::unpack::Described;
 use half::f16;
 
 /// 32 floats in an array.
@@ -157,21 +157,49 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+        let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
         let f = const { F::BLOCK };
         let u = const { unsigned(F::BLOCK.value) };
-        let mut all = [0u8; MAX_BLOCK];
-        // SAFETY: a block each, says the caller.
-        unsafe {
-            unpack::codes::<F>(std::slice::from_raw_parts(first, f.bytes), &mut all);
-            if f.elems == 32 {
-                unpack::codes::<F>(std::slice::from_raw_parts(second, f.bytes), &mut all[32..]);
+        let mut codes = [0; CHUNK];
+        for (j, codes) in codes.chunks_exact_mut(16).enumerate() {
+            let mut up = 0;
+            for (plane, known) in f.planes.iter().zip(known) {
+                let Piece { second: in_second, at, shift } = known[j];
+                let block = if in_second { second } else { first };
+                let mask = ((1u16 << plane.bits) - 1) as u8;
+                // SAFETY: the plane lies in the block, as the format's own test shows, and a block is readable: of single bits in
+                // order two bytes, else a byte for each of the sixteen.
+                unsafe {
+                    if plane.run == 1 {
+                        let bits = u16::from_le_bytes(block.add(at).cast::<[u8; 2]>().read());
+                        for (i, code) in codes.iter_mut().enumerate() {
+                            *code |= ((bits >> i & 1) as u8) << up;
+                        }
+                    } else {
+                        let bytes = block.add(at).cast::<[u8; 16]>().read();
+                        for (code, byte) in codes.iter_mut().zip(bytes) {
+                            *code |= (byte >> shift & mask) << up;
+                        }
+                    }
+                }
+                up += plane.bits;
+            }
+            for code in codes {
+                *code = u.table.map_or(*code ^ u.flip, |t| t[usize::from(*code & 15)]);
             }
         }
-        let from = if f.elems == 32 { 0 } else { C * CHUNK };
-        std::array::from_fn(|i| {
-            let code = all[from + i];
-            u.table.map_or(code ^ u.flip, |t| t[usize::from(code & 15)])
-        })
+        codes
+    }
+
+    #[inline(always)]
+    unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2] {
+        let float = |i: usize| f32::from(codes[i]) - f32::from(bias);
+        [Plain(std::array::from_fn(float)), Plain(std::array::from_fn(|i| float(LANES + i)))]
+    }
+
+    #[inline(always)]
+    unsafe fn halves(first: f32, second: f32) -> Self {
+        Plain(std::array::from_fn(|i| if i < LANES / 2 { first } else { second }))
     }
 
     #[inline(always)]
