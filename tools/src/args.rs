@@ -126,6 +126,9 @@ pub struct Run {
     /// A file with the prompt
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
+    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive)]
+    pub batch: Option<usize>,
     /// At most this many tokens (default: until the model ends, or the context is full)
     #[arg(short = 'n', long, value_name = "N")]
     pub tokens: Option<usize>,
@@ -316,15 +319,17 @@ pub struct Warm {
     #[command(flatten)]
     pub setup: Setup,
     /// Tokens of a prompt that go through the model at once, as `run` will have it
-    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = BATCH)]
+    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = GPU_BATCH)]
     pub batch: usize,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,
 }
 
-/// Tokens of a prompt that go through a model at once, where nothing else is asked.
-pub const BATCH: usize = 512;
+/// Tokens of a prompt that go through a model at once on a GPU, where nothing else is asked: its matrix units want many rows.
+pub const GPU_BATCH: usize = 2048;
+/// The same on the CPU, whose caches want few.
+pub const CPU_BATCH: usize = 512;
 
 /// `--compiler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

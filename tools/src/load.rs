@@ -1,6 +1,6 @@
 //! Opens a model for the commands that compute.
 
-use crate::args::{Device, Setup, Shared};
+use crate::args::{CPU_BATCH, Device, GPU_BATCH, Setup, Shared};
 use crate::engine::{config, engine};
 use crate::report::say;
 use anyhow::{Context, bail};
@@ -51,11 +51,17 @@ pub fn default_context(trained: usize) -> usize {
 
 impl Loaded {
     pub fn open(path: &Path, setup: &Setup, shared: &Shared) -> anyhow::Result<Loaded> {
-        Loaded::open_traced(path, setup, shared, None)
+        Loaded::open_with(path, setup, shared, None, None)
     }
 
-    /// The same, with what happens when going into a trace.
-    pub fn open_traced(path: &Path, setup: &Setup, shared: &Shared, trace: Option<&Trace>) -> anyhow::Result<Loaded> {
+    /// The same, with so many tokens of a prompt at once, and with what happens when going into a trace.
+    pub fn open_with(
+        path: &Path,
+        setup: &Setup,
+        shared: &Shared,
+        batch: Option<usize>,
+        trace: Option<&Trace>,
+    ) -> anyhow::Result<Loaded> {
         let start = Instant::now();
         let span = trace.map(|t| t.span("host", "open the file, build the graph and the tokenizer"));
         let gguf = Arc::new(Gguf::open(path)?);
@@ -84,7 +90,7 @@ impl Loaded {
             kv: setup.kv_type.into(),
             precise: setup.precise,
             threads,
-            batch: crate::args::BATCH,
+            batch: batch.unwrap_or(0),
         };
         let per_token = graph.bytes_per_token();
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
@@ -131,7 +137,10 @@ fn on_device(
         Device::Rocm(n) => Some(format!("rocm:{n}")),
         Device::Auto => engine(shared).devices().devices.first().map(kjit_engine::DeviceInfo::label),
     };
+    let asked = options.batch;
+    let batch = |usual: usize| if asked == 0 { usual } else { asked };
     let Some(label) = label else {
+        let options = ExecOptions { batch: batch(CPU_BATCH), ..options };
         let threads = options.threads;
         let exec = HostExecutor::new(gguf, graph, options)?;
         let cpu = Cpu::here();
@@ -144,6 +153,7 @@ fn on_device(
         };
         return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
     };
+    let options = ExecOptions { batch: batch(GPU_BATCH), ..options };
     let mut setup = config(shared);
     if let Some(trace) = trace {
         setup = setup.trace(trace.clone());

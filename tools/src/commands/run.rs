@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
     let trace = args.trace.as_ref().map(|_| Trace::new());
-    let mut loaded = Loaded::open_traced(&args.model, &args.setup, shared, trace.as_ref())?;
+    let mut loaded = Loaded::open_with(&args.model, &args.setup, shared, args.batch, trace.as_ref())?;
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, loaded);
     };
