@@ -148,3 +148,23 @@ fn wrong_input_is_refused_and_changes_nothing() {
     assert!(matches!(exec.feed(&[1], Want::Last), Err(ExecError::Context { tokens: 5, context: 4 })));
     assert_eq!(exec.len(), 4);
 }
+
+#[test]
+fn a_long_context_costs_nothing_until_used_and_an_absurd_one_is_a_memory_error() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let new = |context: usize| {
+        let graph = kjit_model::arch::build(&file).unwrap();
+        let options = ExecOptions { context, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
+        HostExecutor::new(Arc::clone(&file), graph, options)
+    };
+    // 30 layers of 2 · 192 halves for 128k tokens are 3 GB of addresses.
+    let mut long = new(1 << 17).unwrap();
+    assert!(long.kv_bytes() > 2 << 30);
+    assert_eq!(long.feed(&[1], Want::Last).unwrap().len(), long.n_vocab());
+    for absurd in [1 << 45, usize::MAX] {
+        let error = new(absurd).err().unwrap();
+        assert!(matches!(error, ExecError::Memory { .. }), "{error}");
+        assert!(error.to_string().contains("-c"), "{error}");
+    }
+}
