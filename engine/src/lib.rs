@@ -67,6 +67,7 @@ pub use engine::{CompileCounts, CompilerChoice, CompilerInfo, CompilerReport, En
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
+pub use kjit_cache::Digest;
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};

@@ -76,7 +76,9 @@ pub enum Command {
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
     /// Check libraries, devices and the cache; with --run every kernel against the oracle
-    #[command(after_help = "Example:\n  kjit doctor --run")]
+    #[command(
+        after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --export bundle --arch gfx942\n  kjit doctor --bundle bundle"
+    )]
     Doctor(Doctor),
     /// Compile kernels into the cache, with no GPU present
     #[command(
@@ -294,6 +296,19 @@ pub struct Doctor {
     /// Run every kernel on the device and hold it against the oracle
     #[arg(long)]
     pub run: bool,
+    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must come out, for a card or an
+    /// emulator elsewhere
+    #[arg(long, value_name = "DIR", requires = "arch", conflicts_with_all = ["run", "bundle"])]
+    pub export: Option<PathBuf>,
+    /// The architecture of --export: gfx942, gfx1100, sm_90, …
+    #[arg(long, value_name = "ARCH", requires = "export")]
+    pub arch: Option<String>,
+    /// Only kernel cases whose name contains this, for --export
+    #[arg(long, value_name = "TEXT", requires = "export")]
+    pub filter: Option<String>,
+    /// Run a proof bundle on the device
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    pub bundle: Option<PathBuf>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

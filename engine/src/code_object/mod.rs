@@ -7,6 +7,7 @@ mod report;
 pub use report::KernelReport;
 
 use crate::error::{Error, Result};
+use kjit_cache::{Artefact, BuildKey, Digest, Entry, Key};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ pub enum Origin {
     Compiled,
     /// Found in the cache, in the layer named.
     Cached(String),
+    /// Handed over by the caller with its digest ([`CodeObject::verified`]).
+    Given,
 }
 
 /// Verified machine code with what is known of it. Cheap to clone.
@@ -112,6 +115,32 @@ pub(crate) struct Inner {
 impl CodeObject {
     pub(crate) fn of(inner: Inner, origin: Origin) -> CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
+    }
+
+    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`; `compile_id` and `wave` are what
+    /// its maker says it was compiled for.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when the digest is another, or the bytes are no code object that this build reads.
+    pub fn verified(name: &str, compile_id: &str, wave: u32, bytes: Vec<u8>, digest: Digest) -> Result<CodeObject> {
+        let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
+        let found = Digest::of(&bytes);
+        if found != digest {
+            return Err(corrupt(format!("its SHA-256 is {found}, not {digest}")));
+        }
+        let kernels = inspect(name, &bytes)?;
+        let key = Key::builder("kjit code from elsewhere").field("sha256", found.0).finish();
+        let entry = Entry::encode(&BuildKey::new(&key, |build| build), &Artefact::new(bytes), 0);
+        let inner = Inner {
+            name: name.to_owned(),
+            compile_id: compile_id.to_owned(),
+            wave,
+            compiler: "a compiler elsewhere".to_owned(),
+            seconds: 0.0,
+            kernels,
+            entry: Entry::decode(entry).map_err(|e| corrupt(e.to_string()))?,
+        };
+        Ok(CodeObject::of(inner, Origin::Given))
     }
 
     pub(crate) fn with_origin(mut self, origin: Origin) -> CodeObject {

@@ -120,27 +120,34 @@ impl Case {
             return Err(format!("{}: {} buffers came back of {}", self.name, after.len(), buffers.len()));
         }
         for ((name, before, expect), got) in buffers.into_iter().zip(after) {
-            let fail = |why: String| Err(format!("{}: buffer {name}: {why}", self.name));
-            if got.len() != before.len() {
-                return fail(format!("{} bytes came back of {}", got.len(), before.len()));
-            }
-            let exact = match expect {
-                Expect::Anything => continue,
-                Expect::Same => before,
-                Expect::Bytes(want) => want,
-                Expect::Real { storage, want, tolerance } => {
-                    if let Err(why) = near(&storage.read(got), want, tolerance) {
-                        return fail(why);
-                    }
-                    continue;
-                }
-            };
-            if let Some(at) = exact.iter().zip(got).position(|(a, b)| a != b) {
-                let kind = if matches!(expect, Expect::Same) { "an input changed" } else { "wrong" };
-                return fail(format!("{kind}: byte {at} is {:#04x}, not {:#04x}", got[at], exact[at]));
-            }
+            expect.check(before, got).map_err(|why| format!("{}: buffer {name}: {why}", self.name))?;
         }
         Ok(())
+    }
+}
+
+impl Expect {
+    /// Holds what is in a buffer after the launch against what was expected; `before` is what was in it before.
+    ///
+    /// # Errors
+    /// The first difference, as a sentence.
+    pub fn check(&self, before: &[u8], got: &[u8]) -> Result<(), String> {
+        if got.len() != before.len() {
+            return Err(format!("{} bytes came back of {}", got.len(), before.len()));
+        }
+        let (exact, kind) = match self {
+            Expect::Anything => return Ok(()),
+            Expect::Same => (before, "an input changed"),
+            Expect::Bytes(want) => (want.as_slice(), "wrong"),
+            Expect::Real { storage, want, tolerance } => return near(&storage.read(got), want, tolerance),
+        };
+        if exact.len() != got.len() {
+            return Err(format!("{} bytes came back, the oracle has {}", got.len(), exact.len()));
+        }
+        match exact.iter().zip(got).enumerate().find(|(_, (want, got))| want != got) {
+            Some((at, (want, got))) => Err(format!("{kind}: byte {at} is {got:#04x}, not {want:#04x}")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! (no device is asked: `kjit warm` does as much on a laptop), [`open`] uploads and compiles, [`GpuExecutor`] launches. No vendor is
 //! named here: what depends on one is in the engine and, as a target, in the kernels' specs.
 
+pub mod bundle;
 mod executor;
 pub mod fuse;
 pub mod limit;

@@ -3,11 +3,13 @@
 use crate::args::{self, Device as Asked, Shared};
 use crate::engine;
 use crate::report::{bytes, say};
-use kjit_engine::{Engine, Vendor};
-use kjit_model::gpu::prove;
+use kjit_engine::{Engine, Target, Vendor};
+use kjit_model::gpu::bundle;
+use kjit_model::gpu::prove::{self, Verdict};
 use kjit_model::host::Cpu;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// One line of the report.
@@ -19,6 +21,15 @@ struct Check {
 
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
     let engine = engine::engine(shared);
+    if let (Some(folder), Some(arch)) = (&args.export, &args.arch) {
+        let checks = export(&engine, folder, arch, args.filter.as_deref().unwrap_or_default(), shared)?;
+        return report(&checks, args.json);
+    }
+    if let Some(folder) = &args.bundle {
+        let mut checks = vec![];
+        bundle(&engine, folder, shared, &mut checks)?;
+        return report(&checks, args.json);
+    }
     let mut checks = vec![Check {
         name: "kjit".into(),
         good: true,
@@ -35,13 +46,17 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
     if args.run {
         kernels(&engine, shared, &mut checks);
     }
+    report(&checks, args.json)
+}
+
+fn report(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
     let good = checks.iter().all(|c| c.good);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    if args.json {
+    if json {
         let all: Vec<_> = checks.iter().map(|c| json!({ "check": c.name, "ok": c.good, "detail": c.said })).collect();
         writeln!(out, "{}", json!({ "ok": good, "checks": all }))?;
     } else {
-        for c in &checks {
+        for c in checks {
             writeln!(out, "{} {}: {}", if c.good { "ok  " } else { "FAIL" }, c.name, c.said)?;
         }
     }
@@ -98,36 +113,74 @@ fn cache(engine: &Engine, checks: &mut Vec<Check>) {
     checks.extend(warnings.iter().map(|w| Check { name: "cache".into(), good: false, said: w.to_string() }));
 }
 
-/// Every kernel on the device, against the oracle.
-fn kernels(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
-    let label = match shared.device {
+/// The inputs are random; another seed each time would make a report that nobody can repeat.
+const SEED: u64 = 20_261_121;
+
+/// Writes a proof bundle.
+fn export(engine: &Engine, folder: &Path, arch: &str, filter: &str, shared: &Shared) -> anyhow::Result<Vec<Check>> {
+    let target = Target::parse(arch)?;
+    let wish = bundle::Wish { seed: SEED, filter: filter.to_owned(), limit: bundle::LIMIT };
+    let progress = progress(shared, "kernels compiled");
+    let done = bundle::export(engine, &target, &wish, folder, &progress)?;
+    let said =
+        format!("{} cases, {} code objects, {} in {}", done.cases, done.code, bytes(done.bytes), folder.display());
+    let mut checks = vec![Check { name: format!("bundle for {target}"), good: true, said }];
+    if !done.left_out.is_empty() {
+        let said = format!("to stay below {}: {}", bytes(bundle::LIMIT), done.left_out.join("; "));
+        checks.push(Check { name: format!("{} left out", done.left_out.len()), good: true, said });
+    }
+    Ok(checks)
+}
+
+/// Runs a proof bundle.
+fn bundle(engine: &Engine, folder: &Path, shared: &Shared, checks: &mut Vec<Check>) -> anyhow::Result<()> {
+    let bundle = bundle::Bundle::open(folder)?;
+    let said = format!("whole, {} cases for {}", bundle.cases(), bundle.target());
+    checks.push(Check { name: folder.display().to_string(), good: true, said });
+    let device = engine.device(&label(shared))?;
+    let progress = progress(shared, "cases of the bundle");
+    verdicts(device.label(), bundle.run(&device, &progress)?, checks);
+    Ok(())
+}
+
+fn label(shared: &Shared) -> String {
+    match shared.device {
         Asked::Cuda(n) => format!("cuda:{n}"),
         Asked::Rocm(n) => format!("rocm:{n}"),
         Asked::Auto | Asked::Cpu => "auto".to_string(),
-    };
-    let device = match engine.device(&label) {
+    }
+}
+
+/// Tells a person at a terminal how far it is.
+fn progress(shared: &Shared, of: &'static str) -> impl Fn(usize, usize) + Sync + use<> {
+    let show = io::stderr().is_terminal() && !shared.quiet;
+    move |done, all| {
+        if show && (done == all || done.is_multiple_of(50)) {
+            say(format_args!("{done} of {all} {of}"));
+        }
+    }
+}
+
+/// Every kernel on the device, against the oracle.
+fn kernels(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
+    let device = match engine.device(&label(shared)) {
         Ok(device) => device,
         Err(e) => return checks.push(Check { name: "kernels".into(), good: false, said: e.to_string() }),
     };
-    let show = io::stderr().is_terminal() && !shared.quiet;
-    let progress = |done: usize, all: usize| {
-        if show && (done == all || done.is_multiple_of(50)) {
-            say(format_args!("{done} of {all} kernel cases"));
-        }
-    };
-    // The inputs are random; another seed each time would make a report that nobody can repeat.
-    const SEED: u64 = 20_261_121;
-    match prove::run_all(engine, &device, SEED, &progress) {
+    match prove::run_all(engine, &device, SEED, &progress(shared, "kernel cases")) {
         Err(e) => checks.push(Check { name: "kernels".into(), good: false, said: e }),
-        Ok(verdicts) => {
-            let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
-            let said = format!("{} of {} cases right on {}", verdicts.len() - failed, verdicts.len(), device.label());
-            checks.push(Check { name: "kernels".into(), good: failed == 0 && !verdicts.is_empty(), said });
-            for v in verdicts {
-                if let Some(failure) = v.failure {
-                    checks.push(Check { name: v.case, good: false, said: failure });
-                }
-            }
+        Ok(found) => verdicts(device.label(), found, checks),
+    }
+}
+
+/// How many cases were right, and each that was not.
+fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
+    let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
+    let said = format!("{} of {} cases right on {device}", verdicts.len() - failed, verdicts.len());
+    checks.push(Check { name: "kernels".into(), good: failed == 0 && !verdicts.is_empty(), said });
+    for v in verdicts {
+        if let Some(failure) = v.failure {
+            checks.push(Check { name: v.case, good: false, said: failure });
         }
     }
 }

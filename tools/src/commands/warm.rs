@@ -38,7 +38,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let failed: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).collect();
     let (cached, compiled) = results.iter().flatten().fold((0, 0), |(h, c), code| match code.origin() {
-        Origin::Cached(_) => (h + 1, c),
+        Origin::Cached(_) | Origin::Given => (h + 1, c),
         Origin::Compiled => (h, c + 1),
     });
     let mut out = io::stdout().lock();
