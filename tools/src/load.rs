@@ -90,12 +90,12 @@ impl Loaded {
             kv: setup.kv_type.into(),
             precise: setup.precise,
             threads,
-            batch: batch.unwrap_or(0),
+            batch: batch.unwrap_or(CPU_BATCH),
         };
         let per_token = graph.bytes_per_token();
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
-        let on = on_device(shared, gguf.clone(), graph, options, trace)?;
+        let on = on_device(shared, gguf.clone(), graph, options, batch, trace)?;
         let loaded = Loaded {
             gguf,
             tokenizer,
@@ -129,6 +129,7 @@ fn on_device(
     gguf: Arc<Gguf>,
     graph: Graph,
     options: ExecOptions,
+    batch: Option<usize>,
     trace: Option<&Trace>,
 ) -> anyhow::Result<OnDevice> {
     let label = match shared.device {
@@ -137,10 +138,7 @@ fn on_device(
         Device::Rocm(n) => Some(format!("rocm:{n}")),
         Device::Auto => engine(shared).devices().devices.first().map(kjit_engine::DeviceInfo::label),
     };
-    let asked = options.batch;
-    let batch = |usual: usize| if asked == 0 { usual } else { asked };
     let Some(label) = label else {
-        let options = ExecOptions { batch: batch(CPU_BATCH), ..options };
         let threads = options.threads;
         let exec = HostExecutor::new(gguf, graph, options)?;
         let cpu = Cpu::here();
@@ -153,7 +151,7 @@ fn on_device(
         };
         return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
     };
-    let options = ExecOptions { batch: batch(GPU_BATCH), ..options };
+    let options = ExecOptions { batch: batch.unwrap_or(GPU_BATCH), ..options };
     let mut setup = config(shared);
     if let Some(trace) = trace {
         setup = setup.trace(trace.clone());
