@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "a bench prints")]
 
-use kjit_engine::{Config, Device, DeviceBuffer, Engine, Geometry, Isolation, Job, Stream, Target, args};
+use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Geometry, Isolation, Job, Stream, Target, args};
 use kjit_kernels::Kernel;
 use kjit_kernels::activations::Prologue;
 use kjit_kernels::attend::{AttendSpec, AttendTuning, HeadsForm, RopeForm};
@@ -329,6 +329,7 @@ fn attention(b: &Bench) -> Result<()> {
                             &angles,
                             &angles,
                             &table,
+                            Arg::Null,
                             &position,
                             &keys,
                             &values,

@@ -1,13 +1,14 @@
 // argmax: the largest logit's token, the lower id first among equals, NaN never; and the sequence moves on by one.
 //
-//   logits    SEQUENCES × VOCAB f32; tokens  SEQUENCES × capacity u32: position p + 1 gets the token; position  SEQUENCES u32: +1
+//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the place of each (null: the same)
+//   tokens    PLACES × capacity u32: position p + 1 gets the token; position  PLACES u32: +1
 //   part      SEQUENCES × blocks u64; counters  SEQUENCES u32 (zero before and after)
 // Grid: blocks × sequences.
 //
 // Constants: VOCAB.
 #include "sample.h"
 
-KERNEL argmax(const float* logits, u64* part, u32* counters, u32* tokens, u32* position, u32 capacity, u32 blocks) {
+KERNEL argmax(const float* logits, u64* part, u32* counters, const u32* slots, u32* tokens, u32* position, u32 capacity, u32 blocks) {
     launch_dependents();
     wait_for_producer();
     u32 sequence = block_id_y();
@@ -22,5 +23,5 @@ KERNEL argmax(const float* logits, u64* part, u32* counters, u32* tokens, u32* p
     best = 0;
     for (u32 i = thread_id(); i < blocks; i += KJ_BLOCK) best = part[sequence * blocks + i] > best ? part[sequence * blocks + i] : best;
     best = block_largest(best);
-    if (thread_id() == 0) move_on(tokens, position, sequence, capacity, best >> 32 ? 0xffffffffu - (u32)best : 0);
+    if (thread_id() == 0) move_on(tokens, position, place_of(slots, sequence), capacity, best >> 32 ? 0xffffffffu - (u32)best : 0);
 }

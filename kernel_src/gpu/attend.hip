@@ -1,8 +1,10 @@
 // attend: one new token of each sequence attends to its past; its own key and value are made ready and kept on the way.
 //
 //   q         SEQS × HEADS × HEAD_DIM f32, k, v  SEQS × KV_HEADS × HEAD_DIM f32, as projected; out  as q
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs; position  SEQS u32: tokens before this one
-//   keys, values    caches (kv.h) of `capacity` positions; sequence s starts `sequence_bytes`·s further on
+//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs
+//   slots     SEQS u32: where each sequence has its place; null: sequence s has place s
+//   position  u32 by place: tokens before this one
+//   keys, values    caches (kv.h) of `capacity` positions; place s starts `sequence_bytes`·s further on
 //   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32 and counters, SEQS × KV_HEADS × HEAD_PARTS u32 (zero before and after)
 // Grid: splits × (KV_HEADS · HEAD_PARTS) × SEQS. Each block takes a slice of the positions for GROUP query heads that share a key head;
 // the last block of a head to finish combines the slices (online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the
@@ -144,22 +146,22 @@ STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, 
 }
 
 KERNEL attend(const float* q, const float* k, const float* v, const float* RESTRICT q_norm, const float* RESTRICT k_norm,
-              const u32x2* RESTRICT angles, const u32* position, u8* keys, u8* values, float* part, u32* counters, float* out, float scale, float eps,
+              const u32x2* RESTRICT angles, const u32* slots, const u32* position, u8* keys, u8* values, float* part, u32* counters, float* out, float scale, float eps,
               u32 capacity, u32 splits, u64 sequence_bytes) {
     LDS_ARRAY(Shared, all, 1);
     Shared& lds = all[0];
     launch_dependents();
     wait_for_producer();
     u32 sequence = block_id_z(), kv_head = block_id_y() / HEAD_PARTS, head = kv_head * (HEADS / KV_HEADS) + block_id_y() % HEAD_PARTS * GROUP;
-    u32 here = position[sequence], end = here + 1;
+    u32 slot = slots ? slots[sequence] : sequence, here = position[slot], end = here + 1;
     u32 first = WINDOW != 0 && end > WINDOW ? end - WINDOW : 0;
     // Slices in whole steps: a short context keeps few blocks busy, the others leave at once.
     u32 slice = CEIL_DIV(CEIL_DIV(end - first, splits), STEP_POSITIONS) * STEP_POSITIONS;
     u32 busy = CEIL_DIV(end - first, slice);
     if (block_id() >= busy) return;
     u32 from = first + block_id() * slice, to = min_u32(from + slice, end);
-    keys += sequence * sequence_bytes;
-    values += sequence * sequence_bytes;
+    keys += slot * sequence_bytes;
+    values += slot * sequence_bytes;
     u64 rows = (u64)KV_HEADS * capacity, head_row = (u64)kv_head * capacity;
 
     const u32x2* turn = angles + (u64)here * (ROPE_DIMS / 2);

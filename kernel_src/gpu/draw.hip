@@ -1,7 +1,9 @@
 // draw: a token drawn from each sequence's logits; and the sequence moves on by one.
 //
-//   logits    SEQUENCES × VOCAB f32; tokens  SEQUENCES × capacity u32: position p + 1 gets the token; position  SEQUENCES u32: +1
-//   fractions capacity f32 in [0, 1): the random number of the draw at each position, made by the host's generator
+//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the place of each (null: the same)
+//   tokens    PLACES × capacity u32: position p + 1 gets the token; position  PLACES u32: +1
+//   fractions PLACES × capacity f32 in [0, 1): the random number of the draw at each position, made by the host's generator
+//   options   PLACES × (top_k u32, temperature, top_p, min_p f32), or null: the arguments hold for all
 //
 // The host's definition (model/src/sample.rs) in fixed point: top-k, then temperature, top-p, min-p, and a draw in the order of ids. A weight
 // exp((logit − largest) / temperature) is an integer of 40 fractional bits, so sums do not depend on their order and the same seed gives
@@ -87,15 +89,19 @@ STEP Kept keep_until(Draw& lds, const float* x, const Kept& kept, bool weighted,
     return r;
 }
 
-KERNEL draw(const float* logits, const float* RESTRICT fractions, u32* tokens, u32* position, u32 capacity, u32 top_k, float temperature,
-            float top_p, float min_p) {
+KERNEL draw(const float* logits, const float* fractions, const u32x4* options, const u32* slots, u32* tokens, u32* position, u32 capacity,
+            u32 top_k, float temperature, float top_p, float min_p) {
     LDS_ARRAY(Draw, all, 1);
     Draw& lds = all[0];
     launch_dependents();
     wait_for_producer();
-    u32 sequence = block_id(), t = thread_id();
-    const float* x = logits + (u64)sequence * VOCAB;
-    float fraction = fractions[min_u32(position[sequence], capacity - 1)];  // before the thread that finds the token moves on
+    u32 place = place_of(slots, block_id()), t = thread_id();
+    const float* x = logits + (u64)block_id() * VOCAB;
+    if (options) {
+        u32x4 own = options[place];
+        top_k = own.x, temperature = as_f32(own.y), top_p = as_f32(own.z), min_p = as_f32(own.w);
+    }
+    float fraction = fractions[(u64)place * capacity + min_u32(position[place], capacity - 1)];  // before the thread that finds the token moves on
     u64 best = 0;
     for (u32 i = t; i < VOCAB; i += KJ_BLOCK) {
         u64 key = (u64)order_bits(x[i]) << 32 | (0xffffffffu - i);
@@ -104,8 +110,8 @@ KERNEL draw(const float* logits, const float* RESTRICT fractions, u32* tokens, u
     best = block_largest(best);
     u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
     float largest = x[likeliest], inverse = 1.0f / temperature;
-    if (!(abs_f32(largest) < as_f32(0x7f800000u))) {  // infinite, or nothing is a number
-        if (t == 0) move_on(tokens, position, sequence, capacity, likeliest);
+    if (top_k == 1 || !(abs_f32(largest) < as_f32(0x7f800000u))) {  // greedy, infinite, or nothing is a number
+        if (t == 0) move_on(tokens, position, place, capacity, likeliest);
         return;
     }
     Kept kept{0, 0};  // all that are numbers
@@ -132,7 +138,7 @@ KERNEL draw(const float* logits, const float* RESTRICT fractions, u32* tokens, u
             u64 w = is_kept(kept, order_bits(x[i]), i) ? weight_of(x[i], largest, inverse) : 0;
             if (w >= least) before += w;
             if (before > at) {
-                move_on(tokens, position, sequence, capacity, i);
+                move_on(tokens, position, place, capacity, i);
                 break;
             }
         }

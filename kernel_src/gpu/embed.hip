@@ -1,20 +1,22 @@
 // embed: out[r] = scale · table[token of row r], any format; a thread makes one unit of a row.
 //
 //   table  row records (kernel_src/src/layout.rs); out  rows × COLS f32
-//   tokens, position  BATCH 0: row r is the token at position[0] + r; BATCH 1: sequence r's at position[r], its tokens starting at
-//   r · capacity
+//   tokens, position  BATCH 0: row r is the token at position[0] + r; BATCH 1: that of place p = slots[r] at position[p], its tokens
+//   starting at p · capacity
+//   slots  BATCH 1: the place of each row; null: row r has place r
 // Grid: blocks of units × rows.
 //
 // Constants: COLS, BATCH; struct W in weights_gen.h.
 #include "weights.h"
 #include "weights_gen.h"
 
-KERNEL embed(const u8* RESTRICT table, const u32* tokens, const u32* position, float* out, float scale, u32 capacity) {
+KERNEL embed(const u8* RESTRICT table, const u32* tokens, const u32* slots, const u32* position, float* out, float scale, u32 capacity) {
     launch_dependents();
     wait_for_producer();
     u32 row = block_id_y(), u = block_id() * KJ_BLOCK + thread_id();
     if (u >= W::UNITS) return;
-    u32 token = BATCH ? tokens[(u64)row * capacity + position[row]] : tokens[position[0] + row];
+    u32 slot = BATCH && slots ? slots[row] : row;
+    u32 token = BATCH ? tokens[(u64)slot * capacity + position[slot]] : tokens[position[0] + row];
     Unit<W> unit = load_unit<W>(table + (u64)token * W::ROW_BYTES, u);
     float v[W::UNIT];
     unit_values<W>(unit, v);

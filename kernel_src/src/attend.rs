@@ -59,11 +59,12 @@ impl HeadsForm {
     }
 }
 
-/// Decode attention. Arguments: `q, k, v, q_norm, k_norm, angles, position, keys, values, part, counters, out` (pointers; norms null
-/// without), `scale: f32, eps: f32, capacity: u32, splits: u32, sequence_bytes: u64`.
+/// Decode attention. Arguments: `q, k, v, q_norm, k_norm, angles, slots, position, keys, values, part, counters, out` (pointers; norms
+/// null without), `scale: f32, eps: f32, capacity: u32, splits: u32, sequence_bytes: u64`.
 ///
 /// `q` is `sequences × heads × head_dim` f32 as projected, `k` and `v` `sequences × kv heads × head_dim`; `angles` from [`angles`];
-/// `position` a u32 per sequence (tokens before the new one); `keys`, `values` per [`KvLayout`], sequence `s` at `s · sequence_bytes`;
+/// `slots` a u32 per sequence, its place (null: sequence `s` has place `s`); `position` a u32 per place (tokens before the new one);
+/// `keys`, `values` per [`KvLayout`], place `s` at `s · sequence_bytes`;
 /// `part` [`AttendSpec::part_bytes`] of working memory; `counters` [`AttendSpec::counters`] u32, zero before the first launch and after
 /// every one; `out` as `q`. The new token's key and value are written to the cache.
 ///

@@ -5,10 +5,11 @@ use crate::layout::Layout;
 use crate::render::weights_struct;
 use kjit_engine::{Constants, Geometry, Options, Target};
 
-/// `out[r] = scale · table[token of r]`. Arguments: `table, tokens, position, out` (pointers), `scale: f32, capacity: u32`.
+/// `out[r] = scale · table[token of r]`. Arguments: `table, tokens, slots, position, out` (pointers), `scale: f32, capacity: u32`.
 ///
 /// `table` has row records of the layout; `tokens` the ids of a whole context. A prompt: row `r` is the token at `position[0] + r`. A
-/// batch: row `r` is the token of sequence `r` at `position[r]`, sequence `r` starting at `r · capacity`. Ids are trusted to lie below the
+/// batch: row `r` is the token at `position[p]` of the sequence in place `p = slots[r]` (`r` where `slots` is null), whose tokens start at
+/// `p · capacity`. Ids are trusted to lie below the
 /// table's rows. `out` is `rows × cols` f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {

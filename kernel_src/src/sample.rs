@@ -6,18 +6,19 @@ use kjit_engine::{Constants, Geometry, Options, Target};
 /// How the token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The largest logit, the lower id first among equals. Arguments: `logits, part, counters, tokens, position` (pointers),
+    /// The largest logit, the lower id first among equals. Arguments: `logits, part, counters, slots, tokens, position` (pointers),
     /// `capacity: u32, blocks: u32`. `part` is `sequences × blocks` u64 of working memory, `counters` a u32 per sequence, zero before the
     /// first launch and after every one.
     Largest,
-    /// Drawn: top-k, temperature, top-p, min-p, in this order. Arguments: `logits, fractions, tokens, position` (pointers), `capacity: u32,
+    /// Drawn: top-k, temperature, top-p, min-p, in this order. Arguments: `logits, fractions, options, slots, tokens, position` (pointers), `capacity: u32,
     /// top_k: u32` (0: all), `temperature: f32` (above 0), `top_p: f32` (1: all)`, min_p: f32` (0: all). `fractions` has a number in
-    /// `[0, 1)` for each position of the context, from the host's generator.
+    /// `[0, 1)` for each place and position of the context, from the host's generator. `options`, where not null, has these four for each
+    /// place, and the arguments are not read.
     Drawn,
 }
 
-/// Chooses a token for each sequence. `logits` is `sequences × vocab` f32, `tokens` `sequences × capacity` u32, `position` a u32 per
-/// sequence: the position of the token that the logits came from. The chosen one is written behind it, and `position` is advanced.
+/// Chooses a token for each sequence. `logits` is `sequences × vocab` f32, `slots` a u32 per sequence, its place (null: the same),
+/// `tokens` `places × capacity` u32, `position` a u32 per place: the position of the token that the logits came from. The chosen one is written behind it, and `position` is advanced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SampleSpec {
     /// Size of the vocabulary.

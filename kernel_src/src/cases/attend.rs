@@ -69,11 +69,14 @@ fn attend(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random
         random.normals(n * kv.heads * dim, 1.0),
     );
     let norms = if form.qk_norm { [random.normals(dim, 1.0), random.normals(dim, 1.0)] } else { [vec![], vec![]] };
-    // Positions behind the end are poisoned: whoever reads them shows it.
-    let mut before = [vec![0xffu8; n * bytes], vec![0xffu8; n * bytes]];
+    // Several sequences lie in places of another order, with one place free. Positions behind the end are poisoned: whoever reads them
+    // shows it.
+    let places = if n > 1 { n + 1 } else { n };
+    let slots: Vec<usize> = (0..n).map(|s| places - 1 - s).collect();
+    let mut before = [vec![0xffu8; places * bytes], vec![0xffu8; places * bytes]];
     let mut want = vec![];
     for (s, &here) in sizes.positions.iter().enumerate() {
-        let [keys, values] = before.each_mut().map(|b| &mut b[s * bytes..][..bytes]);
+        let [keys, values] = before.each_mut().map(|b| &mut b[slots[s] * bytes..][..bytes]);
         for head in 0..kv.heads {
             for p in 0..here {
                 kv.write_row(keys, sizes.capacity, head, p, &random.normals(dim, 1.0));
@@ -120,6 +123,9 @@ fn attend(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random
     let mut geometry = kernel.launch(1);
     geometry.grid = spec.geometry(target, sizes.splits, n as u32)?.grid;
     let positions: Vec<u32> = sizes.positions.iter().map(|&p| p as u32).collect();
+    let mut by_place = vec![u32::MAX; places];
+    slots.iter().zip(&positions).for_each(|(&slot, &p)| by_place[slot] = p);
+    let slots: Vec<u32> = slots.iter().map(|&s| s as u32).collect();
     let t = spec.tuning(target)?;
     Ok(Case {
         name: format!(
@@ -135,7 +141,8 @@ fn attend(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random
             optional("q_norm", &norms[0]),
             optional("k_norm", &norms[1]),
             floats("angles", &table),
-            words("position", &positions),
+            if n > 1 { words("slots", &slots) } else { CaseArg::Null },
+            words("position", &by_place),
             cache("keys", keys),
             cache("values", values),
             CaseArg::Buffer { name: "part", before: part, expect: Expect::Anything },

@@ -1,6 +1,6 @@
 //! Cases of sampling: ties, NaN, thresholds that cut through equals.
 
-use super::{Case, CaseArg, Expect, Random, floats};
+use super::{Case, CaseArg, Expect, Random, floats, words};
 use crate::kernel::SpecError;
 use crate::sample::{Choice, SampleSpec};
 use kjit_engine::Target;
@@ -13,15 +13,23 @@ fn exactly(name: &'static str, before: &[u32], after: &[u32]) -> CaseArg {
     CaseArg::Buffer { name, before: bytes(before), expect: Expect::Bytes(bytes(after)) }
 }
 
-/// Tokens and positions of `chosen.len()` sequences before and after.
-fn moved(positions: &[u32], capacity: u32, chosen: &[u32]) -> [CaseArg; 2] {
+/// The place of each sequence: another order where there are several, and null for one.
+fn places(n: usize) -> (Vec<u32>, CaseArg) {
+    let slots: Vec<u32> = (0..n as u32).rev().collect();
+    let arg = if n > 1 { words("slots", &slots) } else { CaseArg::Null };
+    (slots, arg)
+}
+
+/// Places of the sequences, tokens and positions of `chosen.len()` sequences before and after; `positions` are by place.
+fn moved(positions: &[u32], capacity: u32, chosen: &[u32]) -> [CaseArg; 3] {
     let before = vec![0xffff_ffff; positions.len() * capacity as usize];
     let mut after = before.clone();
-    for (s, (&p, &token)) in positions.iter().zip(chosen).enumerate() {
-        after[s * capacity as usize + p as usize + 1] = token;
+    let (slots, arg) = places(chosen.len());
+    for (&place, &token) in slots.iter().zip(chosen) {
+        after[(place * capacity + positions[place as usize]) as usize + 1] = token;
     }
     let next: Vec<u32> = positions.iter().map(|p| p + 1).collect();
-    [exactly("tokens", &before, &after), exactly("position", positions, &next)]
+    [arg, exactly("tokens", &before, &after), exactly("position", positions, &next)]
 }
 
 fn largest(row: &[f32]) -> u32 {
@@ -35,7 +43,7 @@ fn argmax(target: &Target, wave: u32, vocab: usize, logits: &[f32]) -> Result<Ca
     let chosen: Vec<u32> = logits.chunks(vocab).map(largest).collect();
     let (n, blocks, capacity) = (chosen.len(), 3, 6);
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 5).collect();
-    let [tokens, position] = moved(&positions, capacity, &chosen);
+    let [slots, tokens, position] = moved(&positions, capacity, &chosen);
     let mut geometry = kernel.launch(blocks);
     geometry.grid[1] = n as u32;
     Ok(Case {
@@ -46,6 +54,7 @@ fn argmax(target: &Target, wave: u32, vocab: usize, logits: &[f32]) -> Result<Ca
             floats("logits", logits),
             CaseArg::Buffer { name: "part", before: vec![0xff; 8 * n * blocks as usize], expect: Expect::Anything },
             CaseArg::Buffer { name: "counters", before: vec![0; 4 * n], expect: Expect::Same },
+            slots,
             tokens,
             position,
             CaseArg::U32(capacity),
@@ -93,32 +102,44 @@ fn draw(
     vocab: usize,
     logits: &[f32],
     options: Options,
+    own: bool,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
     let kernel = SampleSpec { vocab, choice: Choice::Drawn }.kernel_at(target, wave, 2 * wave)?;
     let n = logits.len() / vocab;
     let capacity = 9;
-    let fractions: Vec<f32> = (0..capacity).map(|_| (random.unit() as f32).min(0.999_999)).collect();
+    let fractions: Vec<f32> = (0..n * capacity as usize).map(|_| (random.unit() as f32).min(0.999_999)).collect();
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
+    // With options of their own, every second place is greedy.
+    let of = |place: u32| if own && place % 2 == 1 { (1, 1.0, 1.0, 0.0) } else { options };
     let chosen: Vec<u32> = logits
         .chunks(vocab)
-        .zip(&positions)
-        .map(|(row, &p)| {
-            let first = largest(row);
-            if row[first as usize].is_finite() { choose(row, options, fractions[p as usize]) } else { first }
+        .zip(places(n).0)
+        .map(|(row, place)| {
+            let (first, at) = (largest(row), place * capacity + positions[place as usize]);
+            if row[first as usize].is_finite() { choose(row, of(place), fractions[at as usize]) } else { first }
         })
         .collect();
-    let [tokens, position] = moved(&positions, capacity, &chosen);
-    let (top_k, temperature, top_p, min_p) = options;
+    let each: Vec<u32> = (0..n as u32)
+        .map(of)
+        .flat_map(|(top_k, temperature, top_p, min_p)| {
+            [top_k, f32::to_bits(temperature), f32::to_bits(top_p), f32::to_bits(min_p)]
+        })
+        .collect();
+    let [slots, tokens, position] = moved(&positions, capacity, &chosen);
+    // What is not to be read is wrong.
+    let (top_k, temperature, top_p, min_p) = if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
     Ok(Case {
         name: format!(
-            "draw {n} × {vocab}, top-k {top_k} temperature {temperature} top-p {top_p} min-p {min_p}, wave {wave}"
+            "draw {n} × {vocab}, top-k {top_k} temperature {temperature} top-p {top_p} min-p {min_p}, own {own}, wave {wave}"
         ),
         geometry: kernel.launch(n as u32),
         kernel,
         args: vec![
             floats("logits", logits),
             floats("fractions", &fractions),
+            if own { words("options", &each) } else { CaseArg::Null },
+            slots,
             tokens,
             position,
             CaseArg::U32(capacity),
@@ -142,7 +163,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     into.push(argmax(target, wave, 7, &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
     let all = [(0, 1.0, 1.0, 0.0), (40, 0.8, 1.0, 0.0), (0, 1.3, 0.9, 0.0), (100, 0.7, 0.95, 0.05), (1, 1.0, 1.0, 0.0)];
     for options in all {
-        into.push(draw(target, wave, vocab, &logits, options, random)?);
+        into.push(draw(target, wave, vocab, &logits, options, false, random)?);
     }
+    into.push(draw(target, wave, vocab, &logits, (40, 0.9, 0.95, 0.02), true, random)?);
     Ok(())
 }

@@ -106,10 +106,12 @@ fn embed(spec: &EmbedSpec, target: &Target, random: &mut Random) -> Result<Case,
     let table = Matrix::random(spec.layout.format, vocab, cols, random)?;
     let tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
     let position: Vec<u32> = if spec.batch { vec![8, 0, 3] } else { vec![4] };
+    let slots = [2u32, 0, 1];
     let scale = 1.75f32;
     let mut want = vec![];
     for r in 0..rows {
-        let at = if spec.batch { r * capacity + position[r] as usize } else { position[0] as usize + r };
+        let place = slots[r] as usize;
+        let at = if spec.batch { place * capacity + position[place] as usize } else { position[0] as usize + r };
         let row = &table.values[tokens[at] as usize * cols..][..cols];
         want.extend(row.iter().map(|&v| f64::from(v) * f64::from(scale)));
     }
@@ -123,6 +125,7 @@ fn embed(spec: &EmbedSpec, target: &Target, random: &mut Random) -> Result<Case,
         args: vec![
             input("table", table.records),
             words("tokens", &tokens),
+            if spec.batch { words("slots", &slots) } else { CaseArg::Null },
             words("position", &position),
             output("out", Storage::F32, want, SINGLE),
             CaseArg::F32(scale),

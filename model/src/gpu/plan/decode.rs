@@ -192,11 +192,12 @@ impl Lower<'_> {
         let blocks = Dim::Fill { per_unit: 1, most };
         let part = self.program.scratch("greedy.part", 8 * u64::from(most));
         let counters = self.program.counters("greedy.counters", 4);
-        let args = vec![logits, part, counters, tokens, position, capacity, Bind::Dim(blocks)];
+        let args = vec![logits, part, counters, Bind::Null, tokens, position, capacity, Bind::Dim(blocks)];
         self.run("greedy".to_string(), &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
         let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn }.kernel(&self.target))?;
         let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
-        let mut args = vec![logits, Bind::Control(Control::Fractions), tokens, position, capacity];
+        let mut args =
+            vec![logits, Bind::Control(Control::Fractions), Bind::Null, Bind::Null, tokens, position, capacity];
         args.extend(options);
         self.run("draw".to_string(), &job, [Dim::Is(1); 3], args);
         Ok(())
@@ -224,6 +225,7 @@ impl Lower<'_> {
             norms[0],
             norms[1],
             Bind::Rope(a.rope),
+            Bind::Null,
             Bind::Control(Control::Position),
             Bind::Keys(a.cache),
             Bind::Values(a.cache),

@@ -23,7 +23,7 @@ impl Lower<'_> {
         let blocks = self.spec(&name, spec.geometry(&self.target, 1))?.grid[0];
         let (table, to) = (self.matrix(table), self.program.make(out));
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
-        let args = vec![table, tokens, position, to, Bind::F32(scale), Bind::U32(self.context + 1)];
+        let args = vec![table, tokens, Bind::Null, position, to, Bind::F32(scale), Bind::U32(self.context + 1)];
         self.run(name, &job, [Dim::Is(blocks), TOKENS, ONE], args);
         Ok(())
     }
