@@ -34,8 +34,7 @@ struct Bench {
 
 impl Bench {
     fn job(&self, kernel: &Kernel) -> Job {
-        let k = kernel.clone();
-        Job::new(k.source, k.constants, k.options, self.device.target().clone())
+        kernel.job(self.device.target())
     }
 
     /// Seconds that a captured chain takes, the best of a few.

@@ -1,7 +1,7 @@
 //! What every kernel family gives the engine: text, constants and the shape of a launch.
 
 use crate::layout::LayoutError;
-use kjit_engine::{Constants, Geometry, Options, Source, Target};
+use kjit_engine::{Constants, Geometry, Job, Options, Source, Target};
 
 /// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in it depends on a live device.
 #[derive(Debug, Clone)]
@@ -21,6 +21,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// What the engine compiles, for a target (the one that the kernel was specialised for).
+    #[must_use]
+    pub fn job(&self, target: &Target) -> Job {
+        Job::new(self.source.clone(), self.constants.clone(), self.options.clone(), target.clone())
+    }
+
     /// A launch of `blocks` blocks that may start before the kernel before it has ended (all kernels here wait by themselves).
     #[must_use]
     pub fn launch(&self, blocks: u32) -> Geometry {

@@ -46,8 +46,7 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[&str], s
         }
         let step = if all() { 1 } else { step };
         let kernels: Vec<(String, Kernel)> = representative(&target).unwrap().into_iter().step_by(step).collect();
-        let job = |k: &Kernel| Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), target.clone());
-        let jobs: Vec<Job> = kernels.iter().map(|(_, k)| job(k)).collect();
+        let jobs: Vec<Job> = kernels.iter().map(|(_, kernel)| kernel.job(&target)).collect();
         let began = std::time::Instant::now();
         let mut table = vec![];
         for ((name, kernel), code) in kernels.iter().zip(engine.compile_all(&jobs)) {

@@ -2,38 +2,14 @@
 //!
 //! Without a device it is skipped, and says so; `KJIT_REQUIRE_GPU=1` forbids that.
 
-use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Isolation, Job};
-use kjit_kernels::cases::{self, Case, CaseArg};
+use kjit_engine::{Config, Device, Engine, Isolation, Job, Module};
+use kjit_kernels::cases::{self, Case};
 
-fn run(device: &Device, module: &kjit_engine::Module, case: &Case) -> Result<(), String> {
-    let text = |e: kjit_engine::Error| format!("{}: {e}", case.name);
-    let stream = device.stream().map_err(text)?;
-    let kernel = module.kernel(case.kernel.entry).map_err(text)?;
-    let mut buffers: Vec<Option<DeviceBuffer<u8>>> = vec![];
-    for arg in &case.args {
-        buffers.push(match arg {
-            CaseArg::Buffer { before, .. } => Some(stream.upload(before).map_err(text)?),
-            _ => None,
-        });
-    }
-    let args: Vec<Arg<'_>> = case
-        .args
-        .iter()
-        .zip(&buffers)
-        .map(|(arg, buffer)| match (arg, buffer) {
-            (CaseArg::U32(v), _) => Arg::from(*v),
-            (CaseArg::U64(v), _) => Arg::from(*v),
-            (CaseArg::F32(v), _) => Arg::from(*v),
-            (_, Some(buffer)) => Arg::from(buffer),
-            _ => Arg::Null,
-        })
-        .collect();
-    stream.launch(&kernel, &case.geometry, &args).map_err(text)?;
-    let mut after = vec![];
-    for buffer in buffers.iter().flatten() {
-        after.push(stream.read(buffer).map_err(text)?);
-    }
-    case.check(&after)
+fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
+    let called = device
+        .stream()
+        .and_then(|stream| stream.call(&module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
+    case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
 #[test]
@@ -56,11 +32,7 @@ fn every_case_is_right_on_the_device() {
     for &wave in device.target().waves() {
         let mut cases = cases::all(device.target(), wave, seed).unwrap();
         cases.retain(|c| c.name.contains(&only));
-        let job = |c: &Case| {
-            let k = &c.kernel;
-            Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), device.target().clone())
-        };
-        let jobs: Vec<Job> = cases.iter().map(job).collect();
+        let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
         for (case, module) in cases.iter().zip(engine.load_all(&device, &jobs)) {
             let result = module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&device, &m, case));
             failed.extend(result.err());

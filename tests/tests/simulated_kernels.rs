@@ -1,8 +1,8 @@
 //! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded, launched, read back and held
 //! against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
-use kjit_engine::{Arg, Device, DeviceBuffer, Job, Stream};
-use kjit_kernels::cases::{self, Case, CaseArg};
+use kjit_engine::{Job, Module, Stream};
+use kjit_kernels::cases::{self, Case};
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
@@ -13,33 +13,10 @@ fn seed() -> u64 {
 }
 
 /// Runs one case; what is wrong, as a sentence.
-fn run(device: &Device, stream: &Stream, module: &kjit_engine::Module, case: &Case) -> Result<(), String> {
-    let say = |e: kjit_engine::Error| format!("{}: {e}", case.name);
-    let kernel = module.kernel(case.kernel.entry).map_err(say)?;
-    // Each buffer an allocation of its own: whatever touches a byte beside it is caught.
-    let mut buffers: Vec<DeviceBuffer<u8>> = vec![];
-    for arg in &case.args {
-        if let CaseArg::Buffer { before, .. } = arg {
-            let buffer = device.buffer(before.len()).map_err(say)?;
-            stream.write(&buffer, before).map_err(say)?;
-            buffers.push(buffer);
-        }
-    }
-    let mut next = buffers.iter();
-    let args: Vec<Arg<'_>> = case
-        .args
-        .iter()
-        .map(|a| match a {
-            CaseArg::Buffer { .. } => next.next().map_or(Arg::Null, Arg::from),
-            CaseArg::Null => Arg::Null,
-            CaseArg::U32(v) => Arg::from(*v),
-            CaseArg::U64(v) => Arg::from(*v),
-            CaseArg::F32(v) => Arg::from(*v),
-        })
-        .collect();
-    stream.launch(&kernel, &case.geometry, &args).map_err(say)?;
-    let after = buffers.iter().map(|b| stream.read(b)).collect::<Result<Vec<_>, _>>().map_err(say)?;
-    case.check(&after)
+fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
+    let kernel = module.kernel(case.kernel.entry);
+    let called = kernel.and_then(|kernel| stream.call(&kernel, &case.geometry, &case.host_args()));
+    case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
 /// With `real` code objects where a clang is found (its argument lists and resources are checked then too), else with those
@@ -57,19 +34,12 @@ fn all(test: &str, arch: &str, wave: u32, real: bool) {
         assert!(!cases.is_empty(), "no case has '{only}' in its name");
         let dir = cache(TEMPORARY).join(if real { "real" } else { "none" });
         let engine = engine(&dir, WORKER, "hiprtc");
-        let jobs: Vec<Job> = cases
-            .iter()
-            .map(|c| {
-                let k = &c.kernel;
-                Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), device.target().clone())
-            })
-            .collect();
+        let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
         let modules = engine.load_all(&device, &jobs);
         let stream = device.stream().unwrap();
         let mut failed = vec![];
         for (case, module) in cases.iter().zip(modules) {
-            let answer =
-                module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&device, &stream, &m, case));
+            let answer = module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&stream, &m, case));
             if let Err(why) = answer {
                 let fault = Simulated::here().fault(0);
                 failed.push(format!("{why} {fault}"));

@@ -2,6 +2,7 @@
 
 mod api;
 mod blas;
+mod call;
 mod counters;
 mod cuda;
 mod device;
@@ -17,6 +18,7 @@ mod stream;
 
 pub(crate) use api::Driver;
 pub use blas::Blas;
+pub use call::HostArg;
 pub use counters::Counts;
 pub use device::Device;
 pub use event::Event;

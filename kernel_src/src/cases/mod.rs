@@ -17,7 +17,7 @@ mod small;
 pub use data::Random;
 
 use crate::kernel::{Kernel, SpecError};
-use kjit_engine::{Geometry, Target};
+use kjit_engine::{Arg, Geometry, HostArg, Target};
 
 /// One launch and what must come of it.
 #[derive(Debug, Clone)]
@@ -103,6 +103,21 @@ pub const SINGLE: Tolerance = Tolerance { norm: 2e-6, each: 4e-5, reason: "sums 
 pub const HALF: Tolerance = Tolerance { norm: 6e-4, each: 4e-3, reason: "results rounded to half precision" };
 
 impl Case {
+    /// The arguments for the engine's `Stream::call`, whose answer [`Case::check`] takes.
+    #[must_use]
+    pub fn host_args(&self) -> Vec<HostArg<'_>> {
+        fn host(arg: &CaseArg) -> HostArg<'_> {
+            match arg {
+                CaseArg::Buffer { before, .. } => HostArg::Buffer(before),
+                CaseArg::Null => HostArg::Value(Arg::Null),
+                CaseArg::U32(v) => HostArg::Value(Arg::from(*v)),
+                CaseArg::U64(v) => HostArg::Value(Arg::from(*v)),
+                CaseArg::F32(v) => HostArg::Value(Arg::from(*v)),
+            }
+        }
+        self.args.iter().map(host).collect()
+    }
+
     /// Holds the buffers after the launch, in the order of the arguments, against what was expected.
     ///
     /// # Errors

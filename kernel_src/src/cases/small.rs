@@ -109,8 +109,8 @@ fn embed(spec: &EmbedSpec, target: &Target, random: &mut Random) -> Result<Case,
     let slots = [2u32, 0, 1];
     let scale = 1.75f32;
     let mut want = vec![];
-    for r in 0..rows {
-        let place = slots[r] as usize;
+    for (r, slot) in slots.into_iter().enumerate() {
+        let place = slot as usize;
         let at = if spec.batch { place * capacity + position[place] as usize } else { position[0] as usize + r };
         let row = &table.values[tokens[at] as usize * cols..][..cols];
         want.extend(row.iter().map(|&v| f64::from(v) * f64::from(scale)));

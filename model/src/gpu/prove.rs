@@ -1,7 +1,7 @@
 //! Runs the kernels' cases on a device: whether what it computes is what the oracle computed.
 
-use kjit_engine::{Arg, Device, DeviceBuffer, Engine, Job, Module};
-use kjit_kernels::cases::{self, Case, CaseArg};
+use kjit_engine::{Device, Engine, Job, Module};
+use kjit_kernels::cases::{self, Case};
 
 /// What came of one case.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub fn run_all(
         let made = cases::all(device.target(), wave, seed).map_err(|e| e.to_string())?;
         all.extend(made.into_iter().map(|case| (wave, case)));
     }
-    let jobs: Vec<Job> = all.iter().map(|(_, case)| job(case, device)).collect();
+    let jobs: Vec<Job> = all.iter().map(|(_, case)| case.kernel.job(device.target())).collect();
     let modules = engine.load_all(device, &jobs);
     for (done, ((wave, case), module)) in all.iter().zip(modules).enumerate() {
         let result = module.map_err(|e| e.to_string()).and_then(|module| run(device, &module, case));
@@ -39,39 +39,10 @@ pub fn run_all(
     Ok(verdicts)
 }
 
-/// The compile job of a case on a device.
-fn job(case: &Case, device: &Device) -> Job {
-    let k = &case.kernel;
-    Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), device.target().clone())
-}
-
-/// One case: buffers as it wants them, the launch, and everything held against what must be there afterwards.
+/// One case: the launch, and every buffer held against what must be there afterwards.
 fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
-    let text = |e: kjit_engine::Error| e.to_string();
-    let stream = device.stream().map_err(text)?;
-    let kernel = module.kernel(case.kernel.entry).map_err(text)?;
-    let buffers: Vec<Option<DeviceBuffer<u8>>> = case
-        .args
-        .iter()
-        .map(|arg| match arg {
-            CaseArg::Buffer { before, .. } => stream.upload(before).map(Some),
-            _ => Ok(None),
-        })
-        .collect::<Result<_, _>>()
-        .map_err(text)?;
-    let args: Vec<Arg<'_>> = case
-        .args
-        .iter()
-        .zip(&buffers)
-        .map(|(arg, buffer)| match (arg, buffer) {
-            (CaseArg::U32(v), _) => Arg::from(*v),
-            (CaseArg::U64(v), _) => Arg::from(*v),
-            (CaseArg::F32(v), _) => Arg::from(*v),
-            (_, Some(buffer)) => Arg::from(buffer),
-            _ => Arg::Null,
-        })
-        .collect();
-    stream.launch(&kernel, &case.geometry, &args).map_err(text)?;
-    let after = buffers.iter().flatten().map(|b| stream.read(b)).collect::<Result<Vec<_>, _>>().map_err(text)?;
-    case.check(&after)
+    let called = device
+        .stream()
+        .and_then(|stream| stream.call(&module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
+    case.check(&called.map_err(|e| e.to_string())?)
 }

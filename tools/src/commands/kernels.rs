@@ -26,10 +26,7 @@ pub fn kernels(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> 
         if all.is_empty() {
             bail!("no kernel's name contains '{filter}'");
         }
-        let job = |k: &kjit_kernels::kernel::Kernel| {
-            Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), target.clone())
-        };
-        let jobs: Vec<Job> = all.iter().map(|(_, k)| job(k)).collect();
+        let jobs: Vec<Job> = all.iter().map(|(_, kernel)| kernel.job(&target)).collect();
         for ((name, kernel), result) in all.iter().zip(engine.compile_all(&jobs)) {
             match result {
                 Ok(code) => {

@@ -89,7 +89,7 @@ fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
     let Some(model) = &args.model else {
         for target in targets {
             let all = kjit_kernels::matrix::representative(target).with_context(|| format!("for {target}"))?;
-            jobs.extend(all.into_iter().map(|(_, k)| Job::new(k.source, k.constants, k.options, target.clone())));
+            jobs.extend(all.iter().map(|(_, kernel)| kernel.job(target)));
         }
         return Ok(jobs);
     };

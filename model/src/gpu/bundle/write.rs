@@ -100,11 +100,7 @@ fn compile(
     all: &[(String, Case)],
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<CodeObject>, BundleError> {
-    let job = |case: &Case| {
-        let k = &case.kernel;
-        Job::new(k.source.clone(), k.constants.clone(), k.options.clone(), target.clone())
-    };
-    let jobs: Vec<Job> = all.iter().map(|(_, case)| job(case)).collect();
+    let jobs: Vec<Job> = all.iter().map(|(_, case)| case.kernel.job(target)).collect();
     let done = std::sync::atomic::AtomicUsize::new(0);
     let codes = engine.compile_each(&jobs, &|_, _| {
         progress(done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1, jobs.len());
