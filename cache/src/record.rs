@@ -14,6 +14,7 @@ use crate::entry::{decode_record, encode_record};
 use crate::key::{Digest, Key};
 use crate::safe_dir::Fault;
 use crate::store::{DirStore, Place};
+use crate::warning::Warning;
 
 /// A record is read as a whole on the way to something else: it stays small.
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
@@ -58,6 +59,20 @@ impl Cache {
         let value = change(self.record(key).as_deref());
         self.put_record(key, &value);
         drop(lock);
+    }
+
+    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside where it is ours, forgotten in memory, and
+    /// warned of. One in a read-only layer stays, and is warned of once.
+    pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
+        let (digest, reason) = (key.digest(), reason.into());
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
+        let place = Place::record(digest);
+        match &self.home {
+            Some(home) if matches!(home.read(&place, RECORD_LIMIT), Ok(Some(_))) => {
+                self.report_corrupt(home, &place, reason, true);
+            }
+            _ => self.warnings.push(Warning::Corrupt { path: place.name().into(), reason }),
+        }
     }
 
     pub(crate) fn read_record(&self, store: &DirStore, digest: Digest, ours: bool) -> Option<Vec<u8>> {

@@ -31,6 +31,7 @@
 //! | [`code_object`] | machine code, and what the file itself says of its kernels |
 //! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand |
 //! | `compiler` | vendors' compilers behind one trait, found, identified by content, run in child processes |
+//! | `tuning` | what was measured of a kernel's variants, and which of them is in force: records beside the code objects |
 //! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
 //!
 //! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`]; unsafe code only in
@@ -51,6 +52,7 @@ mod key;
 mod service;
 pub mod source;
 mod trace;
+mod tuning;
 
 pub use arch::{Arch, Dot, Limit, MatrixUnit, Occupancy, Target, Vendor};
 pub use args::Arg;
@@ -71,3 +73,4 @@ pub use kjit_cache::Digest;
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};
+pub use tuning::TuningSubject;

@@ -169,6 +169,14 @@ impl Shape {
         }
     }
 
+    fn space(&self, target: &Target) -> Vec<MatvecTuning> {
+        let spec: kjit_kernels::spec::Spec = match self {
+            Shape::Matrix(s) => s.clone().into(),
+            Shape::Experts(s) => s.clone().into(),
+        };
+        spec.space(target).into_iter().filter_map(|t| t.try_into().ok()).collect()
+    }
+
     fn kernel(&self, target: &Target) -> Result<Kernel> {
         Ok(match self {
             Shape::Matrix(s) => s.kernel(target)?,
@@ -413,7 +421,7 @@ fn main() -> Result<()> {
         let target = b.device.target();
         let mut tries = vec![shape.clone()];
         if sweep {
-            tries.extend(MatvecTuning::space(target).into_iter().map(|t| shape.with(t)));
+            tries.extend(shape.space(target).into_iter().map(|t| shape.with(t)));
         }
         tries.retain(|s| s.kernel(target).is_ok());
         let jobs: Vec<Job> = tries.iter().filter_map(|s| s.kernel(target).ok()).map(|k| b.job(&k)).collect();

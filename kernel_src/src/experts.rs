@@ -6,6 +6,7 @@ use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
 use crate::layout::Layout;
 use crate::matvec::MatvecTuning;
 use crate::render::weights_struct;
+use crate::tuning::shipped;
 use kjit_engine::{Constants, Geometry, Options, Target};
 
 /// Chooses experts. Arguments: `scores, experts, shares` (pointers), `scale: f32`. `scores` is `tokens × experts` f32; out come `experts`,
@@ -193,7 +194,8 @@ impl ExpertsSpec {
         let lists = if self.gated() { 2 } else { 1 };
         let rows = self.rows * self.tokens * if self.sums() { 1 } else { self.top };
         let units = (layout.unit(), layout.units());
-        let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, 1, lists, units, rows));
+        let default = || MatvecTuning::default_for(target, 1, lists, units, rows);
+        let t = self.tuning.or_else(|| shipped::choice(self, target)).unwrap_or_else(default);
         t.check(NAME, target)?;
         Ok(t)
     }

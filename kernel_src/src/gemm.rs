@@ -6,7 +6,9 @@ use crate::layout::Layout;
 use crate::matvec::{Finish, Segment};
 use crate::product::{Product, TILE};
 use crate::render::weights_struct;
-use kjit_engine::{Geometry, MatrixUnit, Options, Target, Vendor};
+use crate::tuning::families::{self, GROUP_COST, GROUP_UNITS, GROUPS, GROUPS_FROM, Gemm, Groups};
+use crate::tuning::shipped;
+use kjit_engine::{Geometry, MatrixUnit, Options, Target};
 
 /// A product of matrices. Arguments of the kernel, in order: `x, residual, w0, b0, y0, w1, b1, y1, w2, b2, y2, parts, counters,
 /// tile_expert` (pointers, null where there is none), `tokens, splits, token_tiles, tiles, blocks` (u32, from [`GemmLaunch`]).
@@ -120,42 +122,6 @@ pub struct GemmLaunch {
     pub counters: usize,
 }
 
-/// `(most tokens, tokens, rows, waves, depth, ahead, stages)` of a block.
-type Row = (usize, u32, u32, (u32, u32), u32, u32, u32);
-
-/// sm_80 and later, 99 KB of shared memory or more. H200, 4096 columns: 230–264 TFLOP/s at 2048 tokens, any format.
-const ROOMY: &[Row] = &[
-    (16, 16, 128, (1, 4), 2, 1, 3),
-    (32, 32, 128, (1, 4), 2, 1, 2),
-    (64, 64, 128, (2, 4), 2, 1, 2),
-    (usize::MAX, 128, 128, (2, 4), 1, 1, 3),
-];
-/// sm_75: 64 KB.
-const TURING: &[Row] = &[
-    (16, 16, 64, (1, 2), 2, 1, 3),
-    (32, 32, 64, (1, 2), 2, 1, 2),
-    (64, 64, 64, (2, 2), 1, 1, 2),
-    (usize::MAX, 128, 64, (2, 2), 1, 1, 2),
-];
-/// AMD, wave 32: 64 KB of LDS, two blocks a unit wanted.
-const NARROW: &[Row] =
-    &[(16, 16, 64, (1, 2), 1, 1, 2), (32, 32, 64, (1, 2), 1, 1, 2), (usize::MAX, 64, 128, (2, 4), 1, 1, 2)];
-/// AMD, wave 64.
-const WIDE: &[Row] =
-    &[(16, 16, 64, (1, 2), 1, 1, 2), (32, 32, 64, (1, 2), 1, 1, 2), (usize::MAX, 64, 128, (2, 2), 1, 1, 2)];
-
-/// sm_90a: `(tokens, stages, ahead, fillers)`.
-const GROUPS: &[(u32, u32, u32, u32)] = &[(64, 6, 2, 2), (128, 6, 2, 2), (256, 4, 2, 1)];
-/// Fewer tokens than this go to the table of waves also on sm_90a: there the time is the weights' (H200, 28672 × 4096 of Q4_K: 54 µs
-/// at 16 tokens against 61, 61 against 63 at 32, 88 against 69 at 64).
-const GROUPS_FROM: usize = 33;
-/// What a wave of tiles of N tokens costs is `GROUP_COST + N`: from products of 128 to 2048 tokens with 4096 to 28672 rows on an H200 (64:
-/// 31, 128: 45, 256: 58 µs for 4096 columns). At 256 tokens a tile it multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers
-/// cannot keep up.
-const GROUP_COST: usize = 160;
-/// Multiprocessors of the family's usual cards (H100 SXM, H200), for that estimate only: another number costs a few percent.
-const GROUP_UNITS: usize = 132;
-
 const NAME: &str = "gemm";
 const NAME_GROUPS: &str = "gemm_wgmma";
 
@@ -192,7 +158,8 @@ impl GemmSpec {
         Ok(())
     }
 
-    fn default_tuning(&self, target: &Target) -> GemmTuning {
+    /// The family's, whatever is shipped for this very size.
+    pub(crate) fn default_tuning(&self, target: &Target) -> GemmTuning {
         // F32 pieces take all of a filler's registers.
         let plain = self.segments.iter().any(|s| s.format.name == "F32");
         if target.arch().matrix == MatrixUnit::Wgmma && self.tokens >= GROUPS_FROM && !plain {
@@ -204,8 +171,9 @@ impl GemmSpec {
                 tiles.div_ceil(GROUP_UNITS) * (GROUP_COST + n as usize)
             };
             // Experts' tiles are mostly not full: 64 tokens (128 experts of 2048 × 768, 2048 tokens: 0.95 ms against 1.04 with 128).
-            let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.0 == 64);
-            let (tokens, stages, mut ahead, fillers) = *usable.min_by_key(|g| cost(g.0)).unwrap_or(&GROUPS[0]);
+            let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.tokens == 64);
+            let &Groups { tokens, stages, mut ahead, fillers } =
+                usable.min_by_key(|g| cost(g.tokens)).unwrap_or(&GROUPS[0]);
             if self.segments.iter().any(|s| s.format.name == "BF16") {
                 ahead = 1; // two stages of them in registers spill
             }
@@ -218,14 +186,7 @@ impl GemmSpec {
     /// The default of `gpu/gemm.hip` at a wave width.
     #[must_use]
     pub fn waves(tokens: usize, target: &Target, wave: u32) -> GemmTuning {
-        let table = match (target.vendor(), wave) {
-            (Vendor::Nvidia, _) if target.arch().shared_per_block > 64 << 10 => ROOMY,
-            (Vendor::Nvidia, _) => TURING,
-            (Vendor::Amd, 32) => NARROW,
-            (Vendor::Amd, _) => WIDE,
-        };
-        let &(_, tokens, rows, waves, depth, ahead, stages) =
-            table.iter().find(|r| tokens <= r.0).unwrap_or(&table[table.len() - 1]);
+        let &Gemm { tokens, rows, waves, depth, ahead, stages, .. } = families::gemm_block(target, wave, tokens);
         GemmTuning::Waves { wave, tokens, rows, waves, depth, ahead, stages }
     }
 
@@ -258,7 +219,7 @@ impl GemmSpec {
     /// Sizes that are not covered, a tuning that the target cannot run.
     pub fn tuning(&self, target: &Target) -> Result<GemmTuning, SpecError> {
         self.check()?;
-        let t = self.tuning.unwrap_or_else(|| self.default_tuning(target));
+        let t = self.tuning.or_else(|| shipped::choice(self, target)).unwrap_or_else(|| self.default_tuning(target));
         let fine = match t {
             GemmTuning::Waves { wave, tokens, rows, waves: (over_tokens, over_rows), depth, ahead, stages } => {
                 let n = Product::of(target, wave).columns;

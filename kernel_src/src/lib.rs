@@ -25,6 +25,8 @@ pub mod product;
 pub mod render;
 pub mod repack;
 pub mod sample;
+pub mod spec;
 pub mod tiles;
+pub mod tuning;
 
 pub use kernel::{Kernel, SpecError};

@@ -5,6 +5,8 @@ use crate::format::Format;
 use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
 use crate::layout::Layout;
 use crate::render::weights_struct;
+use crate::tuning::families::{self, LANES_WANTED};
+use crate::tuning::shipped;
 use kjit_engine::{Geometry, Options, Target, Vendor};
 
 /// One of the weights.
@@ -87,47 +89,6 @@ pub struct MatvecTuning {
     pub alone: bool,
 }
 
-/// Where a family's search starts.
-struct Family {
-    vendor: Vendor,
-    /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit codes); else those of fewer bits.
-    wide: bool,
-    block: u32,
-    blocks_per_unit: u32,
-    /// Units that a lane has in flight, over rows, lists and columns.
-    flight: u32,
-    /// Rows that share them where there are plenty.
-    rows: u32,
-}
-
-/// NVIDIA: measured on an H200 (`docs/performance.md`). 512 threads on each SM reached twice the rate of 1024 blocks of 128; a second block
-/// helps where few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes. There two rows at a time share the reads
-/// of the activations. AMD: from resource counts; two units in flight keep a lane below 96 registers on every family, so that a SIMD has
-/// five waves or more.
-const FAMILIES: [Family; 4] = [
-    Family { vendor: Vendor::Nvidia, wide: true, block: 512, blocks_per_unit: 2, flight: 4, rows: 1 },
-    Family { vendor: Vendor::Nvidia, wide: false, block: 512, blocks_per_unit: 1, flight: 4, rows: 2 },
-    Family { vendor: Vendor::Amd, wide: true, block: 256, blocks_per_unit: 4, flight: 2, rows: 1 },
-    Family { vendor: Vendor::Amd, wide: false, block: 256, blocks_per_unit: 4, flight: 2, rows: 1 },
-];
-
-/// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
-const LANES_WANTED: usize = 65536;
-
-/// Blocks worth trying: threads, blocks a unit, alone.
-const PLACES: [(u32, u32, bool); 7] = [
-    (256, 2, false),
-    (256, 4, false),
-    (512, 1, false),
-    (512, 1, true),
-    (512, 2, false),
-    (1024, 1, false),
-    (1024, 1, true),
-];
-
-/// Rows and units in flight worth trying; the first three have one row.
-const BATCHES: [(u32, u32); 7] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 1), (4, 2)];
-
 /// A wave for a row, or half of one where more than four lanes of ten would idle. Wider teams, of up to a block for the few rows of a
 /// small model, were 30 to 40 % behind on an H200.
 fn nvidia_team(units: usize, wave: u32) -> u32 {
@@ -161,8 +122,7 @@ impl MatvecTuning {
         rows: usize,
     ) -> MatvecTuning {
         let (vendor, wide) = (target.vendor(), unit <= 16);
-        let [first, ..] = &FAMILIES;
-        let family = FAMILIES.iter().find(|f| f.vendor == vendor && f.wide == wide).unwrap_or(first);
+        let family = families::matvec(vendor, wide);
         let wave = target.default_wave();
         let team = match vendor {
             Vendor::Nvidia => nvidia_team(units, wave),
@@ -220,26 +180,6 @@ impl MatvecTuning {
         let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
         let most = tiles.div_ceil((self.block / worker) as usize).min(1 << 20) as u32;
         most.min(units.max(1).saturating_mul(self.blocks_per_unit)).max(1)
-    }
-
-    /// What is worth trying on a device.
-    #[must_use]
-    pub fn space(target: &Target) -> Vec<MatvecTuning> {
-        let mut all = vec![];
-        for &wave in target.waves() {
-            for (block, blocks_per_unit, alone) in PLACES {
-                if alone && target.vendor() == Vendor::Amd {
-                    continue;
-                }
-                for team in [wave / 2, wave, 4 * wave, block] {
-                    let within = if team > wave { &BATCHES[..3] } else { &BATCHES[..] };
-                    for &(rows, batch) in within {
-                        all.push(MatvecTuning { wave, block, team, rows, batch, blocks_per_unit, alone });
-                    }
-                }
-            }
-        }
-        all
     }
 }
 
@@ -305,7 +245,8 @@ impl MatvecSpec {
             rows += s.rows;
         }
         let lists = if self.glu() { 2 } else { 1 };
-        let t = self.tuning.unwrap_or_else(|| MatvecTuning::default_for(target, self.columns, lists, units, rows));
+        let default = || MatvecTuning::default_for(target, self.columns, lists, units, rows);
+        let t = self.tuning.or_else(|| shipped::choice(self, target)).unwrap_or_else(default);
         t.check(NAME, target)?;
         Ok(t)
     }

@@ -3,6 +3,7 @@
 mod support;
 
 use kjit_engine::{Config, Engine, Isolation, Target};
+use kjit_kernels::tuning::Shipped;
 use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gpu::plan::{Bind, Launch, Request, plan};
 use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
@@ -24,7 +25,8 @@ fn check(shape: &Shape, target: &str) {
     }
     let graph = kjit_model::arch::build(&shape.open()).unwrap();
     let options = ExecOptions { context: 4096, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
-    let plan = plan(&Request { graph: &graph, target: &target, options: &options, keep: &[] }).unwrap();
+    let plan =
+        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
     assert_eq!(plan.no_prompts, None);
     let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
     let codes: Vec<_> = engine.compile_all(&jobs).into_iter().map(|c| c.unwrap_or_else(|e| panic!("{e}"))).collect();

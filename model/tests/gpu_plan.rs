@@ -3,6 +3,7 @@
 mod support;
 
 use kjit_engine::Target;
+use kjit_kernels::tuning::Shipped;
 use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
@@ -19,7 +20,7 @@ fn options(context: usize) -> ExecOptions {
 
 fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
     let target = Target::parse(target).unwrap();
-    plan(&Request { graph, target: &target, options: &options(context), keep: &[] }).unwrap()
+    plan(&Request { graph, target: &target, options: &options(context), keep: &[], tuned: &Shipped }).unwrap()
 }
 
 /// What any program must be.

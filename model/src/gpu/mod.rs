@@ -12,6 +12,7 @@ mod open;
 pub mod plan;
 pub mod prove;
 mod resident;
+pub mod tune;
 mod upload;
 
 pub use executor::GpuExecutor;

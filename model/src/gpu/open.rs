@@ -3,6 +3,7 @@
 use super::GpuExecutor;
 use super::plan::{JobId, Plan, PlanError, Request, plan};
 use super::resident::{Resident, Words};
+use super::tune::Kept;
 use super::upload::{Matrix, Uploader, vector};
 use crate::exec::{ExecError, ExecOptions};
 use crate::gguf::Gguf;
@@ -32,12 +33,17 @@ pub struct Statistics {
     pub kernels_s: f64,
 }
 
-/// The compile jobs that a run of this graph on such a target asks for: `kjit warm`.
+/// The compile jobs that a run of this graph on such a target asks for, with an engine of this cache: `kjit warm`.
 ///
 /// # Errors
 /// What the kernels do not cover, by name.
-pub fn jobs_for(graph: &Graph, target: &Target, options: &ExecOptions) -> Result<Vec<kjit_engine::Job>, ExecError> {
-    let plan = plan(&Request { graph, target, options, keep: &[] })?;
+pub fn jobs_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &ExecOptions,
+) -> Result<Vec<kjit_engine::Job>, ExecError> {
+    let plan = plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?;
     Ok(plan.jobs.into_iter().map(|j| j.job).collect())
 }
 
@@ -73,7 +79,8 @@ pub fn open_on(
     let before = engine.counts();
     let find = |name: &&str| graph.find(name).ok_or_else(|| ExecError::Device(format!("no value is called '{name}'")));
     let keep = keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-    let request = Request { graph: &graph, target: device.target(), options, keep: &keep };
+    let kept = Kept::of(engine);
+    let request = Request { graph: &graph, target: device.target(), options, keep: &keep, tuned: &kept };
     let plan = plan(&request)?;
     check_memory(device, &request, &plan)?;
     let stream = device.urgent_stream()?;

@@ -6,6 +6,7 @@ use kjit_engine::Target;
 use kjit_kernels::attend::angles;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::product::tiled_index;
+use kjit_kernels::tuning::Shipped;
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan};
@@ -60,7 +61,7 @@ impl<'a> Machine<'a> {
     ) -> Self {
         let target = Target::parse(arch).unwrap();
         let keep: Vec<ValueId> = (0..graph.values.len()).map(|i| ValueId(i as u32)).collect();
-        let plan = plan(&Request { graph, target: &target, options, keep: &keep }).unwrap();
+        let plan = plan(&Request { graph, target: &target, options, keep: &keep, tuned: &Shipped }).unwrap();
         std::fs::create_dir_all(folder).unwrap();
         let mut matrices = HashMap::new();
         for (id, _) in &plan.matrices {

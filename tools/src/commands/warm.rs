@@ -20,7 +20,7 @@ use std::time::Instant;
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     let targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
     let engine = Engine::new(config(args, shared));
-    let jobs = jobs(args, &targets)?;
+    let jobs = jobs(&engine, args, &targets)?;
     if !shared.quiet {
         for target in &targets {
             match engine.compiler_for(target) {
@@ -84,7 +84,7 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
 }
 
 /// Exactly what `run` will ask for, for every architecture; without a model, one of each kernel at common sizes.
-fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
+fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
     let mut jobs = vec![];
     let Some(model) = &args.model else {
         for target in targets {
@@ -103,7 +103,7 @@ fn jobs(args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
         batch: args.batch,
     };
     for target in targets {
-        jobs.extend(gpu::jobs_for(&graph, target, &options).with_context(|| format!("for {target}"))?);
+        jobs.extend(gpu::jobs_for(engine, &graph, target, &options).with_context(|| format!("for {target}"))?);
     }
     Ok(jobs)
 }

@@ -15,7 +15,7 @@ pub struct Jobs {
 impl Jobs {
     /// The place of this job, which is kept once.
     pub fn intern(&mut self, job: Job) -> JobId {
-        let at = self.list.iter().position(|j| *j == job).unwrap_or_else(|| {
+        let at = self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(|| {
             self.list.push(job);
             self.list.len() - 1
         });

@@ -72,6 +72,7 @@ impl Lower<'_> {
             (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns, [x, aux], eps)?;
             (spec.prologue, spec.prepared) = (Prologue::None, true);
         }
+        let spec = self.tuned(spec);
         let residual = match *finish {
             Finish::Add { residual, .. } => self.value(residual)?,
             _ => Bind::Null,
@@ -89,7 +90,7 @@ impl Lower<'_> {
             let bias = segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b));
             args.extend([weight, bias, y]);
         }
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
@@ -140,6 +141,7 @@ impl Lower<'_> {
             (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns(), [x, aux], eps)?;
             (spec.prologue, spec.prepared) = (Prologue::None, true);
         }
+        let spec = self.tuned(spec);
         let (shares, added) = match *finish {
             Finish::Sum { shares, residual, .. } => {
                 (self.value(shares)?, residual.map_or(Ok(Bind::Null), |r| self.value(r))?)
@@ -153,7 +155,7 @@ impl Lower<'_> {
             Finish::Sum { residual: Some(r), .. } => self.program.make_over(out, r, &[input.value()]),
             _ => self.program.make(out),
         };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
@@ -174,7 +176,7 @@ impl Lower<'_> {
         eps: f32,
     ) -> Result<(Bind, Bind, f32), PlanError> {
         let spec = PrepareSpec { column, prologue };
-        let job = self.job(name, spec.kernel(&self.target))?;
+        let job = self.job(name, spec.clone())?;
         let ready = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
         let grid = [Dim::Is(columns as u32), Dim::Is(1), Dim::Is(1)];
         self.run(format!("{name}.prepare"), &job, grid, vec![x, aux, ready, Bind::F32(eps)]);
@@ -187,14 +189,14 @@ impl Lower<'_> {
         let capacity = Bind::U32(self.context + 1);
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
         let largest = SampleSpec { vocab, choice: Choice::Largest };
-        let job = self.job("greedy", largest.kernel(&self.target))?;
+        let job = self.job("greedy", largest.clone())?;
         let most = largest.blocks(u32::MAX);
         let blocks = Dim::Fill { per_unit: 1, most };
         let part = self.program.scratch("greedy.part", 8 * u64::from(most));
         let counters = self.program.counters("greedy.counters", 4);
         let args = vec![logits, part, counters, Bind::Null, tokens, position, capacity, Bind::Dim(blocks)];
         self.run("greedy".to_string(), &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
-        let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn }.kernel(&self.target))?;
+        let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn })?;
         let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
         let mut args =
             vec![logits, Bind::Control(Control::Fractions), Bind::Null, Bind::Null, tokens, position, capacity];
@@ -208,9 +210,9 @@ impl Lower<'_> {
         let name = self.graph.value(a.out).name.clone();
         let (form, norms, eps) = self.heads(a)?;
         let cache = self.graph.cache(a.cache);
-        let spec = AttendSpec { form, window: cache.window, soft_cap: a.soft_cap, tuning: None };
+        let spec = self.tuned(AttendSpec { form, window: cache.window, soft_cap: a.soft_cap, tuning: None });
         let sequences = self.program.tokens();
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let shape = self.spec(&name, spec.geometry(&self.target, 1, sequences))?;
         let splits = Dim::Spread { per_unit: tuning.blocks_per_unit, over: shape.grid[1] * sequences, most: SPLITS };

@@ -5,12 +5,16 @@ use super::{Bind, Dim, GemmUse, JobId, PlanError};
 use crate::graph::{CacheId, Graph, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::spec::Spec;
+use kjit_kernels::tuning::Choices;
 use kjit_kernels::{Kernel, SpecError};
 
 /// The state of a lowering.
 pub(super) struct Lower<'g> {
     pub graph: &'g Graph,
     pub target: Target,
+    /// Which tuning was measured best.
+    pub tuned: &'g dyn Choices,
     /// Positions that caches hold.
     pub context: u32,
     /// How they hold them.
@@ -60,12 +64,20 @@ impl Lower<'_> {
         made.map_err(|e| unsupported(name, e))
     }
 
+    /// The spec with the tuning that was measured best for it, where one was.
+    pub fn tuned<S: Clone + Into<Spec> + TryFrom<Spec>>(&self, spec: S) -> S {
+        let whole: Spec = spec.clone().into();
+        let Some(tuning) = self.tuned.choice(&whole, &self.target) else { return spec };
+        whole.with(Some(tuning)).try_into().unwrap_or(spec)
+    }
+
     /// A kernel's job.
-    pub fn job(&mut self, name: &str, kernel: Result<Kernel, SpecError>) -> Result<Ready, PlanError> {
-        let Kernel { source, constants, options, entry, block, shared } = self.spec(name, kernel)?;
+    pub fn job(&mut self, name: &str, spec: impl Into<Spec>) -> Result<Ready, PlanError> {
+        let spec = spec.into();
+        let Kernel { source, constants, options, entry, block, shared } = self.spec(name, spec.kernel(&self.target))?;
         let job = kjit_engine::Job::new(source, constants, options, self.target.clone());
         job.check().map_err(|e| unsupported(name, e))?;
-        Ok(Ready { job: self.jobs.intern(super::Job { job, entry }), block, shared })
+        Ok(Ready { job: self.jobs.intern(super::Job { job, entry, spec }), block, shared })
     }
 
     /// A launch of it.

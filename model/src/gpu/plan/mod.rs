@@ -21,6 +21,7 @@ use kjit_engine::Target;
 use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
 use kjit_kernels::moe::MoeSpec;
+use kjit_kernels::spec::Spec;
 
 /// One compilation, and the kernel wanted of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,8 @@ pub struct Job {
     pub job: kjit_engine::Job,
     /// The kernel.
     pub entry: &'static str,
+    /// What it is a specialisation of.
+    pub spec: Spec,
 }
 
 /// Index of a [`Job`] in [`Plan::jobs`].

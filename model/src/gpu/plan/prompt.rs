@@ -16,6 +16,7 @@ use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::matvec;
 use kjit_kernels::moe::{MoeSpec, MoeStep};
 use kjit_kernels::product::tiled_bytes;
+use kjit_kernels::spec::MoeKernel;
 use kjit_kernels::tiles::TilesSpec;
 use std::collections::HashMap;
 
@@ -95,6 +96,7 @@ impl Lower<'_> {
                 tokens: self.program.tokens() as usize,
                 tuning: None,
             };
+            let spec = self.tuned(spec);
             let residual = match *finish {
                 Finish::Add { residual, .. } => self.value(residual)?,
                 _ => Bind::Null,
@@ -148,7 +150,7 @@ impl Lower<'_> {
         let (x, cols) = (self.value(input.value())?, self.graph.value(input.value()).width);
         let prologue = if norm.is_some() { Prologue::Norm } else { Prologue::None };
         let spec = TilesSpec { cols, prologue, gather: group.is_some() };
-        let job = self.job(name, spec.kernel(&self.target))?;
+        let job = self.job(name, spec)?;
         let aux = norm.map_or(Bind::Null, |w| self.vector(w));
         let (rows, grid, source) = match group {
             None => (self.program.tokens() as usize, TOKENS, Bind::Null),
@@ -182,7 +184,7 @@ impl Lower<'_> {
         y: &[Bind],
         tile_expert: Bind,
     ) -> Result<(), PlanError> {
-        let job = self.job(name, spec.kernel(&self.target))?;
+        let job = self.job(name, spec.clone())?;
         let product = self.product_use(name, GemmUse { spec, group })?;
         let (parts, counters) = self.parts(name, product)?;
         let mut args = vec![x, residual];
@@ -241,7 +243,7 @@ impl Lower<'_> {
         let (form, norms, eps) = self.heads(a)?;
         let tokens = self.program.tokens();
         let (ready, capacity) = (RopeKvSpec { form, half: false }, Bind::U32(self.context));
-        let job = self.job(&name, ready.kernel(&self.target))?;
+        let job = self.job(&name, ready.clone())?;
         let grid = self.spec(&name, ready.geometry(&self.target, 1))?.grid;
         let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
         let bytes = 4 * u64::from(tokens) * self.graph.value(a.q).width as u64;
@@ -263,7 +265,8 @@ impl Lower<'_> {
             soft_cap: a.soft_cap,
             tuning: None,
         };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let spec = self.tuned(spec);
+        let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [_, heads, parts] = self.spec(&name, spec.geometry(&self.target, 1))?.grid;
         let y = self.make_tiled(a.out, state);
@@ -306,6 +309,7 @@ impl Lower<'_> {
             tokens: (tokens * top).div_ceil(w.experts).max(1),
             tuning: None,
         };
+        let spec = self.tuned(spec);
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
         let group = match state.groups.get(&experts) {
             Some(&g) if g.spec.tile == tile => g,
@@ -331,7 +335,7 @@ impl Lower<'_> {
                 let x = self.value(input.value())?;
                 let y = self.program.scratch(format!("{name}.rows"), 4 * (rows * w.rows) as u64);
                 self.gemm(&name, spec, Some(group.spec), x, Bind::Null, segments, &[y], group.tile_expert)?;
-                let job = self.job(&name, moe.kernel(MoeStep::Sum, &self.target))?;
+                let job = self.job(&name, MoeKernel { spec: moe, step: MoeStep::Sum })?;
                 let shares = self.value(shares)?;
                 let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
                 let to = match residual {
@@ -355,9 +359,9 @@ impl Lower<'_> {
         let source = self.program.scratch(format!("{name}.source"), words(moe.rows(tokens)));
         let place = self.program.scratch(format!("{name}.place"), words(tokens * moe.top));
         let blocks = [Dim::Is(moe.experts as u32), ONE, ONE];
-        let job = self.job(name, moe.kernel(MoeStep::Count, &self.target))?;
+        let job = self.job(name, MoeKernel { spec: moe, step: MoeStep::Count })?;
         self.run(format!("{name}.count"), &job, blocks, vec![chosen, counts, pairs]);
-        let job = self.job(name, moe.kernel(MoeStep::Place, &self.target))?;
+        let job = self.job(name, MoeKernel { spec: moe, step: MoeStep::Place })?;
         let tiles = Bind::Dim(Dim::Gemm { product, part: GemmPart::TokenTiles, each: 1 });
         let args = vec![chosen, counts, tile_expert, source, place, pairs, tiles];
         self.run(format!("{name}.place"), &job, blocks, args);

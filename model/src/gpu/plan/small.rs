@@ -19,7 +19,7 @@ impl Lower<'_> {
         let layout =
             Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, batch: false };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let blocks = self.spec(&name, spec.geometry(&self.target, 1))?.grid[0];
         let (table, to) = (self.matrix(table), self.program.make(out));
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
@@ -46,7 +46,7 @@ impl Lower<'_> {
             Some(bias) => NormKind::Layer { bias: bias.is_some() },
         };
         let spec = NormSpec { cols, kind, residual: residual.is_some() };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let from = self.value(x)?;
         let (weight, bias) = (self.vector(weight), bias.flatten().map_or(Bind::Null, |b| self.vector(b)));
         let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
@@ -70,7 +70,7 @@ impl Lower<'_> {
         let value = self.graph.value(out);
         let name = value.name.clone();
         let spec = ExpertSumSpec { cols: value.width, top, residual: residual.is_some() };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let blocks = self.spec(&name, spec.geometry(&self.target, 1))?.grid[0];
         let shares = self.value(shares)?;
         let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
@@ -88,7 +88,7 @@ impl Lower<'_> {
             Op::Route { scores, top, renormalise, scale, experts, shares } => {
                 let name = self.graph.value(experts).name.clone();
                 let spec = RouteSpec { experts: self.graph.value(scores).width, top, renormalise };
-                let job = self.job(&name, spec.kernel(&self.target))?;
+                let job = self.job(&name, spec.clone())?;
                 let scores = self.value(scores)?;
                 let args = vec![scores, self.program.make(experts), self.program.make(shares), Bind::F32(scale)];
                 self.run(name, &job, [TOKENS, ONE, ONE], args);
@@ -120,7 +120,7 @@ impl Lower<'_> {
         let value = self.graph.value(out);
         let (name, each) = (value.name.clone(), (value.slots * value.width) as u64);
         let spec = CombineSpec { op };
-        let job = self.job(&name, spec.kernel(&self.target))?;
+        let job = self.job(&name, spec.clone())?;
         let most = CombineSpec::blocks(each * u64::from(self.program.tokens()), u32::MAX);
         let blocks = Dim::Fill { per_unit: 8, most };
         let args =

@@ -13,6 +13,7 @@ use kjit_engine::Target;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::RepackSpec;
+use kjit_kernels::tuning::Choices;
 
 /// What a plan is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,8 @@ pub struct Request<'a> {
     pub options: &'a ExecOptions,
     /// Values that must be there after each run.
     pub keep: &'a [ValueId],
+    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the shipped ones).
+    pub tuned: &'a dyn Choices,
 }
 
 /// Plans a model.
@@ -32,7 +35,7 @@ pub struct Request<'a> {
 /// # Errors
 /// What the kernels do not cover, by name.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
-    let &Request { graph, target, options, keep } = request;
+    let &Request { graph, target, options, keep, tuned } = request;
     let steps = fuse(graph);
     let context = u32::try_from(options.context).map_err(|_| unsupported("context", "it is too large"))?;
     // Halves are what `--precise` promises on a GPU: its prompts go through them.
@@ -52,6 +55,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         let mut lower = Lower {
             graph,
             target: target.clone(),
+            tuned,
             context,
             storage,
             jobs,
@@ -149,9 +153,10 @@ fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Resul
     if layout.block().is_none() && layout.format.row_bytes(layout.cols) == Some(layout.row_bytes) {
         return Ok(None);
     }
-    let kernel = RepackSpec { layout }.kernel(target).map_err(|e| unsupported(name, e))?;
+    let spec = RepackSpec { layout };
+    let kernel = spec.kernel(target).map_err(|e| unsupported(name, e))?;
     let job = kjit_engine::Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
-    Ok(Some(jobs.intern(Job { job, entry: kernel.entry })))
+    Ok(Some(jobs.intern(Job { job, entry: kernel.entry, spec: spec.into() })))
 }
 
 impl Lower<'_> {

@@ -1,0 +1,133 @@
+//! Tuning results in the cache, beside the code objects and under the same rules: checked by their hash, written whole or not at all, in
+//! packs and read-only layers too.
+//!
+//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by target, driver version, source and subject.
+//! The *choice* is the variant in force, kept without the driver: `warm` on a machine without a card must find what `run` will ask for.
+//! Neither knows the number of a device.
+
+use crate::arch::Target;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::key::KERNEL_ABI;
+use crate::source::Source;
+use kjit_cache::{Key, KeyBuilder};
+
+/// What a tuning result is about.
+#[derive(Debug, Clone, Copy)]
+pub struct TuningSubject<'a> {
+    /// What it was measured on; its feature flags do not matter.
+    pub target: &'a Target,
+    /// The kernel's source as it is by default: another text is another subject.
+    pub source: &'a Source,
+    /// What it computes, at which sizes: a text that the caller makes the same every time.
+    pub what: &'a str,
+}
+
+impl TuningSubject<'_> {
+    fn key(&self, domain: &str) -> Result<KeyBuilder> {
+        let mut key = Key::builder(domain)
+            .field("abi", KERNEL_ABI.to_string())
+            .field("arch", self.target.id())
+            .field("what", self.what)
+            .content("main", self.source.main_text());
+        for (name, text) in self.source.reached()? {
+            key = key.field("header", name).content("text", text);
+        }
+        Ok(key)
+    }
+
+    fn choice(&self) -> Result<Key> {
+        Ok(self.key(CHOICE)?.finish())
+    }
+
+    fn timings(&self, driver: (u32, u32)) -> Result<Key> {
+        Ok(self.key(TIMINGS)?.field("driver", format!("{}.{}", driver.0, driver.1)).finish())
+    }
+}
+
+const CHOICE: &str = "kjit tuning choice";
+const TIMINGS: &str = "kjit tuning timings";
+
+impl Engine {
+    /// The choice in force, as it was kept. Who reads it believes nothing of it that it has not checked.
+    ///
+    /// # Errors
+    /// A source that includes what is not there.
+    pub fn tuning_choice(&self, subject: &TuningSubject<'_>) -> Result<Option<Vec<u8>>> {
+        Ok(self.cache().record(&subject.choice()?))
+    }
+
+    /// Keeps a choice, in place of the one before.
+    ///
+    /// # Errors
+    /// As [`Engine::tuning_choice`].
+    pub fn keep_tuning_choice(&self, subject: &TuningSubject<'_>, value: &[u8]) -> Result<()> {
+        self.cache().put_record(&subject.choice()?, value);
+        Ok(())
+    }
+
+    /// Sets aside a choice that is none, and warns of it.
+    ///
+    /// # Errors
+    /// As [`Engine::tuning_choice`].
+    pub fn reject_tuning_choice(&self, subject: &TuningSubject<'_>, why: &str) -> Result<()> {
+        let why = format!("a tuned choice for '{}' on {}: {why}", subject.what, subject.target.id());
+        self.cache().reject_record(&subject.choice()?, why);
+        Ok(())
+    }
+
+    /// All timings that were kept of a subject under a driver of this version.
+    ///
+    /// # Errors
+    /// As [`Engine::tuning_choice`].
+    pub fn tuning_timings(&self, subject: &TuningSubject<'_>, driver: (u32, u32)) -> Result<Option<Vec<u8>>> {
+        Ok(self.cache().record(&subject.timings(driver)?))
+    }
+
+    /// Keeps timings, in place of those before.
+    ///
+    /// # Errors
+    /// As [`Engine::tuning_choice`].
+    pub fn keep_tuning_timings(&self, subject: &TuningSubject<'_>, driver: (u32, u32), value: &[u8]) -> Result<()> {
+        self.cache().put_record(&subject.timings(driver)?, value);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn source(text: &str) -> Source {
+        Source::new("k", "k.hip", text.to_owned())
+    }
+
+    #[test]
+    fn a_choice_is_found_for_the_same_source_sizes_and_architecture_and_no_other() {
+        let engine = Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
+        let (plain, flagged, other) = ("gfx90a", "gfx90a:sramecc+:xnack-", "gfx942");
+        let [plain, flagged, other] = [plain, flagged, other].map(|t| Target::parse(t).unwrap());
+        let text = source("int x;");
+        let subject = TuningSubject { target: &plain, source: &text, what: "4096 rows" };
+        engine.keep_tuning_choice(&subject, b"wide").unwrap();
+        let found = |s: TuningSubject<'_>| engine.tuning_choice(&s).unwrap().is_some();
+        assert!(found(subject) && found(TuningSubject { target: &flagged, ..subject }));
+        assert!(!found(TuningSubject { target: &other, ..subject }));
+        assert!(!found(TuningSubject { what: "4097 rows", ..subject }));
+        assert!(!found(TuningSubject { source: &source("int y;"), ..subject }));
+        engine.reject_tuning_choice(&subject, "it is nonsense").unwrap();
+        assert!(!found(subject));
+        assert!(engine.cache().warnings().iter().any(|w| w.to_string().contains("nonsense")));
+    }
+
+    #[test]
+    fn timings_are_those_of_one_driver() {
+        let engine = Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
+        let (target, text) = (Target::parse("sm_90").unwrap(), source("int x;"));
+        let subject = TuningSubject { target: &target, source: &text, what: "4096 rows" };
+        engine.keep_tuning_timings(&subject, (13, 0), b"fast").unwrap();
+        assert_eq!(engine.tuning_timings(&subject, (13, 0)).unwrap().as_deref(), Some(&b"fast"[..]));
+        assert_eq!(engine.tuning_timings(&subject, (13, 1)).unwrap(), None);
+    }
+}
