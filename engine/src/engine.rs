@@ -8,6 +8,7 @@ use crate::compiler::worker::Workers;
 use crate::config::Config;
 use crate::driver::{self, Device, Inventory, Module};
 use crate::error::{Error, Result};
+use crate::gate::Gate;
 use crate::key::Job;
 use kjit_cache::{Cache, Digest};
 use std::collections::HashMap;
@@ -24,6 +25,8 @@ pub(crate) struct Inner {
     pub config: Config,
     pub cache: Cache,
     pub workers: Workers,
+    /// Room for compiles, whichever call they are of.
+    pub gate: Gate,
     /// What the search for compilers gave, by vendor; made when the first key needs it.
     searches: Mutex<HashMap<Vendor, Arc<Search>>>,
     /// Builds that failed: not tried again in this process.
@@ -94,6 +97,7 @@ impl Engine {
         let inner = Inner {
             cache: Cache::open(config.cache.clone()),
             workers: Workers::new(config.isolation.clone(), config.limits),
+            gate: Gate::new(config.jobs),
             searches: Mutex::default(),
             failed: Mutex::default(),
             tally: Tally::default(),
@@ -203,20 +207,22 @@ impl Engine {
     /// in the cache and compiled once more.
     pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
         let codes = self.compile_all(jobs);
+        jobs.iter().zip(codes).map(|(job, code)| self.load_code(device, job, &code?)).collect()
+    }
+
+    /// Loads what was compiled of a job; as [`Engine::load_all`] where the driver does not take it.
+    ///
+    /// # Errors
+    /// As [`Device::load`].
+    pub fn load_code(&self, device: &Device, job: &Job, code: &CodeObject) -> Result<Module> {
         let load = |code: &CodeObject| {
             let _span = self.inner.config.trace.as_ref().map(|t| t.span("load", code.name()));
             device.load(code)
         };
-        jobs.iter()
-            .zip(codes)
-            .map(|(job, code)| {
-                let code = code?;
-                match load(&code) {
-                    Err(Error::Load { .. }) if self.distrust(&code) => load(&self.compile(job)?),
-                    loaded => loaded,
-                }
-            })
-            .collect()
+        match load(code) {
+            Err(Error::Load { .. }) if self.distrust(code) => load(&self.compile(job)?),
+            loaded => loaded,
+        }
     }
 
     /// Sets a code object's entry aside; whether another attempt makes sense.

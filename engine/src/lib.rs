@@ -30,6 +30,7 @@
 //! | [`source`] | source, constants, options: what a kernel is compiled from |
 //! | [`code_object`] | machine code, and what the file itself says of its kernels |
 //! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand |
+//! | `gate`, `behind` | how many compiles run at once, and which first; compiling while the caller goes on |
 //! | `compiler` | vendors' compilers behind one trait, found, identified by content, run in child processes |
 //! | `tuning` | what was measured of a kernel's variants, and which of them is in force: records beside the code objects |
 //! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
@@ -41,12 +42,14 @@
 
 pub mod arch;
 mod args;
+mod behind;
 pub mod code_object;
 mod compiler;
 mod config;
 mod driver;
 mod engine;
 pub mod error;
+mod gate;
 mod geometry;
 mod key;
 mod service;
@@ -56,6 +59,7 @@ mod tuning;
 
 pub use arch::{Arch, Dot, Limit, MatrixUnit, Occupancy, Target, Vendor};
 pub use args::Arg;
+pub use behind::Behind;
 pub use code_object::{ArgInfo, ArgKind, CodeObject, KernelInfo, KernelReport, Origin};
 pub use compiler::child::{child_main, kjit_cc};
 pub use compiler::discover::Tried;

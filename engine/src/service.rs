@@ -8,16 +8,24 @@ use crate::compiler::{Compiled, child};
 use crate::driver;
 use crate::engine::{Engine, lock, lost};
 use crate::error::{CompileFailure, Error, Result};
+use crate::gate::{Line, Urgency};
 use crate::key::{Job, build_key};
 use kjit_cache::{Artefact, BuildKey, Found, Key, Scope};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Called when a job is done, with its index; from whichever thread did it.
 pub type OnDone<'a> = &'a (dyn Fn(usize, &Result<CodeObject>) + Sync);
+
+/// How jobs are asked for.
+pub(crate) struct Asked<'a> {
+    pub urgency: Urgency,
+    /// When set, nothing more is begun.
+    pub stop: Option<&'a AtomicBool>,
+}
 
 /// A job with its keys and the compiler that would make it.
 struct Prepared {
@@ -48,6 +56,19 @@ impl Engine {
 
     /// As [`Engine::compile_all`], telling of each job as it is done: for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
+        let asked = Asked { urgency: Urgency::Now, stop: None };
+        let results = self.compile_asked(jobs, &asked, on_done);
+        jobs.iter().zip(results).map(|(job, result)| result.unwrap_or_else(|| Err(lost(job)))).collect()
+    }
+
+    /// The same, with an urgency. None for a job that was not begun because of a stop.
+    pub(crate) fn compile_asked(
+        &self,
+        jobs: &[Job],
+        asked: &Asked<'_>,
+        on_done: OnDone<'_>,
+    ) -> Vec<Option<Result<CodeObject>>> {
+        let line = self.inner.gate.line(asked.urgency, jobs.len());
         let results: Vec<Mutex<Option<Result<CodeObject>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
         let finish = |index: usize, result: Result<CodeObject>| {
             let t = &self.inner.tally;
@@ -67,21 +88,23 @@ impl Engine {
         let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
             match self.prepare(job).and_then(|p| self.find(job, &p).map(|code| (p, code))) {
-                Ok((_, Some(code))) => finish(index, Ok(code)),
                 Ok((prepared, None)) => {
                     let waiting = same.entry(prepared.source.digest()).or_default();
                     waiting.push(index);
                     if waiting.len() == 1 {
                         open.push((index, job, prepared));
+                        continue;
                     }
                 }
+                Ok((_, Some(code))) => finish(index, Ok(code)),
                 Err(error) => finish(index, Err(error)),
             }
+            line.leave();
         }
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
             while let Some((index, job, prepared)) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let result = self.make(job, prepared, lane);
+                let Some(result) = self.make(job, prepared, lane, asked, &line) else { return };
                 for other in same.get(&prepared.source.digest()).into_iter().flatten().filter(|i| *i != index) {
                     // The others were not compiled: they share what was.
                     let shared = result.clone().map(|code| code.with_origin(Origin::Cached("this process".to_owned())));
@@ -100,10 +123,8 @@ impl Engine {
                 }
             });
         }
-        let answer = |(job, slot): (&Job, Mutex<Option<_>>)| {
-            slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).unwrap_or_else(|| Err(lost(job)))
-        };
-        jobs.iter().zip(results).map(answer).collect()
+        let answer = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        results.into_iter().map(answer).collect()
     }
 
     /// The job's code object if it is there already; compiles nothing.
@@ -163,9 +184,21 @@ impl Engine {
         self.inner.cache.find(&prepared.source, scope, |entry| meets(entry.needs(), driver))
     }
 
-    /// Compiles, under the cache's single flight and lock.
-    fn make(&self, job: &Job, prepared: &Prepared, lane: usize) -> Result<CodeObject> {
-        let Some((toolchain, key, arguments)) = &prepared.made_by else { return Err(lost(job)) };
+    /// Compiles, under the cache's single flight and lock. None when a stop came before it began.
+    fn make(
+        &self,
+        job: &Job,
+        prepared: &Prepared,
+        lane: usize,
+        asked: &Asked<'_>,
+        line: &Line<'_>,
+    ) -> Option<Result<CodeObject>> {
+        let Some((toolchain, key, arguments)) = &prepared.made_by else { return Some(Err(lost(job))) };
+        let stopped = || asked.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        let _pass = line.enter();
+        if stopped() {
+            return None;
+        }
         let deadline = self.inner.config.limits.timeout.saturating_mul(2).saturating_add(Duration::from_secs(10));
         let made = self.inner.cache.get_or_make(key, deadline, || {
             let _span = self.inner.config.trace.as_ref().map(|t| {
@@ -176,7 +209,7 @@ impl Engine {
             });
             self.run(job, prepared, toolchain, arguments)
         });
-        match made {
+        Some(match made {
             Ok(found) => self.open(job, &found),
             Err(error) => {
                 if matches!(error, Error::Compile(_) | Error::Worker { .. } | Error::Corrupt { .. }) {
@@ -184,7 +217,7 @@ impl Engine {
                 }
                 Err(error)
             }
-        }
+        })
     }
 
     fn run(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, arguments: &[String]) -> Result<Artefact> {

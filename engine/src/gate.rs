@@ -1,0 +1,156 @@
+//! How many compiles run at once, whoever asks: what somebody waits for goes before what is compiled behind the work.
+
+use crate::engine::lock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How soon a compile is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Somebody waits.
+    Now,
+    /// The work goes on without it.
+    Behind,
+}
+
+/// Room for so many compiles.
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    free: usize,
+    /// Jobs that somebody waits for and that have not begun: while there are any, others stand back.
+    urgent: usize,
+}
+
+/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does not slip in while they are looked up.
+pub(crate) struct Line<'a> {
+    gate: &'a Gate,
+    urgency: Urgency,
+    left: AtomicUsize,
+}
+
+/// Leave to compile; gives its place back when dropped.
+pub(crate) struct Pass<'a>(&'a Gate);
+
+impl Gate {
+    pub fn new(room: usize) -> Gate {
+        Gate { state: Mutex::new(State { free: room.max(1), urgent: 0 }), changed: Condvar::new() }
+    }
+
+    /// Lines up so many jobs.
+    pub fn line(&self, urgency: Urgency, jobs: usize) -> Line<'_> {
+        let left = if urgency == Urgency::Now { jobs } else { 0 };
+        lock(&self.state).urgent += left;
+        Line { gate: self, urgency, left: AtomicUsize::new(left) }
+    }
+}
+
+impl<'a> Line<'a> {
+    /// One job needs no compile after all.
+    pub fn leave(&self) {
+        self.count_one(&mut lock(&self.gate.state));
+        self.gate.changed.notify_all();
+    }
+
+    /// Waits for a place.
+    pub fn enter(&self) -> Pass<'a> {
+        let mut state = lock(&self.gate.state);
+        while state.free == 0 || (self.urgency == Urgency::Behind && state.urgent > 0) {
+            state = self.gate.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.free -= 1;
+        self.count_one(&mut state);
+        // It may have been the one that others stood back for.
+        self.gate.changed.notify_all();
+        Pass(self.gate)
+    }
+
+    fn count_one(&self, state: &mut MutexGuard<'_, State>) {
+        let counted = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+        state.urgent -= usize::from(counted);
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        lock(&self.gate.state).urgent -= *self.left.get_mut();
+        self.gate.changed.notify_all();
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).free += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn free_and_urgent(gate: &Gate) -> (usize, usize) {
+        let state = lock(&gate.state);
+        (state.free, state.urgent)
+    }
+
+    #[test]
+    fn never_more_than_the_room_are_inside_however_many_ask() {
+        let gate = Gate::new(3);
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for n in 0..24 {
+                let (gate, inside, most) = (&gate, &inside, &most);
+                scope.spawn(move || {
+                    let line = gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Behind }, 1);
+                    let _pass = line.enter();
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 3);
+        assert_eq!(free_and_urgent(&gate), (3, 0));
+    }
+
+    #[test]
+    fn what_is_waited_for_goes_before_what_came_first() {
+        let gate = Gate::new(1);
+        let order = Mutex::new(Vec::new());
+        // Three are waited for and not even looked up yet: nothing slips in.
+        let urgent = gate.line(Urgency::Now, 4);
+        std::thread::scope(|scope| {
+            let (gate, order, urgent) = (&gate, &order, &urgent);
+            for _ in 0..3 {
+                scope.spawn(move || {
+                    let _pass = gate.line(Urgency::Behind, 1).enter();
+                    order.lock().unwrap().push("behind");
+                });
+            }
+            std::thread::sleep(Duration::from_millis(30));
+            // One of them is found in the cache.
+            urgent.leave();
+            for _ in 0..3 {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(10));
+                    let _pass = urgent.enter();
+                    order.lock().unwrap().push("now");
+                });
+            }
+        });
+        assert_eq!(order.into_inner().unwrap(), ["now", "now", "now", "behind", "behind", "behind"]);
+    }
+
+    #[test]
+    fn jobs_that_were_given_up_hold_nobody_back() {
+        let gate = Gate::new(1);
+        drop(gate.line(Urgency::Now, 5));
+        drop(gate.line(Urgency::Behind, 1).enter());
+        assert_eq!(free_and_urgent(&gate), (1, 0));
+    }
+}
