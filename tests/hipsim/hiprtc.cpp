@@ -1,6 +1,8 @@
 // hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading what was compiled.
 #include <dlfcn.h>
 #include <unistd.h>
+#include <cstdlib>
+#include <cstring>
 #include "compile.h"
 #include "object.h"
 #include "sim.h"
@@ -88,6 +90,18 @@ API hiprtcDestroyProgram(void** program) {
     return RTC_OK;
 }
 
+// What a variable says of a file, as in `gemm:2.5,flash:1`; null if nothing.
+static const char* told(const char* variable, const std::string& file) {
+    const char* list = getenv(variable);
+    while (list && *list) {
+        size_t name = strcspn(list, ":,");
+        if (name && file.compare(0, name, list, name) == 0) return list[name] == ':' ? list + name + 1 : list + name;
+        list += strcspn(list, ",");
+        list += *list == ',';
+    }
+    return nullptr;
+}
+
 // The real code object by clang where there is one, else one of our own with the same note; and the same kernels for the CPU.
 static int compile(Program& p) {
     std::string why, id = keep(p.source, why);
@@ -127,6 +141,8 @@ API hiprtcCompileProgram(void* program, int count, const char** options) {
         say("hiprtc: no such architecture: '" + arch + "' (the real one aborts too)");
         abort();
     }
+    if (const char* seconds = told("KJIT_HIPSIM_SLOW", p->source.file)) usleep((useconds_t)(atof(seconds) * 1e6));
+    if (told("KJIT_HIPSIM_REFUSE", p->source.file)) return p->log = p->source.file + ":1:1: error: refused, as the test wants it", RTC_COMPILATION;
     int code = compile(*p);
     p->compiled = code == RTC_OK;
     return code;

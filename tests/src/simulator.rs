@@ -89,6 +89,27 @@ impl Setup {
         self
     }
 
+    /// Gives a process the simulated HIP runtime, hiprtc and clang; built in `temporary`, a `CARGO_TARGET_TMPDIR`.
+    ///
+    /// # Panics
+    /// When they cannot be built.
+    pub fn apply<'a>(&self, temporary: &str, command: &'a mut Command) -> &'a mut Command {
+        let temporary = Path::new(temporary);
+        let flags: &[&str] = if self.old { &["-shared", "-DHIPSIM_ROCM5"] } else { &["-shared"] };
+        let name = if self.old { "libhipsim.so.5.2.0" } else { "libhipsim.so.6.2.0" };
+        let library = build(temporary, name, UNITS, flags).unwrap_or_else(|why| panic!("{why}"));
+        let clang = build(temporary, "clang", &["clang.cpp", "compile.cpp"], &[]).unwrap_or_else(|why| panic!("{why}"));
+        command
+            .env("KJIT_HIP_LIBRARY", &library)
+            .env("KJIT_HIPRTC_LIBRARY", &library)
+            .env("KJIT_CLANG", clang)
+            .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
+            .env("KJIT_HIPSIM_DEVICES", &self.devices)
+            .env_remove("HIP_VISIBLE_DEVICES")
+            .env_remove("ROCR_VISIBLE_DEVICES")
+            .envs(self.variables.iter().map(|(n, v)| (n, v)))
+    }
+
     /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones. `test` is the calling
     /// test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only on x86-64; elsewhere it says that it was
     /// skipped.
@@ -103,24 +124,9 @@ impl Setup {
             eprintln!("SKIPPED {test}: the simulated device's checks need x86-64 Linux");
             return;
         }
-        let temporary = Path::new(temporary);
-        let flags: &[&str] = if self.old { &["-shared", "-DHIPSIM_ROCM5"] } else { &["-shared"] };
-        let name = if self.old { "libhipsim.so.5.2.0" } else { "libhipsim.so.6.2.0" };
-        let library = build(temporary, name, UNITS, flags).unwrap_or_else(|why| panic!("{why}"));
-        let clang = build(temporary, "clang", &["clang.cpp", "compile.cpp"], &[]).unwrap_or_else(|why| panic!("{why}"));
-        let output = Command::new(std::env::current_exe().unwrap_or_default())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
-            .env(INSIDE, test)
-            .env("KJIT_HIP_LIBRARY", &library)
-            .env("KJIT_HIPRTC_LIBRARY", &library)
-            .env("KJIT_CLANG", clang)
-            .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
-            .env("KJIT_HIPSIM_DEVICES", &self.devices)
-            .env_remove("HIP_VISIBLE_DEVICES")
-            .env_remove("ROCR_VISIBLE_DEVICES")
-            .envs(self.variables.iter().map(|(n, v)| (n, v)))
-            .output()
-            .unwrap_or_else(|e| panic!("the test's process: {e}"));
+        let mut command = Command::new(std::env::current_exe().unwrap_or_default());
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
+        let output = self.apply(temporary, &mut command).output().unwrap_or_else(|e| panic!("the test's process: {e}"));
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         let (passed, one) = (output.status.success(), said.contains("1 passed"));

@@ -140,6 +140,10 @@ pub struct Run {
     /// Feed the prompt as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
+    /// Wait until every kernel is compiled, instead of starting with those for single tokens and taking the others as they come
+    /// (with --temp 0 or --seed that is always so)
+    #[arg(long)]
+    pub wait_compile: bool,
     #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use kjit_engine::{CompileCounts, Engine, Trace};
 use kjit_model::exec::{ExecOptions, Executor};
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu;
+use kjit_model::gpu::{self, Early};
 use kjit_model::graph::Graph;
 use kjit_model::host::{Cpu, HostExecutor};
 use kjit_model::tokenizer::Tokenizer;
@@ -22,8 +22,10 @@ pub struct Loaded {
     pub exec: Box<dyn Executor>,
     /// What computes.
     pub device: DeviceInfo,
-    /// What was compiled and found for it.
-    pub kernels: CompileCounts,
+    /// Its engine; none on the CPU.
+    engine: Option<Engine>,
+    /// Kernels that were not waited for, if there are any.
+    pub early: Option<Early>,
     /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of weights that a decoded token reads.
@@ -44,6 +46,20 @@ pub struct DeviceInfo {
     pub arch: String,
 }
 
+/// How a model is opened.
+#[derive(Default)]
+pub struct How<'a> {
+    /// Tokens of a prompt at once; the device's usual number where none is given.
+    pub batch: Option<usize>,
+    /// What happens goes in here.
+    pub trace: Option<&'a Trace>,
+    /// Ready as soon as single tokens can be fed, whatever is still to be compiled.
+    pub early: bool,
+}
+
+/// How long the end of a run waits for compiles under way, so that the next start finds them: longer than any kernel took.
+const LAST_COMPILES: Duration = Duration::from_secs(5);
+
 /// Tokens of context where none were asked for: the model's own, as far as memory for it is no surprise.
 pub fn default_context(trained: usize) -> usize {
     trained.min(8192)
@@ -51,17 +67,12 @@ pub fn default_context(trained: usize) -> usize {
 
 impl Loaded {
     pub fn open(path: &Path, setup: &Setup, shared: &Shared) -> anyhow::Result<Loaded> {
-        Loaded::open_with(path, setup, shared, None, None)
+        Loaded::open_with(path, setup, shared, &How::default())
     }
 
-    /// The same, with so many tokens of a prompt at once, and with what happens when going into a trace.
-    pub fn open_with(
-        path: &Path,
-        setup: &Setup,
-        shared: &Shared,
-        batch: Option<usize>,
-        trace: Option<&Trace>,
-    ) -> anyhow::Result<Loaded> {
+    /// The same, in another way than the usual.
+    pub fn open_with(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::Result<Loaded> {
+        let &How { batch, trace, .. } = how;
         let start = Instant::now();
         let span = trace.map(|t| t.span("host", "open the file, build the graph and the tokenizer"));
         let gguf = Arc::new(Gguf::open(path)?);
@@ -95,13 +106,14 @@ impl Loaded {
         let per_token = graph.bytes_per_token();
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
-        let on = on_device(shared, gguf.clone(), graph, options, batch, trace)?;
+        let on = on_device(shared, gguf.clone(), graph, options, how)?;
         let loaded = Loaded {
             gguf,
             tokenizer,
             exec: on.exec,
             device: on.device,
-            kernels: on.kernels,
+            engine: on.engine,
+            early: on.early,
             weights,
             per_token,
             kv,
@@ -112,13 +124,27 @@ impl Loaded {
         }
         Ok(loaded)
     }
+
+    /// What was compiled and found so far.
+    pub fn kernels(&self) -> CompileCounts {
+        self.engine.as_ref().map(Engine::counts).unwrap_or_default()
+    }
+
+    /// At the end of the work: kernels being compiled behind it are let into the cache, unless that takes long.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn finish(&self) -> anyhow::Result<()> {
+        Ok(self.early.as_ref().map_or(Ok(()), |early| early.finish(LAST_COMPILES))?)
+    }
 }
 
 /// An executor and what it runs on.
 struct OnDevice {
     exec: Box<dyn Executor>,
     device: DeviceInfo,
-    kernels: CompileCounts,
+    engine: Option<Engine>,
+    early: Option<Early>,
     /// The choice, for people.
     line: String,
 }
@@ -129,9 +155,9 @@ fn on_device(
     gguf: Arc<Gguf>,
     graph: Graph,
     options: ExecOptions,
-    batch: Option<usize>,
-    trace: Option<&Trace>,
+    how: &How,
 ) -> anyhow::Result<OnDevice> {
+    let &How { batch, trace, early } = how;
     let label = match shared.device {
         Device::Cpu => None,
         Device::Cuda(n) => Some(format!("cuda:{n}")),
@@ -149,7 +175,7 @@ fn on_device(
             name: cpu.name,
             arch: format!("{} {}", std::env::consts::ARCH, exec.isa().name()),
         };
-        return Ok(OnDevice { exec: Box::new(exec), device, kernels: CompileCounts::default(), line });
+        return Ok(OnDevice { exec: Box::new(exec), device, engine: None, early: None, line });
     };
     let options = ExecOptions { batch: batch.unwrap_or(GPU_BATCH), ..options };
     let mut setup = config(shared);
@@ -157,7 +183,8 @@ fn on_device(
         setup = setup.trace(trace.clone());
     }
     let engine = Engine::new(setup);
-    let opened = gpu::open(&engine, &label, gguf, graph, &options);
+    let open = if early { gpu::open_early } else { gpu::open };
+    let opened = open(&engine, &label, gguf, graph, &options);
     let exec = match shared.device {
         // What would have been done on the CPU was not asked for.
         Device::Auto => {
@@ -173,6 +200,6 @@ fn on_device(
         name: info.name.clone(),
         arch: info.arch_id.clone(),
     };
-    let kernels = exec.statistics().kernels;
-    Ok(OnDevice { exec: Box::new(exec), device, kernels, line })
+    let early = exec.early().cloned();
+    Ok(OnDevice { exec: Box::new(exec), device, engine: Some(engine), early, line })
 }

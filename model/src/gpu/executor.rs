@@ -4,6 +4,7 @@
 //! embedding reads both in place. So a token costs no copy in either direction: the host watches the words as they appear while the device
 //! goes on. The position is a word on the device; the sampler moves it on.
 
+use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Now};
 use super::resident::Resident;
@@ -21,6 +22,9 @@ const NONE: u32 = u32::MAX;
 /// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and must be waited for: with 16, an answer of
 /// 128 tokens took 14 % longer. Four tokens are 1.6 ms of the smallest model, in which the host looks a hundred times.
 const AHEAD: usize = 4;
+/// Tokens of a prompt that go one by one before the host looks again whether the kernels for many at once are there. The wait between is some
+/// tens of µs; without it all tokens would be on their way before the kernels come.
+const LOOK_EVERY: usize = 4;
 
 /// Runs one sequence on a GPU. Decoding replays a captured graph for each token: nothing is allocated, compiled, copied or waited for in
 /// between.
@@ -38,6 +42,10 @@ pub struct GpuExecutor {
     /// The same with the choice of the next token behind them, for these options.
     chain: Option<(Choice, Recording)>,
     statistics: Statistics,
+    /// How a start without the kernels for prompts goes.
+    early: Option<Early>,
+    /// Whether the kernels for prompts are there.
+    prompts_ready: bool,
 }
 
 /// The choice on the device that a sampler's options ask for. Penalties look at past tokens, which is done on the host.
@@ -58,10 +66,44 @@ impl GpuExecutor {
         graph: Graph,
         options: &ExecOptions,
         statistics: Statistics,
+        early: Option<Early>,
     ) -> Result<GpuExecutor, ExecError> {
         let logits = resident.stream.device().pinned(graph.n_vocab())?;
         let context = options.context;
-        Ok(GpuExecutor { resident, graph, context, len: 0, logits, last: None, step: None, chain: None, statistics })
+        Ok(GpuExecutor {
+            resident,
+            graph,
+            context,
+            len: 0,
+            logits,
+            last: None,
+            step: None,
+            chain: None,
+            statistics,
+            prompts_ready: early.is_none(),
+            early,
+        })
+    }
+
+    /// What was still to come when the model was opened, and how that went; none if nothing was.
+    pub fn early(&self) -> Option<&Early> {
+        self.early.as_ref()
+    }
+
+    /// Whether the kernels for prompts are there. If they have just come, they take over here: between two tokens.
+    pub(super) fn prompts_ready(&mut self) -> Result<bool, ExecError> {
+        if !self.prompts_ready
+            && let Some(early) = &self.early
+            && let Some(kernels) = early.arrived(self.resident.stream.device(), self.len)?
+        {
+            for (job, kernel) in kernels {
+                if let Some(place) = self.resident.kernels.get_mut(job.0 as usize) {
+                    *place = Some(kernel);
+                }
+            }
+            self.prompts_ready = true;
+        }
+        Ok(self.prompts_ready)
     }
 
     /// What opening took and what is held.
@@ -163,10 +205,17 @@ impl GpuExecutor {
         let end = self.len + tokens;
         while self.len < end {
             let left = end - self.len;
+            let many = left > 1 && self.prompts_ready()?;
             let prompts = &self.resident.plan.prompts;
             let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
-            let Some(program) = fits.filter(|_| left > 1) else {
+            let Some(program) = fits.filter(|_| many) else {
                 self.feed_one()?;
+                if let Some(early) = self.early.as_ref().filter(|_| left > 1 && !self.prompts_ready) {
+                    early.count_single();
+                    if left.is_multiple_of(LOOK_EVERY) {
+                        self.resident.stream.synchronize()?;
+                    }
+                }
                 if want == Want::All || want == Want::Last && self.len == end {
                     self.read_logits(rows)?;
                 }

@@ -5,6 +5,7 @@
 //! named here: what depends on one is in the engine and, as a target, in the kernels' specs.
 
 pub mod bundle;
+mod early;
 mod executor;
 pub mod fuse;
 pub mod limit;
@@ -15,8 +16,9 @@ mod resident;
 pub mod tune;
 mod upload;
 
+pub use early::{Early, EarlyStatus};
 pub use executor::GpuExecutor;
-pub use open::{Statistics, jobs_for, open, open_on};
+pub use open::{Statistics, jobs_for, open, open_early, open_on};
 
 use crate::exec::ExecError;
 use kjit_engine::Error;

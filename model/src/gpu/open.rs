@@ -1,10 +1,10 @@
 //! Opening a model on a GPU: plan, then compile and upload side by side.
 
-use super::GpuExecutor;
 use super::plan::{JobId, Plan, PlanError, Request, plan};
 use super::resident::{Resident, Words};
 use super::tune::Kept;
 use super::upload::{Matrix, Uploader, vector};
+use super::{Early, GpuExecutor};
 use crate::exec::{ExecError, ExecOptions};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Rope, WeightId};
@@ -62,7 +62,23 @@ pub fn open(
     open_on(engine, &device, gguf, graph, options, &[])
 }
 
-/// The same on an opened device, keeping the values of these names after each feed, to be looked at with [`GpuExecutor::tap`] (but for
+/// The same, but ready as soon as single tokens can be fed: where kernels for prompts are missing they are compiled meanwhile, and take over
+/// between tokens ([`GpuExecutor::early`] tells). Not for whom the same tokens were promised twice.
+///
+/// # Errors
+/// As [`open`]; a kernel that is late and does not compile is an error of the feed that would have used it.
+pub fn open_early(
+    engine: &Engine,
+    device: &str,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: &ExecOptions,
+) -> Result<GpuExecutor, ExecError> {
+    let device = engine.device(device)?;
+    open_as(engine, &device, gguf, graph, options, &[], true)
+}
+
+/// The same as [`open`] on an opened device, keeping the values of these names after each feed, to be looked at with [`GpuExecutor::tap`] (but for
 /// those that a fused step has in registers only).
 ///
 /// # Errors
@@ -74,6 +90,18 @@ pub fn open_on(
     graph: Graph,
     options: &ExecOptions,
     keep: &[&str],
+) -> Result<GpuExecutor, ExecError> {
+    open_as(engine, device, gguf, graph, options, keep, false)
+}
+
+fn open_as(
+    engine: &Engine,
+    device: &Device,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: &ExecOptions,
+    keep: &[&str],
+    early: bool,
 ) -> Result<GpuExecutor, ExecError> {
     let start = Instant::now();
     let before = engine.counts();
@@ -92,7 +120,8 @@ pub fn open_on(
             (done, start.elapsed().as_secs_f64())
         });
         let tables = scope.spawn(|| tables(&gguf, &graph, options.context));
-        let kernels = load(engine, device, &plan);
+        let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
+        let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref())?, early)));
         let took = start.elapsed().as_secs_f64();
         let ended = || ExecError::Device("a thread that opens the model ended early".to_owned());
         let tables = tables.join().unwrap_or_else(|_| Err(ended()));
@@ -100,7 +129,7 @@ pub fn open_on(
         ((kernels, took), uploaded, tables)
     });
     let ((kernels, kernels_s), (weights, upload_s)) = (kernels, weights);
-    let (kernels, weights, tables) = (kernels?, weights?, tables?);
+    let ((kernels, early), weights, tables) = (kernels?, weights?, tables?);
     let resident = assemble(plan, options, stream, kernels, weights, &tables)?;
     let after = engine.counts();
     let (free, total) = device.memory()?;
@@ -117,7 +146,10 @@ pub fn open_on(
         upload_s,
         kernels_s,
     };
-    GpuExecutor::new(resident, graph, options, statistics)
+    let mut executor = GpuExecutor::new(resident, graph, options, statistics, early)?;
+    // They may have come while the weights travelled.
+    executor.prompts_ready()?;
+    Ok(executor)
 }
 
 /// Refuses what cannot fit before anything is allocated, and says what would.
@@ -146,11 +178,23 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), E
     Err(ExecError::Memory { what, bytes: need, hint })
 }
 
-fn load(engine: &Engine, device: &Device, plan: &Plan) -> Result<Vec<Kernel>, ExecError> {
-    let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
-    let modules = engine.load_all(device, &jobs);
-    let kernels = modules.into_iter().zip(&plan.jobs).map(|(module, job)| Ok(module?.kernel(job.entry)?));
-    kernels.collect()
+/// The kernels by job; none where one comes later.
+fn load(
+    engine: &Engine,
+    device: &Device,
+    plan: &Plan,
+    early: Option<&Early>,
+) -> Result<Vec<Option<Kernel>>, ExecError> {
+    let late = early.map(Early::jobs).unwrap_or_default();
+    let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !late.contains(&JobId(*i as u32)));
+    let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
+    let mut kernels = vec![None; plan.jobs.len()];
+    for (module, (i, job)) in engine.load_all(device, &jobs).into_iter().zip(wanted()) {
+        if let Some(place) = kernels.get_mut(i) {
+            *place = Some(module?.kernel(job.entry)?);
+        }
+    }
+    Ok(kernels)
 }
 
 struct Uploaded {
@@ -168,6 +212,11 @@ fn upload(
     let device = stream.device();
     let _span = device.trace().map(|t| t.span("upload", "weights"));
     let arena = device.arena(plan.memory.weights)?;
+    // In the order of the file, so that it is read from front to back.
+    let mut order = plan.matrices.clone();
+    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).name).map(|t| (t.part(), t.data_offset()));
+    order.sort_by_key(|(id, _)| place(id));
+    let repackers = repackers(engine, device, plan, &order)?;
     let mut vectors = HashMap::new();
     for &id in &plan.vectors {
         let values = vector(gguf, graph, id)?;
@@ -175,11 +224,6 @@ fn upload(
         stream.write(&buffer, &values)?;
         vectors.insert(id, buffer);
     }
-    // In the order of the file, so that it is read from front to back.
-    let mut order = plan.matrices.clone();
-    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).name).map(|t| (t.part(), t.data_offset()));
-    order.sort_by_key(|(id, _)| place(id));
-    let repackers = repackers(engine, device, plan, &order)?;
     let mut uploader = Uploader::new(stream, Arc::clone(gguf))?;
     let mut matrices = HashMap::new();
     for (id, job) in order {
@@ -241,7 +285,7 @@ fn assemble(
     plan: Plan,
     options: &ExecOptions,
     stream: Stream,
-    kernels: Vec<Kernel>,
+    kernels: Vec<Option<Kernel>>,
     weights: Uploaded,
     tables: &[Vec<f32>],
 ) -> Result<Resident, ExecError> {

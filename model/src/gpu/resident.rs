@@ -10,8 +10,8 @@ pub(super) struct Resident {
     pub plan: Plan,
     /// All launches go through it.
     pub stream: Stream,
-    /// By [`super::plan::JobId`].
-    pub kernels: Vec<Kernel>,
+    /// By [`super::plan::JobId`]; none where one is still being compiled.
+    pub kernels: Vec<Option<Kernel>>,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
@@ -56,7 +56,8 @@ impl Resident {
     }
 
     fn launch(&self, program: &Program, launch: &Launch, now: &Now) -> Result<()> {
-        let kernel = self.kernels.get(launch.job.0 as usize).ok_or_else(|| lost("kernel", &launch.name))?;
+        let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
+        let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         // Views live as long as the arguments that point into them.
         let views = launch.args.iter().map(|bind| self.view(program, launch, bind)).collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = launch

@@ -33,12 +33,12 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         let line = match editor.readline("> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => return Ok(ExitCode::SUCCESS),
+            Err(ReadlineError::Eof) => break,
             Err(e) => return Err(e.into()),
         };
         match line.trim() {
             "" => continue,
-            "/bye" => return Ok(ExitCode::SUCCESS),
+            "/bye" => break,
             "/clear" => {
                 history.clone_from(&opening);
                 continue;
@@ -85,4 +85,6 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         history.push(Message::new("assistant", &answer.text));
         last = Some((answer, rest.len()));
     }
+    loaded.finish()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,14 @@
 //! `kjit run`: generate from a prompt.
 
 use crate::args::{self, Sampling, Shared};
-use crate::load::Loaded;
+use crate::load::{How, Loaded};
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
 use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::exec::ExecError;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
+use kjit_model::gpu::{Early, EarlyStatus};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::json;
@@ -20,7 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
     let trace = args.trace.as_ref().map(|_| Trace::new());
-    let mut loaded = Loaded::open_with(&args.model, &args.setup, shared, args.batch, trace.as_ref())?;
+    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels on the way.
+    let early = !args.wait_compile && args.sampling.temp > 0.0 && args.sampling.seed.is_none();
+    let how = How { batch: args.batch, trace: trace.as_ref(), early };
+    let mut loaded = Loaded::open_with(&args.model, &args.setup, shared, &how)?;
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, loaded);
     };
@@ -53,6 +57,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(e) = broken {
         return Err(e).context("cannot write the answer");
     }
+    // Who interrupts does not wait.
+    let finished = if answer.reason == StopReason::Interrupted { Ok(()) } else { loaded.finish() };
     if args.json {
         writeln!(stdout, "{}", document(&answer, ids.len(), &loaded))?;
     } else {
@@ -61,6 +67,12 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if !shared.quiet {
         statistics(&answer, ids.len(), &loaded);
     }
+    if shared.verbose > 0
+        && let Some(early) = &loaded.early
+    {
+        say(told(&early.status()));
+    }
+    finished?;
     Ok(match answer.reason {
         StopReason::Interrupted => ExitCode::from(INTERRUPTED),
         _ => ExitCode::SUCCESS,
@@ -156,9 +168,7 @@ fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
         "generated_tokens": a.ids.len(),
         "stop_reason": a.reason.as_str(),
         "device": { "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch },
-        "kernels": {
-            "compiled": loaded.kernels.compiled, "cached": loaded.kernels.cached, "seconds": loaded.kernels.seconds,
-        },
+        "kernels": kernels(loaded),
         "timings": {
             "load_s": loaded.took.as_secs_f64(),
             "first_token_s": a.first_token.as_secs_f64(),
@@ -167,6 +177,30 @@ fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
         },
         "memory": { "weights": loaded.weights, "kv": loaded.kv, "peak": kjit_model::host::peak_memory() },
     })
+}
+
+/// What was compiled, and what a start without all kernels came to: `late` of them were not waited for, `single` tokens of the prompt went one
+/// by one for want of them, and with `swapped_at` tokens in the sequence they took over (null: they did not).
+fn kernels(loaded: &Loaded) -> serde_json::Value {
+    let counts = loaded.kernels();
+    let early = loaded.early.as_ref().map(Early::status).unwrap_or_default();
+    json!({
+        "compiled": counts.compiled, "cached": counts.cached, "seconds": counts.seconds,
+        "late": early.late, "single": early.single, "swapped_at": early.swapped_at,
+    })
+}
+
+/// The same for people.
+fn told(early: &EarlyStatus) -> String {
+    let EarlyStatus { late, single, .. } = early;
+    match early.swapped_at {
+        Some(at) => format!(
+            "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, from token {at} on they were used"
+        ),
+        None => {
+            format!("{late} kernels for prompts were not waited for: {single} tokens of the prompt went one by one")
+        }
+    }
 }
 
 /// What people want to know afterwards.

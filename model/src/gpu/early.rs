@@ -1,0 +1,155 @@
+//! Starting before every kernel is there.
+//!
+//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16 for llama-3.1-8b Q4_K_M on sm_90a, 2.7 and
+//! 4.3 s of one core. With the first a prompt can go token by token. So, where the latter are missing, a model opens as soon as the former
+//! are there; the others are compiled behind the work, and take over between two tokens of a prompt, or at the next prompt. What decodes
+//! is final from the first token on: no captured graph is ever made anew.
+//!
+//! Numbers differ in their last bits between the two ways, and when the change comes depends on the clock. So who was promised the same
+//! tokens twice must wait for all kernels: [`super::open`] does.
+//!
+//! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels: 7.0):
+//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses matvec ("unsupported operation"), as do
+//!   its higher levels. clang's `-O1` on gfx1100 takes 90 % of `-O3`'s time: starting it and linking is most of it.
+//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to write, tune and hold against the oracle on
+//!   every card, for the second that the first ever start with a new shape takes.
+
+use super::plan::{Job, JobId, Launch, Plan};
+use crate::exec::ExecError;
+use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How a start without all kernels went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EarlyStatus {
+    /// Kernels for prompts that had to be compiled, and were not waited for.
+    pub late: usize,
+    /// Tokens of prompts that went one by one for want of them.
+    pub single: usize,
+    /// Tokens that were in the sequence when they took over; none as long as they have not.
+    pub swapped_at: Option<usize>,
+}
+
+/// What is still to come for an opened model, and how that went. Clones are the same.
+#[derive(Clone)]
+pub struct Early(Arc<Mutex<State>>);
+
+struct State {
+    engine: Engine,
+    /// The jobs that are late.
+    jobs: Vec<(JobId, Job)>,
+    stage: Stage,
+    status: EarlyStatus,
+}
+
+enum Stage {
+    Compiling(Behind),
+    Done,
+    /// A kernel does not compile or load: from then on nothing works, as if it had been waited for.
+    Failed(String),
+}
+
+impl Early {
+    /// Begins to compile what a plan has for prompts alone and what is not in the cache; none if nothing is missing.
+    pub(super) fn begin(engine: &Engine, plan: &Plan) -> Result<Option<Early>, ExecError> {
+        // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
+        let late: Vec<_> = for_prompts_alone(plan)
+            .into_iter()
+            .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
+            .filter(|(_, job)| matches!(engine.cached(&job.job), Ok(None)))
+            .collect();
+        if late.is_empty() {
+            return Ok(None);
+        }
+        let behind = engine.compile_behind(late.iter().map(|(_, job)| job.job.clone()).collect())?;
+        let status = EarlyStatus { late: late.len(), ..EarlyStatus::default() };
+        let state = State { engine: engine.clone(), jobs: late, stage: Stage::Compiling(behind), status };
+        Ok(Some(Early(Arc::new(Mutex::new(state)))))
+    }
+
+    /// How it went so far.
+    pub fn status(&self) -> EarlyStatus {
+        self.lock().status.clone()
+    }
+
+    /// At the end of the work: begins no further compile, waits so long at most for those that have begun, so that the next start
+    /// finds them. The model must not be fed any more.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn finish(&self, at_most: Duration) -> Result<(), ExecError> {
+        let stage = std::mem::replace(&mut self.lock().stage, Stage::Done);
+        let failed = match stage {
+            Stage::Compiling(behind) => {
+                behind.finish(at_most).into_iter().flatten().find_map(Result::err).map(|e| e.to_string())
+            }
+            Stage::Failed(why) => Some(why),
+            Stage::Done => None,
+        };
+        failed.map_or(Ok(()), |why| Err(ExecError::Device(why)))
+    }
+
+    /// The jobs that are late.
+    pub(super) fn jobs(&self) -> HashSet<JobId> {
+        self.lock().jobs.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// The late kernels, loaded, once all are there; none before.
+    pub(super) fn arrived(&self, device: &Device, at: usize) -> Result<Option<Vec<(JobId, Kernel)>>, ExecError> {
+        let mut state = self.lock();
+        let codes = match &state.stage {
+            Stage::Compiling(behind) => behind.take(),
+            Stage::Done => return Ok(None),
+            Stage::Failed(why) => return Err(ExecError::Device(why.clone())),
+        };
+        let Some(codes) = codes else { return Ok(None) };
+        match state.load(device, codes) {
+            Ok(kernels) => {
+                state.stage = Stage::Done;
+                state.status.swapped_at = Some(at);
+                Ok(Some(kernels))
+            }
+            Err(error) => {
+                state.stage = Stage::Failed(error.to_string());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A token of a prompt went on its own.
+    pub(super) fn count_single(&self) {
+        self.lock().status.single += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn load(
+        &self,
+        device: &Device,
+        codes: Vec<kjit_engine::Result<CodeObject>>,
+    ) -> kjit_engine::Result<Vec<(JobId, Kernel)>> {
+        let load = |((id, job), code): (&(JobId, Job), kjit_engine::Result<CodeObject>)| {
+            Ok((*id, self.engine.load_code(device, &job.job, &code?)?.kernel(job.entry)?))
+        };
+        self.jobs.iter().zip(codes).map(load).collect()
+    }
+}
+
+/// Jobs that only the programs for many tokens launch.
+fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
+    let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
+    let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
+    now.extend([plan.greedy.job, plan.draw.job]);
+    now.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
+    let mut late: Vec<JobId> = plan.prompts.iter().flat_map(|p| launched(&p.launches)).collect();
+    late.sort_unstable();
+    late.dedup();
+    late.retain(|id| !now.contains(id));
+    late
+}
