@@ -222,7 +222,9 @@ fn encode(kind: u32, source: &[u8], build: &[u8], artefact: &Artefact, created_m
     put_map(&mut out, &artefact.meta);
     put_bytes(&mut out, &artefact.payload);
     let total = (out.len() + HASH_LEN) as u64;
-    out[16..24].copy_from_slice(&total.to_le_bytes());
+    if let Some(length) = out.get_mut(16..24) {
+        length.copy_from_slice(&total.to_le_bytes()); // where the eight zeros above stand
+    }
     let hash = Digest::of(&out);
     out.extend_from_slice(&hash.0);
     out

@@ -25,14 +25,8 @@ impl Digest {
 
     /// 64 lower-case hexadecimal digits.
     pub fn hex(&self) -> String {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = String::with_capacity(64);
-        for byte in self.0 {
-            for nibble in [byte >> 4, byte & 15] {
-                text.push(char::from(DIGITS[usize::from(nibble)]));
-            }
-        }
-        text
+        let nibbles = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        nibbles.filter_map(|nibble| char::from_digit(u32::from(nibble), 16)).collect()
     }
 }
 

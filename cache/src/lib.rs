@@ -52,6 +52,11 @@
 //! [`Cache::import`] are for the owner.
 //!
 //! Not for Windows: nothing here has been tried there, and the crate does not build for it.
+
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
 #![forbid(unsafe_code)]
 
 mod admin;

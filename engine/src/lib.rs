@@ -40,6 +40,11 @@
 //! function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of it; the engine has no kernel of
 //! its own and has never heard of models.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
+
 pub mod arch;
 mod args;
 mod behind;

@@ -3,6 +3,8 @@
 //! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to be computed; from it and a
 //! [`Target`](kjit_engine::Target) come a [`Kernel`](kernel::Kernel) (source, constants, entry point, block size, LDS) and the launch.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+
 pub mod activations;
 pub mod attend;
 pub mod cases;

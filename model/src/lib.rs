@@ -1,5 +1,10 @@
 //! GGUF in, tokens out.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
+
 pub mod arch;
 pub mod chat;
 pub mod conversation;

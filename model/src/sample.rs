@@ -83,7 +83,9 @@ impl Sampler {
         if self.recent.len() < self.options.window {
             self.recent.push(token);
         } else {
-            self.recent[self.next] = token;
+            if let Some(oldest) = self.recent.get_mut(self.next) {
+                *oldest = token;
+            }
             self.next = (self.next + 1) % self.options.window;
         }
     }

@@ -37,7 +37,7 @@ enum Way {
     /// Locked chunks `(part, index, pages)`, the newest last.
     Locked(VecDeque<(usize, usize, HostMap)>),
     /// Two slots in turn.
-    Staged([PinnedBuffer<u8>; 2], usize),
+    Staged([PinnedBuffer<u8>; 2]),
 }
 
 /// Copies from a model file to a device.
@@ -155,7 +155,7 @@ impl Uploader {
                 }
                 Err(_) => {
                     let slots = [self.device.pinned_for_writing(SLOT)?, self.device.pinned_for_writing(SLOT)?];
-                    self.way = Way::Staged(slots, 0);
+                    self.way = Way::Staged(slots);
                 }
             }
         }
@@ -165,12 +165,15 @@ impl Uploader {
                 let (_, _, map) = found.ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
                 self.stream.copy_in_mapped(map, range.start - chunk * CHUNK..range.end - chunk * CHUNK, to)
             }
-            Way::Staged(slots, turn) => {
+            Way::Staged(slots) => {
                 let gguf = Arc::clone(&self.gguf);
-                let bytes = gguf.part_bytes(part).and_then(|b| b.get(range)).unwrap_or_default();
+                let bytes = gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
+                let bytes = bytes
+                    .ok_or_else(|| Error::Buffer(format!("bytes {range:?} of part {part} are not in the file")))?;
                 for (i, piece) in bytes.chunks(SLOT).enumerate() {
-                    let slot = &slots[*turn % 2];
-                    *turn += 1;
+                    // In turns: one is filled while the other is on its way.
+                    let [slot, other] = slots;
+                    std::mem::swap(slot, other);
                     let slot = slot.slice(..piece.len())?;
                     slot.write(|to| to.copy_from_slice(piece))?;
                     self.stream.copy_in(&slot, &to.slice(i * SLOT..i * SLOT + piece.len())?)?;

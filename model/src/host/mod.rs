@@ -7,6 +7,11 @@
 //! [`ExecOptions::precise`] adds is that keys and values stay in f32 and that decoding, too, multiplies in f32; by default decoding
 //! rounds activations to 16 bits per block of 32.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "inner loops over shapes that the plan checked once against the weights' bytes and the scratch it sized"
+)]
+
 mod attention;
 mod cpu;
 mod dot;

@@ -103,7 +103,8 @@ impl Pool {
         s.work_off(work);
         drop(close);
         if s.failed.swap(false, Relaxed) {
-            panic!("a task on another thread panicked");
+            // The panic of the other thread goes on in this one, which waits for its result.
+            std::panic::resume_unwind(Box::new("a task on another thread panicked"));
         }
     }
 }

@@ -57,7 +57,10 @@ impl Char {
 pub fn char_at(text: &[u8], pos: usize) -> Char {
     match text.get(pos) {
         None => Char::END,
-        Some(&b) if b < 0x80 => Char { cp: u32::from(b), class: ASCII[usize::from(b & 0x7F)], len: 1 },
+        Some(&b) if b < 0x80 => {
+            let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL); // always there: 128 of them
+            Char { cp: u32::from(b), class, len: 1 }
+        }
         Some(_) => match decode(text.get(pos..).unwrap_or_default()) {
             Some((cp, len)) => Char { cp, class: class(cp), len },
             None => Char { cp: REPLACEMENT, class: SYMBOL, len: 1 },
@@ -70,6 +73,7 @@ const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());
 
+#[expect(clippy::indexing_slicing, reason = "at compile time")]
 const ASCII: [u8; 128] = {
     let mut table = [0; 128];
     let mut i = 0;

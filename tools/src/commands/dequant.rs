@@ -33,14 +33,15 @@ pub fn dequant(args: &args::Dequant) -> anyhow::Result<ExitCode> {
 fn unhex(line: &[u8]) -> anyhow::Result<Vec<u8>> {
     let digit = |b: u8| char::from(b).to_digit(16);
     let digits: Vec<u8> = line.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
-    if !digits.len().is_multiple_of(2) {
+    let (pairs, odd) = digits.as_chunks::<2>();
+    if !odd.is_empty() {
         bail!("an odd number of hex digits ({})", digits.len());
     }
-    digits
-        .chunks_exact(2)
-        .map(|p| match (digit(p[0]), digit(p[1])) {
-            (Some(high), Some(low)) => Ok((high << 4 | low) as u8),
-            _ => bail!("'{}' is no hex", String::from_utf8_lossy(p).escape_default()),
+    pairs
+        .iter()
+        .map(|pair| match pair.map(digit) {
+            [Some(high), Some(low)] => Ok((high << 4 | low) as u8), // both below 16
+            _ => bail!("'{}' is no hex", String::from_utf8_lossy(pair).escape_default()),
         })
         .collect()
 }

@@ -10,20 +10,21 @@ use std::process::ExitCode;
 pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
     let row = loaded.exec.feed(&args.ids, Want::Last)?;
-    let mut order: Vec<usize> = (0..row.len()).collect();
-    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
-    order.truncate(args.top);
+    let mut best: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+    best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    best.truncate(args.top);
     let logsumexp = logsumexp(&row);
     let mut out = io::stdout().lock();
     if args.json {
-        let top: Vec<_> = order.iter().map(|&i| json!([i, row[i]])).collect();
+        let top: Vec<_> = best.iter().map(|(id, logit)| json!([id, logit])).collect();
         writeln!(out, "{}", json!({ "n_vocab": row.len(), "top": top, "logsumexp": logsumexp }))?;
     } else {
         writeln!(out, "{:>8} {:>12} {:>9}  token", "id", "logit", "p")?;
-        for i in order {
-            let p = (f64::from(row[i]) - logsumexp).exp();
-            let text = loaded.tokenizer.decode(&[i as u32]).unwrap_or_default();
-            writeln!(out, "{i:>8} {:>12.5} {p:>9.5}  {:?}", row[i], String::from_utf8_lossy(&text))?;
+        for (id, logit) in best {
+            let p = (f64::from(logit) - logsumexp).exp();
+            // A model may score more ids than its vocabulary has texts for.
+            let text = loaded.tokenizer.decode(&[id]).unwrap_or_default();
+            writeln!(out, "{id:>8} {logit:>12.5} {p:>9.5}  {:?}", String::from_utf8_lossy(&text))?;
         }
     }
     Ok(ExitCode::SUCCESS)

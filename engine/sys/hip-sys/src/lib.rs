@@ -5,6 +5,10 @@
 //! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and unchanged in ROCm 6 and 7,
 //! except for the calls that are newer, which say so. `hiprtc-sys` and `rocblas-sys` use the same loader and macro.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
 mod calls;

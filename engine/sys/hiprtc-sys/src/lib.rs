@@ -1,6 +1,10 @@
 //! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call a `Result`.
 //! What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
 use hip_sys::{CodeName, Error, Opened, Search, calls, name_in};

@@ -1,6 +1,10 @@
 //! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`. Optional everywhere.
 //! What is called is listed once, in [`Rocblas`]. Names are the vendor's.
 
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
 use hip_sys::{CodeName, Error, Search, calls, hipStream_t, name_in};

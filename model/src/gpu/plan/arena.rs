@@ -1,5 +1,7 @@
 //! Places in one arena for buffers that live at different times.
 
+#![expect(clippy::indexing_slicing, reason = "indices of the list itself")]
+
 /// When a buffer is in use, in launches, both ends included; and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
