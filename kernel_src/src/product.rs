@@ -34,6 +34,22 @@ impl Product {
     }
 }
 
+/// Rows of activations up to which a matrix meets each as a column of its own ([`MatvecSpec`](crate::matvec::MatvecSpec)); above, tiles on
+/// the matrix units ([`GemmSpec`](crate::gemm::GemmSpec)) take less time.
+#[must_use]
+pub fn columns_at_once(target: &Target) -> usize {
+    match target.vendor() {
+        Vendor::Nvidia => 4,
+        Vendor::Amd => 8,
+    }
+}
+
+/// Rows of activations that tiles of the matrix units take for the same time as fewer: sizes to plan for.
+#[must_use]
+pub fn token_tiles(_target: &Target) -> &'static [u32] {
+    &[16, 32, 64]
+}
+
 /// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
 pub const TILE: usize = 64;
 

@@ -5,7 +5,7 @@ mod support;
 use kjit_engine::{Config, Engine, Isolation, Target};
 use kjit_kernels::tuning::Shipped;
 use kjit_model::exec::{ExecOptions, KvType};
-use kjit_model::gpu::plan::{Bind, Launch, Request, plan};
+use kjit_model::gpu::plan::{Bind, Launch, Request, plan_batch};
 use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 
 fn size(bind: &Bind) -> u32 {
@@ -25,13 +25,13 @@ fn check(shape: &Shape, target: &str) {
     }
     let graph = kjit_model::arch::build(&shape.open()).unwrap();
     let options = ExecOptions { context: 4096, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
-    let plan =
-        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+    let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+    let plan = plan_batch(&request, 64).unwrap();
     assert_eq!(plan.no_prompts, None);
     let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
     let codes: Vec<_> = engine.compile_all(&jobs).into_iter().map(|c| c.unwrap_or_else(|e| panic!("{e}"))).collect();
-    let launches: Vec<&Launch> =
-        plan.programs().into_iter().flat_map(|p| &p.launches).chain([&plan.greedy, &plan.draw]).collect();
+    let choices = plan.batches.iter().flat_map(|b| [&b.greedy, &b.draw]).chain([&plan.greedy, &plan.draw]);
+    let launches: Vec<&Launch> = plan.programs().into_iter().flat_map(|p| &p.launches).chain(choices).collect();
     for launch in launches {
         let (job, code) = (&plan.jobs[launch.job.0 as usize], &codes[launch.job.0 as usize]);
         let kernel = code.kernels().iter().find(|k| k.name == job.entry).unwrap();

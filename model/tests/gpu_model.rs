@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "support/side_by_side.rs"]
+mod side_by_side;
+
 use kjit_engine::{Config, Device, Engine, Isolation};
 use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
@@ -228,6 +231,79 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
         spent.modules,
     ];
     assert_eq!(rest, [0; 10], "{spent:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
+    let engine = engine();
+    let device = device(&engine);
+    let mut failed = vec![];
+    for path in tiny_models() {
+        for kv in [KvType::F16, KvType::Q8_0] {
+            let gguf = Arc::new(Gguf::open(&path).unwrap());
+            let graph = kjit_model::arch::build(&gguf).unwrap();
+            let o = ExecOptions { kv, ..options(24, 16) };
+            let truth = ExecOptions { precise: true, ..o.clone() };
+            let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+            let routes = graph.ops.iter().any(|op| matches!(op, Op::Route { .. }));
+            let mut batch = gpu::open_batch(&engine, &device, gguf, graph, &o, 64).unwrap();
+            let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
+            // As for one sequence: halves in the products of many; eight-bit keys and values; experts with near-ties.
+            let (middle, most) = match kv {
+                _ if routes => (3e-2, 0.3),
+                KvType::Q8_0 => (3e-2, 0.1),
+                _ => (6e-3, 2e-2),
+            };
+            for n in [1, 2, 3, 5, 8, 9, 16, 33, 64] {
+                let mut seen = side_by_side::scores(&mut batch, &mut host, n);
+                seen.sort_by(f64::total_cmp);
+                let (median, worst) = (seen[seen.len() / 2], seen[seen.len() - 1]);
+                if median.is_nan() || median > middle || worst > most {
+                    failed.push(format!("{label}: {n} sequences: median {median:.1e}, worst {worst:.1e}"));
+                }
+            }
+            if !routes && kv == KvType::F16 {
+                let gap = side_by_side::answers(&mut batch, &mut host, 11, 6);
+                if gap.is_nan() || gap > 0.05 {
+                    failed.push(format!("{label}: a token is {gap} below the host's choice"));
+                }
+            }
+            side_by_side::limits(&mut batch);
+            let first = side_by_side::draws(&mut batch, [7, 8], 8);
+            assert_eq!(first, side_by_side::draws(&mut batch, [7, 8], 8), "{label}");
+        }
+    }
+    assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
+    let engine = engine();
+    let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let mut batch = gpu::open_batch(&engine, &device(&engine), gguf, graph, &options(512, 64), 5).unwrap();
+    let slots: Vec<_> = (0..5).map(|_| batch.add().unwrap()).collect();
+    let mut samplers = vec![Sampler::new(SampleOptions::default()); 5];
+    let mut starts: Vec<_> =
+        slots.iter().zip(&mut samplers).map(|(&slot, sampler)| gpu::Start { slot, tokens: &[1, 2], sampler }).collect();
+    let device = batch.opened().clone();
+    let (mut seen, mut counts) = (0, vec![]);
+    batch
+        .decode(&mut starts, &mut |_, _| {
+            seen += 1;
+            if seen == 50 || seen == 1050 {
+                counts.push(device.counts());
+            }
+            if seen == 1100 { gpu::After::Pause } else { gpu::After::Go }
+        })
+        .unwrap();
+    let spent = counts[1] - counts[0];
+    assert_eq!(spent.replays, 200, "{spent:?}");
+    let rest =
+        [spent.allocations, spent.synchronisations, spent.copies_in, spent.copies_out, spent.launches, spent.captures];
+    assert_eq!(rest, [0; 6], "{spent:?}");
 }
 
 #[test]

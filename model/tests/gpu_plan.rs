@@ -7,7 +7,7 @@ use kjit_kernels::tuning::Shipped;
 use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
-use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
+use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan, plan_batch};
 use kjit_model::graph::Graph;
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
 use support::tiny_models;
@@ -29,6 +29,9 @@ fn check(name: &str, plan: &Plan, program: &Program) {
     let mut all: Vec<&Launch> = program.launches.iter().collect();
     if std::ptr::eq(program, &plan.decode) {
         all.extend([&plan.greedy, &plan.draw]);
+    }
+    if let Some(batch) = plan.batches.iter().find(|b| std::ptr::eq(program, &b.program)) {
+        all.extend([&batch.greedy, &batch.draw]);
     }
     // A buffer's life, as the launches tell.
     let life = |id: usize| {
@@ -74,6 +77,40 @@ fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what
             for (i, step) in steps.iter().enumerate() {
                 assert!(plan.decode.launches.iter().any(|l| l.step == i), "{name} on {target}: no launch for {step:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_of_one() {
+    for path in tiny_models() {
+        let gguf = Gguf::open(&path).unwrap();
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        for target in TARGETS {
+            let (alone, target) = (planned(&graph, target, 256), Target::parse(target).unwrap());
+            let request =
+                Request { graph: &graph, target: &target, options: &options(256), keep: &[], tuned: &Shipped };
+            let all = plan_batch(&request, 64).unwrap();
+            let name = format!("{} on {target}", path.display());
+            for program in all.programs() {
+                check(&name, &all, program);
+            }
+            let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
+            for n in 1..=64 {
+                let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
+                assert!(
+                    size <= (2 * n).max(16) && (n > 4 || size <= 2 * n),
+                    "{name}: {n} sequences in a program of {size}"
+                );
+            }
+            assert!(alone.jobs.iter().all(|j| all.jobs.contains(j)), "{name}: warming for many leaves one out");
+            assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.caches.len() as u64));
+            // Fewer sequences ask for no kernel that more do not have.
+            let few = plan_batch(&request, 5).unwrap();
+            assert!(few.jobs.iter().all(|j| all.jobs.contains(j)), "{name}");
+            assert!(few.batches.len() < all.batches.len() && few.batches.last().unwrap().program.tokens >= 5, "{name}");
+            let error = plan_batch(&request, 65).unwrap_err().to_string();
+            assert!(error.contains("65") && error.contains("64"), "{error}");
         }
     }
 }

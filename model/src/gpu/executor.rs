@@ -7,7 +7,7 @@
 use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Now};
-use super::resident::Resident;
+use super::resident::{NONE, Resident, Whose};
 use crate::exec::{ExecError, ExecOptions, Executor, Want};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
@@ -15,13 +15,12 @@ use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Trace};
 use kjit_kernels::product::tiled_index;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
-/// An id that no vocabulary has: the word of a token that is not there yet.
-const NONE: u32 = u32::MAX;
+/// The one sequence's slot.
+const ONE: Whose = Whose::Slot(0);
 /// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and must be waited for: with 16, an answer of
 /// 128 tokens took 14 % longer. Four tokens are 1.6 ms of the smallest model, in which the host looks a hundred times.
-const AHEAD: usize = 4;
+pub(super) const AHEAD: usize = 4;
 /// Tokens of a prompt that go one by one before the host looks again whether the kernels for many at once are there. The wait between is some
 /// tens of µs; without it all tokens would be on their way before the kernels come.
 const LOOK_EVERY: usize = 4;
@@ -178,7 +177,7 @@ impl GpuExecutor {
         self.move_to(self.len)?;
         let (r, now) = (&self.resident, self.now(Choice::Greedy));
         if self.step.is_none() {
-            self.step = Some(r.stream.capture(|| r.issue(&r.plan.decode, &r.plan.decode.launches, &now))?);
+            self.step = Some(r.stream.capture(|| r.issue(&r.plan.decode, &r.plan.decode.launches, &now, ONE))?);
         }
         if let Some(step) = &self.step {
             r.stream.replay(step)?;
@@ -247,7 +246,7 @@ impl GpuExecutor {
         let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = program.now(&r.plan.target, r.units(), tokens as u32, Choice::Greedy);
         let now = now.map_err(|e| ExecError::Device(e.to_string()))?;
-        r.issue(program, &program.launches, &now)?;
+        r.issue(program, &program.launches, &now, ONE)?;
         if span.is_some() {
             // Who traces wants to see how long it took, not how long it took to ask for it.
             r.stream.synchronize()?;
@@ -268,7 +267,7 @@ impl GpuExecutor {
         let last = r.plan.decode.launches.last().map_or(0, |l| l.step);
         let head = r.plan.decode.launches.iter().position(|l| l.step == last).unwrap_or(0);
         let launches = r.plan.decode.launches.get(head..).unwrap_or_default();
-        Ok(r.issue(&r.plan.decode, launches, &self.now(Choice::Greedy))?)
+        Ok(r.issue(&r.plan.decode, launches, &self.now(Choice::Greedy), ONE)?)
     }
 
     /// The logits of the last token fed.
@@ -332,39 +331,11 @@ impl GpuExecutor {
         let r = &self.resident;
         let now = self.now(choice);
         let recording = r.stream.capture(|| {
-            r.issue(&r.plan.decode, &r.plan.decode.launches, &now)?;
+            r.issue(&r.plan.decode, &r.plan.decode.launches, &now, ONE)?;
             r.choose(&now)
         })?;
         self.chain = Some((choice, recording));
         Ok(())
-    }
-
-    /// The id at a position, as soon as the device has put it there.
-    fn wait_for(&self, position: usize) -> Result<u32, ExecError> {
-        let r = &self.resident;
-        let start = Instant::now();
-        let mut spins = 0u32;
-        loop {
-            let id = r.control.tokens.peek(position)?;
-            if id != NONE {
-                return Ok(id);
-            }
-            spins += 1;
-            match spins {
-                // Some tens of µs: as long as the fastest token takes.
-                0..2000 => std::hint::spin_loop(),
-                _ => {
-                    std::thread::yield_now();
-                    // A device that stopped will never write; what it says is the error.
-                    if spins.is_multiple_of(1024) && r.stream.is_idle()? && r.control.tokens.peek(position)? == NONE {
-                        return Err(ExecError::Device(format!("no token came for position {position}")));
-                    }
-                    if start.elapsed() > Duration::from_millis(5) {
-                        std::thread::sleep(Duration::from_micros(50));
-                    }
-                }
-            }
-        }
     }
 
     /// Decoding with the choice on the device.
@@ -396,7 +367,7 @@ impl GpuExecutor {
                 }
                 fed += 1;
             }
-            let token = match self.wait_for(at) {
+            let token = match self.resident.wait_for(at) {
                 Ok(token) => token,
                 Err(error) => {
                     result = Err(error);

@@ -1,9 +1,11 @@
 //! Lowers a graph to launches of GPU kernels, and runs them.
 //!
 //! Decide, hold and launch stay apart: [`fuse`] says which operations belong together, [`plan`](mod@plan) chooses kernels and lays memory out
-//! (no device is asked: `kjit warm` does as much on a laptop), [`open`] uploads and compiles, [`GpuExecutor`] launches. No vendor is
+//! (no device is asked: `kjit warm` does as much on a laptop), [`open`] uploads and compiles, [`GpuExecutor`] launches for
+//! one sequence, [`GpuBatch`] for several side by side. No vendor is
 //! named here: what depends on one is in the engine and, as a target, in the kernels' specs.
 
+mod batch;
 pub mod bundle;
 mod early;
 mod executor;
@@ -16,9 +18,10 @@ mod resident;
 pub mod tune;
 mod upload;
 
+pub use batch::{After, GpuBatch, Slot, Start};
 pub use early::{Early, EarlyStatus};
 pub use executor::GpuExecutor;
-pub use open::{Statistics, jobs_for, open, open_early, open_on};
+pub use open::{Statistics, jobs_for, jobs_for_batch, open, open_batch, open_early, open_on};
 
 use crate::exec::ExecError;
 use kjit_engine::Error;

@@ -1,6 +1,7 @@
 //! Opening a model on a GPU: plan, then compile and upload side by side.
 
-use super::plan::{JobId, Plan, PlanError, Request, plan};
+use super::batch::GpuBatch;
+use super::plan::{JobId, Plan, PlanError, Request, plan_batch};
 use super::resident::{Resident, Words};
 use super::tune::Kept;
 use super::upload::{Matrix, Uploader, vector};
@@ -43,7 +44,21 @@ pub fn jobs_for(
     target: &Target,
     options: &ExecOptions,
 ) -> Result<Vec<kjit_engine::Job>, ExecError> {
-    let plan = plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?;
+    jobs_for_batch(engine, graph, target, options, 0)
+}
+
+/// The same with those for up to so many sequences decoded side by side: what [`open_batch`] asks for.
+///
+/// # Errors
+/// As [`jobs_for`]; more sequences than are covered.
+pub fn jobs_for_batch(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &ExecOptions,
+    sequences: usize,
+) -> Result<Vec<kjit_engine::Job>, ExecError> {
+    let plan = plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, sequences)?;
     Ok(plan.jobs.into_iter().map(|j| j.job).collect())
 }
 
@@ -103,24 +118,70 @@ fn open_as(
     keep: &[&str],
     early: bool,
 ) -> Result<GpuExecutor, ExecError> {
+    let (resident, statistics, early) =
+        make_resident(engine, device, &gguf, &graph, options, keep, Mode::One { early })?;
+    let mut executor = GpuExecutor::new(resident, graph, options, statistics, early)?;
+    // They may have come while the weights travelled.
+    executor.prompts_ready()?;
+    Ok(executor)
+}
+
+/// Opens a model on a device for up to `sequences` sequences (64 at most) that are decoded side by side, each with a context of
+/// `options.context` of its own.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_batch(
+    engine: &Engine,
+    device: &Device,
+    gguf: Arc<Gguf>,
+    graph: Graph,
+    options: &ExecOptions,
+    sequences: usize,
+) -> Result<GpuBatch, ExecError> {
+    let mode = Mode::Many { sequences: sequences.max(1) };
+    let (resident, statistics, _) = make_resident(engine, device, &gguf, &graph, options, &[], mode)?;
+    GpuBatch::new(resident, graph, options, statistics)
+}
+
+/// What is opened.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mode {
+    /// One sequence; `early`: ready before the kernels for prompts are.
+    One { early: bool },
+    /// Up to so many.
+    Many { sequences: usize },
+}
+
+/// Everything on the device, and what comes to it later.
+fn make_resident(
+    engine: &Engine,
+    device: &Device,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    options: &ExecOptions,
+    keep: &[&str],
+    mode: Mode,
+) -> Result<(Resident, Statistics, Option<Early>), ExecError> {
+    let sequences = if let Mode::Many { sequences } = mode { sequences } else { 0 };
     let start = Instant::now();
     let before = engine.counts();
     let find = |name: &&str| graph.find(name).ok_or_else(|| ExecError::Device(format!("no value is called '{name}'")));
     let keep = keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let kept = Kept::of(engine);
-    let request = Request { graph: &graph, target: device.target(), options, keep: &keep, tuned: &kept };
-    let plan = plan(&request)?;
-    check_memory(device, &request, &plan)?;
+    let request = Request { graph, target: device.target(), options, keep: &keep, tuned: &kept };
+    let plan = plan_batch(&request, sequences)?;
+    check_memory(device, &request, &plan, sequences)?;
     let stream = device.urgent_stream()?;
     let copies = device.stream()?;
     // All sides at once; the uploader's own few kernels first.
     let (kernels, weights, tables) = std::thread::scope(|scope| {
         let uploading = scope.spawn(|| {
-            let done = upload(engine, &copies, &gguf, &graph, &plan);
+            let done = upload(engine, &copies, gguf, graph, &plan);
             (done, start.elapsed().as_secs_f64())
         });
-        let tables = scope.spawn(|| tables(&gguf, &graph, options.context));
-        let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
+        let tables = scope.spawn(|| tables(gguf, graph, options.context));
+        let early = if mode == (Mode::One { early: true }) { Early::begin(engine, &plan) } else { Ok(None) };
         let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref())?, early)));
         let took = start.elapsed().as_secs_f64();
         let ended = || ExecError::Device("a thread that opens the model ended early".to_owned());
@@ -146,14 +207,11 @@ fn open_as(
         upload_s,
         kernels_s,
     };
-    let mut executor = GpuExecutor::new(resident, graph, options, statistics, early)?;
-    // They may have come while the weights travelled.
-    executor.prompts_ready()?;
-    Ok(executor)
+    Ok((resident, statistics, early))
 }
 
 /// Refuses what cannot fit before anything is allocated, and says what would.
-fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), ExecError> {
+fn check_memory(device: &Device, request: &Request, plan: &Plan, sequences: usize) -> Result<(), ExecError> {
     let (free, total) = device.memory()?;
     let need = plan.memory.total();
     if need <= free {
@@ -163,7 +221,7 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), E
     // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it from what is fixed.
     let context = request.options.context.max(2) as u64;
     let half = ExecOptions { context: (context / 2) as usize, ..request.options.clone() };
-    let fewer = super::plan::plan(&Request { options: &half, ..*request })?.memory.total();
+    let fewer = plan_batch(&Request { options: &half, ..*request }, sequences)?.memory.total();
     let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
     let fits = free.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
     let hint = match fits {
@@ -174,7 +232,8 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), E
         ),
         n => format!("{} MiB of {} MiB are free; -c {n} would fit", mib(free), mib(total)),
     };
-    let what = format!("the model with a context of {context} on {}", device.label());
+    let each = if sequences > 1 { format!(" for each of {sequences} sequences") } else { String::new() };
+    let what = format!("the model with a context of {context}{each} on {}", device.label());
     Err(ExecError::Memory { what, bytes: need, hint })
 }
 
@@ -292,13 +351,15 @@ fn assemble(
     let device = stream.device().clone();
     let bytes = |n: u64| usize::try_from(n).map_err(|_| ExecError::Device(format!("{n} bytes cannot be addressed")));
     let mut caches = vec![];
+    let slots = plan.slots;
+    let all_slots = |n: u64| bytes(n.saturating_mul(slots as u64));
     let mut kv = 0;
     for c in &plan.caches {
-        kv += 2 * Arena::room::<u8>(bytes(*c)?)?;
+        kv += 2 * Arena::room::<u8>(all_slots(*c)?)?;
     }
     let arena = device.arena(kv)?;
     for c in &plan.caches {
-        caches.push((arena.buffer::<u8>(bytes(*c)?)?, arena.buffer::<u8>(bytes(*c)?)?));
+        caches.push((arena.buffer::<u8>(all_slots(*c)?)?, arena.buffer::<u8>(all_slots(*c)?)?));
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena = device.buffer(bytes(plan.arena())?)?;
@@ -306,10 +367,12 @@ fn assemble(
     // One more than fit: the token chosen after the last that fits is still handed out.
     let words = options.context + 1;
     let control = Words {
-        tokens: device.pinned(words)?,
-        position: device.buffer(1)?,
+        tokens: device.pinned(words * slots)?,
+        position: device.buffer(slots)?,
         numbers: device.pinned(words)?,
-        fractions: device.buffer(words)?,
+        fractions: device.buffer(words * slots)?,
+        options: device.buffer(slots)?,
+        slots: device.buffer(slots)?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors } = weights;

@@ -1,9 +1,14 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
 use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, Plan, Program};
+use crate::exec::ExecError;
 use crate::graph::{ValueId, WeightId};
 use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// An id that no vocabulary has: the word of a token that is not there yet.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Everything that launches bind.
 pub(super) struct Resident {
@@ -16,14 +21,23 @@ pub(super) struct Resident {
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// By [`crate::graph::CacheId`]: keys, values.
+    /// By [`crate::graph::CacheId`]: keys, values; one slot's behind the other's.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// What launches pass on to each other; the programs use it in turn.
     pub arena: DeviceBuffer<u8>,
     pub control: Words,
 }
 
-/// The words that drive a sequence.
+/// Whose words and caches launches are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// One sequence's: those of this slot.
+    Slot(usize),
+    /// All sequences'.
+    All,
+}
+
+/// The words that drive sequences: each slot's behind the other's.
 pub(super) struct Words {
     /// Ids of all tokens by position, one more than fit the context: the host and the device both write and read them in place.
     pub tokens: PinnedBuffer<u32>,
@@ -33,6 +47,10 @@ pub(super) struct Words {
     pub numbers: PinnedBuffer<u32>,
     /// Random number of the draw at each position.
     pub fractions: DeviceBuffer<f32>,
+    /// Top-k, temperature, top-p, min-p, as bits.
+    pub options: DeviceBuffer<[u32; 4]>,
+    /// The slots of the sequences that are decoded.
+    pub slots: DeviceBuffer<u32>,
 }
 
 impl Resident {
@@ -42,24 +60,25 @@ impl Resident {
     }
 
     /// Puts launches into the stream.
-    pub fn issue(&self, program: &Program, launches: &[Launch], now: &Now) -> Result<()> {
-        launches.iter().try_for_each(|l| self.launch(program, l, now))
+    pub fn issue(&self, program: &Program, launches: &[Launch], now: &Now, whose: Whose) -> Result<()> {
+        launches.iter().try_for_each(|l| self.launch(program, l, now, whose))
     }
 
-    /// Launches the choice of the next token from the logits of the one just fed.
+    /// Launches the choice of the next token of the first slot's sequence, from the logits of the one just fed.
     pub fn choose(&self, now: &Now) -> Result<()> {
         let launch = match now.choice {
             Choice::Greedy => &self.plan.greedy,
             Choice::Draw { .. } => &self.plan.draw,
         };
-        self.launch(&self.plan.decode, launch, now)
+        self.launch(&self.plan.decode, launch, now, Whose::Slot(0))
     }
 
-    fn launch(&self, program: &Program, launch: &Launch, now: &Now) -> Result<()> {
+    pub fn launch(&self, program: &Program, launch: &Launch, now: &Now, whose: Whose) -> Result<()> {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         // Views live as long as the arguments that point into them.
-        let views = launch.args.iter().map(|bind| self.view(program, launch, bind)).collect::<Result<Vec<_>>>()?;
+        let views =
+            launch.args.iter().map(|bind| self.view(program, launch, bind, whose)).collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = launch
             .args
             .iter()
@@ -85,18 +104,28 @@ impl Resident {
     }
 
     /// The memory an argument is, if it is any.
-    fn view(&self, program: &Program, launch: &Launch, bind: &Bind) -> Result<Option<DeviceBuffer<u8>>> {
+    fn view(&self, program: &Program, launch: &Launch, bind: &Bind, whose: Whose) -> Result<Option<DeviceBuffer<u8>>> {
         let lost = |what| lost(what, &launch.name);
+        // What every slot has as much of.
+        let part = |all: DeviceBuffer<u8>| match whose {
+            Whose::All => Ok(all),
+            Whose::Slot(slot) => {
+                let each = all.len() / self.plan.slots.max(1);
+                all.slice(slot * each..(slot + 1) * each)
+            }
+        };
         Ok(Some(match *bind {
             Bind::Buffer(id) => self.buffer(program, id)?,
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
             Bind::Rope(r) => self.ropes.get(r.0 as usize).ok_or_else(|| lost("rotation"))?.cast()?,
-            Bind::Keys(c) => self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone(),
-            Bind::Values(c) => self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone(),
-            Bind::Control(Control::Tokens) => self.control.tokens.on_device().cast()?,
-            Bind::Control(Control::Fractions) => self.control.fractions.cast()?,
-            Bind::Control(Control::Position) => self.control.position.cast()?,
+            Bind::Keys(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone())?,
+            Bind::Values(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone())?,
+            Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
+            Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,
+            Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
+            Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
+            Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Null
             | Bind::Dim(_)
             | Bind::U32(_)
@@ -105,6 +134,34 @@ impl Resident {
             | Bind::Elements(_)
             | Bind::Chosen(_) => return Ok(None),
         }))
+    }
+
+    /// A word of [`Words::tokens`], as soon as the device has put an id there.
+    pub fn wait_for(&self, index: usize) -> std::result::Result<u32, ExecError> {
+        let start = Instant::now();
+        let mut spins = 0u32;
+        loop {
+            let id = self.control.tokens.peek(index)?;
+            if id != NONE {
+                return Ok(id);
+            }
+            spins += 1;
+            match spins {
+                // Some tens of µs: as long as the fastest token takes.
+                0..2000 => std::hint::spin_loop(),
+                _ => {
+                    std::thread::yield_now();
+                    // A device that stopped will never write; what it says is the error.
+                    if spins.is_multiple_of(1024) && self.stream.is_idle()? && self.control.tokens.peek(index)? == NONE
+                    {
+                        return Err(ExecError::Device(format!("no token came at {index}")));
+                    }
+                    if start.elapsed() > Duration::from_millis(5) {
+                        std::thread::sleep(Duration::from_micros(50));
+                    }
+                }
+            }
+        }
     }
 
     /// Where a value is that was kept.

@@ -166,6 +166,8 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Tokens) => &mut self.tokens,
             Bind::Control(Control::Position) => &mut self.position,
             Bind::Control(Control::Fractions) => &mut self.fractions,
+            // One sequence's programs bind none.
+            Bind::Control(Control::Options | Control::Slots) => return None,
             _ => return None,
         })
     }

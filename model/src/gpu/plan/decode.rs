@@ -12,6 +12,8 @@ use kjit_kernels::matvec::{self, MatvecSpec};
 use kjit_kernels::prepare::PrepareSpec;
 use kjit_kernels::sample::{Choice, SampleSpec};
 
+/// One for each token.
+const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
 /// Weights that one launch takes at most.
 const SEGMENTS: usize = 3;
 
@@ -192,16 +194,18 @@ impl Lower<'_> {
         let job = self.job("greedy", largest.clone())?;
         let most = largest.blocks(u32::MAX);
         let blocks = Dim::Fill { per_unit: 1, most };
-        let part = self.program.scratch("greedy.part", 8 * u64::from(most));
-        let counters = self.program.counters("greedy.counters", 4);
-        let args = vec![logits, part, counters, Bind::Null, tokens, position, capacity, Bind::Dim(blocks)];
-        self.run("greedy".to_string(), &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        let rows = u64::from(self.program.tokens());
+        let part = self.program.scratch("greedy.part", 8 * u64::from(most) * rows);
+        let counters = self.program.counters("greedy.counters", 4 * rows);
+        let slots = self.slots();
+        let args = vec![logits, part, counters, slots, tokens, position, capacity, Bind::Dim(blocks)];
+        self.run("greedy".to_string(), &job, [blocks, TOKENS, Dim::Is(1)], args);
         let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn })?;
         let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
-        let mut args =
-            vec![logits, Bind::Control(Control::Fractions), Bind::Null, Bind::Null, tokens, position, capacity];
+        let own = if self.batch { Bind::Control(Control::Options) } else { Bind::Null };
+        let mut args = vec![logits, Bind::Control(Control::Fractions), own, slots, tokens, position, capacity];
         args.extend(options);
-        self.run("draw".to_string(), &job, [Dim::Is(1); 3], args);
+        self.run("draw".to_string(), &job, [TOKENS, Dim::Is(1), Dim::Is(1)], args);
         Ok(())
     }
 
@@ -215,8 +219,9 @@ impl Lower<'_> {
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let shape = self.spec(&name, spec.geometry(&self.target, 1, sequences))?;
-        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit, over: shape.grid[1] * sequences, most: SPLITS };
-        let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(SPLITS, sequences) as u64);
+        let most = (SPLITS / sequences).max(1);
+        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit, over: shape.grid[1], most };
+        let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
         let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
         let out = self.program.make(a.out);
@@ -227,7 +232,7 @@ impl Lower<'_> {
             norms[0],
             norms[1],
             Bind::Rope(a.rope),
-            Bind::Null,
+            self.slots(),
             Bind::Control(Control::Position),
             Bind::Keys(a.cache),
             Bind::Values(a.cache),
@@ -238,9 +243,9 @@ impl Lower<'_> {
             Bind::F32(eps),
             Bind::U32(self.context),
             Bind::Dim(splits),
-            Bind::U64(0),
+            Bind::U64(if self.batch { self.slot_bytes(&name, a.cache)? } else { 0 }),
         ];
-        self.run(name, &job, [splits, Dim::Is(shape.grid[1]), Dim::Is(sequences)], args);
+        self.run(name, &job, [splits, Dim::Is(shape.grid[1]), TOKENS], args);
         Ok(())
     }
 
@@ -263,7 +268,7 @@ impl Lower<'_> {
     }
 }
 
-/// Slices of the context at most: with fewer, working memory is small whatever the device.
+/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the device.
 const SPLITS: u32 = 256;
 
 /// The fields of [`Step::Attend`](crate::gpu::fuse::Step::Attend).

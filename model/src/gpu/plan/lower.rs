@@ -23,6 +23,8 @@ pub(super) struct Lower<'g> {
     pub matrices: &'g mut Vec<WeightId>,
     pub vectors: &'g mut Vec<WeightId>,
     pub program: Builder<'g>,
+    /// Rows are sequences, each in a slot of its own; else one sequence's tokens.
+    pub batch: bool,
     /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
     pub products: Vec<(GemmUse, u64, u64)>,
 }

@@ -5,6 +5,7 @@
 //! device tells (compute units) enters as a [`Dim`] when a launch is made.
 
 mod arena;
+mod batch;
 mod build;
 mod decode;
 mod lower;
@@ -14,7 +15,7 @@ mod small;
 mod whole;
 
 pub use arena::{Life, place};
-pub use whole::{Request, plan};
+pub use whole::{Request, plan, plan_batch};
 
 use crate::graph::{CacheId, RopeId, ValueId, WeightId};
 use kjit_engine::Target;
@@ -55,7 +56,8 @@ pub struct Buffer {
     pub zeroed: bool,
 }
 
-/// Words that live on the device and drive a sequence: written by the host at the start of a call, by the sampler for each token.
+/// Words that live on the device and drive sequences: written by the host at the start of a call, by the sampler for each token. Each
+/// sequence has its own in its slot; programs for one sequence are given one slot's, programs for several those of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Control {
     /// `u32`s: ids of all tokens, by position.
@@ -64,6 +66,10 @@ pub enum Control {
     Position,
     /// `f32`s: the random number of the draw at each position.
     Fractions,
+    /// Top-k as `u32`, temperature, top-p, min-p as `f32`.
+    Options,
+    /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for all.
+    Slots,
 }
 
 /// How the next token is chosen from the logits.
@@ -150,11 +156,11 @@ pub enum Dim {
         /// Times this.
         each: u32,
     },
-    /// So many that, times `over`, there are `per_unit` for each compute unit; at most `most`.
+    /// So many that, times `over` for each token at hand, there are `per_unit` for each compute unit; at most `most`.
     Spread {
         /// Blocks that a compute unit takes at once.
         per_unit: u32,
-        /// Blocks of the other dimensions.
+        /// Blocks of the other dimensions for a token.
         over: u32,
         /// At most.
         most: u32,
@@ -235,7 +241,10 @@ impl Dim {
                     })
                     .saturating_mul(each)
             }
-            Dim::Spread { per_unit, over, most } => now.units.saturating_mul(per_unit).div_ceil(over.max(1)).min(most),
+            Dim::Spread { per_unit, over, most } => {
+                let over = over.saturating_mul(now.tokens).max(1);
+                now.units.saturating_mul(per_unit).div_ceil(over).min(most)
+            }
         }
         .max(1)
     }
@@ -338,6 +347,17 @@ impl Program {
     }
 }
 
+/// One more token of several sequences at once: a row each, whatever their lengths.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
+    pub program: Program,
+    /// The likeliest token of each from the logits of the program, on whose buffers it works.
+    pub greedy: Launch,
+    /// Random ones, each by the options in its slot.
+    pub draw: Launch,
+}
+
 /// Bytes a plan needs on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
@@ -374,11 +394,15 @@ pub struct Plan {
     pub prompts: Vec<Program>,
     /// Why there are none.
     pub no_prompts: Option<String>,
+    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One where none was asked for.
+    pub slots: usize,
+    /// For so many sequences decoded side by side, the fewest first; none where none was asked for.
+    pub batches: Vec<Batch>,
     /// Matrices, each once, with the job that lays it out.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
     /// Vectors, each once.
     pub vectors: Vec<WeightId>,
-    /// Bytes of the keys, and of the values, of each cache.
+    /// Bytes of the keys, and of the values, of each cache, for one slot.
     pub caches: Vec<u64>,
     /// Memory.
     pub memory: MemoryNeed,
@@ -387,7 +411,8 @@ pub struct Plan {
 impl Plan {
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
-        std::iter::once(&self.decode).chain(&self.prompts).collect()
+        let batches = self.batches.iter().map(|b| &b.program);
+        std::iter::once(&self.decode).chain(&self.prompts).chain(batches).collect()
     }
 
     /// Bytes that launches pass on to each other.

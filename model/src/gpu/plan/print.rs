@@ -76,6 +76,7 @@ impl Display for Plan {
         if let Some(why) = &self.no_prompts {
             writeln!(f, "prompts go token by token: {why}")?;
         }
-        self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))
+        self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))?;
+        self.batches.iter().try_for_each(|b| program(f, "sequences side by side", self, &b.program))
     }
 }

@@ -63,7 +63,7 @@ impl Lower<'_> {
     }
 
     /// A projection of all tokens.
-    fn product(
+    pub(super) fn product(
         &mut self,
         input: &Input,
         segments: &[Segment],
@@ -276,7 +276,7 @@ impl Lower<'_> {
     }
 
     /// A product through the matrices of chosen experts.
-    fn expert_product(
+    pub(super) fn expert_product(
         &mut self,
         input: &Input,
         experts: ValueId,

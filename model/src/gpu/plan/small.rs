@@ -18,12 +18,12 @@ impl Lower<'_> {
         let (name, w) = (self.graph.value(out).name.clone(), self.graph.weight(table));
         let layout =
             Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
-        let spec = EmbedSpec { layout, batch: false };
+        let spec = EmbedSpec { layout, batch: self.batch };
         let job = self.job(&name, spec.clone())?;
         let blocks = self.spec(&name, spec.geometry(&self.target, 1))?.grid[0];
         let (table, to) = (self.matrix(table), self.program.make(out));
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
-        let args = vec![table, tokens, Bind::Null, position, to, Bind::F32(scale), Bind::U32(self.context + 1)];
+        let args = vec![table, tokens, self.slots(), position, to, Bind::F32(scale), Bind::U32(self.context + 1)];
         self.run(name, &job, [Dim::Is(blocks), TOKENS, ONE], args);
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! The whole plan of a model: programs, weights, caches, tables, memory.
 
 use super::arena::ALIGN;
+use super::batch::{SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::decode::Attend;
 use super::lower::{Lower, unsupported};
 use super::prompt::Prompt;
-use super::{Job, JobId, MemoryNeed, Plan, PlanError, Program};
+use super::{Batch, Job, JobId, Launch, MemoryNeed, Plan, PlanError, Program};
 use crate::exec::{ExecOptions, KvType};
 use crate::gpu::fuse::{Step, fuse};
 use crate::graph::{Graph, ValueId};
@@ -30,13 +31,39 @@ pub struct Request<'a> {
     pub tuned: &'a dyn Choices,
 }
 
-/// Plans a model.
+/// What a program is for.
+#[derive(Clone, Copy, PartialEq)]
+enum For {
+    /// One token of one sequence, and its logits.
+    Token,
+    /// Tokens of one sequence.
+    Prompt(u32),
+    /// One token of each of so many sequences, and their logits.
+    Batch(u32),
+}
+
+/// Plans a model for one sequence.
 ///
 /// # Errors
 /// What the kernels do not cover, by name.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
+    plan_batch(request, 0)
+}
+
+/// Plans a model for one sequence, and for up to so many decoded side by side (0: none, 64 at most), each in a slot with a context of its
+/// own.
+///
+/// # Errors
+/// What the kernels do not cover, by name; more sequences than 64.
+pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError> {
     let &Request { graph, target, options, keep, tuned } = request;
     let steps = fuse(graph);
+    if sequences > SEQUENCES {
+        return Err(unsupported(
+            &format!("{sequences} sequences side by side"),
+            format!("up to {SEQUENCES} are covered"),
+        ));
+    }
     let context = u32::try_from(options.context).map_err(|_| unsupported("context", "it is too large"))?;
     // Halves are what `--precise` promises on a GPU: its prompts go through them.
     let storage = match options.kv_stored() {
@@ -49,7 +76,12 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         _ => return Err(unsupported("logits", "they are not made by a projection at the end")),
     };
     let (mut jobs, mut matrices, mut vectors) = (Jobs::default(), vec![], vec![]);
-    let mut program = |jobs: &mut Jobs, tokens: u32| -> Result<Program, PlanError> {
+    let mut program = |jobs: &mut Jobs, what: For| -> Result<Program, PlanError> {
+        let (tokens, prompt) = match what {
+            For::Token => (1, false),
+            For::Prompt(n) => (n, true),
+            For::Batch(n) => (n, false),
+        };
         // What the last step reads, and for prompts nothing else does, stays.
         let kept: Vec<ValueId> = keep.iter().copied().chain([head, graph.logits]).collect();
         let mut lower = Lower {
@@ -65,34 +97,35 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
                 graph,
                 &steps,
                 tokens,
-                if tokens > 1 { &kept } else { kept.get(..keep.len()).unwrap_or(&[]) },
+                if prompt { &kept } else { kept.get(..keep.len()).unwrap_or(&[]) },
             ),
+            batch: matches!(what, For::Batch(_)),
             products: vec![],
         };
         let mut state = Prompt::default();
         for (i, step) in steps.iter().enumerate() {
             lower.program.step(i);
-            if tokens == 1 {
-                lower.step(step)?;
-            } else if i < body.len() {
-                lower.prompt_step(step, steps.get(i + 1..).unwrap_or(&[]), &mut state)?;
+            let rest = steps.get(i + 1..).unwrap_or(&[]);
+            match what {
+                For::Token => lower.step(step)?,
+                For::Batch(_) => lower.batch_step(step, rest, &mut state)?,
+                For::Prompt(_) if i < body.len() => lower.prompt_step(step, rest, &mut state)?,
+                For::Prompt(_) => {}
             }
         }
-        if tokens == 1 {
+        if !prompt {
             lower.choices()?;
         }
         let head = lower.buffer_of(head)?;
         let products = lower.products.into_iter().map(|(used, ..)| used).collect();
         Ok(lower.program.finish(products, head))
     };
-    let mut decode = program(&mut jobs, 1)?;
-    let (Some(draw), Some(greedy)) = (decode.launches.pop(), decode.launches.pop()) else {
-        return Err(unsupported("logits", "there are no steps"));
-    };
+    let mut decode = program(&mut jobs, For::Token)?;
+    let [greedy, draw] = choices(&mut decode)?;
     let (mut prompts, mut no_prompts) = (vec![], None);
     let mut more = jobs.clone();
     for tokens in chunks(options.batch.min(options.context)) {
-        match program(&mut more, tokens) {
+        match program(&mut more, For::Prompt(tokens)) {
             Ok(p) => prompts.push(p),
             Err(PlanError::Unsupported { what, why }) => no_prompts = Some(format!("{what}: {why}")),
             Err(other) => return Err(other),
@@ -102,8 +135,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         None => jobs = more,
         Some(_) => prompts.clear(),
     }
+    let mut batches = vec![];
+    for n in if sequences > 0 { sizes(graph, target, sequences) } else { vec![] } {
+        let mut program = program(&mut jobs, For::Batch(n))?;
+        let [greedy, draw] = choices(&mut program)?;
+        batches.push(Batch { program, greedy, draw });
+    }
     let mut base = decode.base + decode.arena;
-    for p in &mut prompts {
+    for p in prompts.iter_mut().chain(batches.iter_mut().map(|b| &mut b.program)) {
         p.base = base;
         base += p.arena;
     }
@@ -131,11 +170,33 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     });
     let caches = caches.collect::<Result<Vec<u64>, PlanError>>()?;
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).sum();
-    let kv = caches.iter().map(|c| 2 * c.next_multiple_of(ALIGN)).sum();
+    let slots = sequences.max(1);
+    let kv = caches.iter().map(|c| 2 * c.saturating_mul(slots as u64).saturating_add(ALIGN)).sum();
     let rest = base + 4 * ropes;
     let memory = MemoryNeed { weights, kv, rest };
     let (target, jobs) = (target.clone(), jobs.finish());
-    Ok(Plan { target, jobs, decode, greedy, draw, prompts, no_prompts, matrices: placed, vectors, caches, memory })
+    Ok(Plan {
+        target,
+        jobs,
+        decode,
+        greedy,
+        draw,
+        prompts,
+        no_prompts,
+        slots,
+        batches,
+        matrices: placed,
+        vectors,
+        caches,
+        memory,
+    })
+}
+
+/// Takes the two ways to choose a token off the end of a program.
+fn choices(program: &mut Program) -> Result<[Launch; 2], PlanError> {
+    let (draw, greedy) = (program.launches.pop(), program.launches.pop());
+    let both = greedy.zip(draw).map(|(greedy, draw)| [greedy, draw]);
+    both.ok_or_else(|| unsupported("logits", "there are no steps"))
 }
 
 /// Tokens that the programs for prompts take at most, for chunks of up to `batch`: short questions go through tiles of their own size.
