@@ -11,6 +11,7 @@ use crate::key::{BuildKey, Digest, Key};
 use crate::layer::Layer;
 use crate::record::RECORD_LIMIT;
 use crate::store::{DirStore, Kind, Place};
+use crate::warning::Warning;
 
 /// One entry of a listing.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub struct EntryInfo {
 }
 
 impl EntryInfo {
-    fn new(entry: &Entry, layer: Origin, path: Option<PathBuf>, used_s: Option<u64>) -> Self {
+    pub(crate) fn new(entry: &Entry, layer: Origin, path: Option<PathBuf>, used_s: Option<u64>) -> Self {
         Self {
             key: entry.key().clone(),
             layer,
@@ -72,28 +73,19 @@ pub struct Stat {
     pub max_bytes: u64,
     /// Home first (when there is one), then memory, then the read-only layers in their order.
     pub layers: Vec<LayerStat>,
-}
-
-/// What [`Cache::verify`] found and did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verification {
-    /// Entries and records whose every byte was checked and found good.
-    pub good: u64,
-    /// Bytes of these.
-    pub bytes: u64,
-    /// Good entries that lay under another name, put back under their own.
-    pub moved: u64,
-    /// What was faulty, and why. Set aside in the home directory, left alone in read-only layers.
-    pub bad: Vec<(PathBuf, String)>,
+    /// Folders in home of programs with another entry format (`v2`). They are left alone.
+    pub other_formats: Vec<String>,
 }
 
 /// What was removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleared {
     /// Entries removed.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// What was picked and could not be removed, and why.
+    pub left: Vec<(PathBuf, String)>,
 }
 
 impl Cache {
@@ -123,7 +115,7 @@ impl Cache {
         list
     }
 
-    fn places_by_use(&self, home: &DirStore) -> Vec<(Place, Option<u64>)> {
+    pub(crate) fn places_by_use(&self, home: &DirStore) -> Vec<(Place, Option<u64>)> {
         let reading = match home.base() {
             Ok(base) => {
                 let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,84 +203,30 @@ impl Cache {
                 }
             }
         }
+        let other_formats = self.home.as_ref().map(DirStore::other_formats).unwrap_or_default();
         let home = self.home.as_ref().map(|home| home.path().to_owned());
-        Stat { home, max_bytes: self.config.max_bytes, layers }
+        Stat { home, max_bytes: self.config.max_bytes, layers, other_formats }
     }
 
-    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty entries are
-    /// set aside (they will be made again), good ones under a wrong name are put under their own, what crashed
-    /// writers left is swept, and the journal is written anew from what is there.
-    pub fn verify(&self) -> Verification {
-        let mut report = Verification::default();
-        if let Some(home) = &self.home {
-            self.verify_dir(home, true, &mut report);
-            if self.writable_home().is_some() {
-                self.make_room(home, self.config.max_bytes);
-            }
-        }
-        for layer in &self.layers {
-            match layer {
-                Layer::Dir(store) => self.verify_dir(store, false, &mut report),
-                Layer::Pack(lazy) => {
-                    let Some(pack) = self.pack(lazy) else {
-                        report.bad.push((layer.path().to_owned(), "the pack is not used; see the warnings".into()));
-                        continue;
-                    };
-                    for item in &pack.items {
-                        let checked = match item.kind {
-                            Kind::Entry => pack.entry(item, self.config.entry_limit).map(drop),
-                            Kind::Record => pack.record(item, RECORD_LIMIT).map(drop),
-                        };
-                        report.add(checked, item.len, || pack.path().join(item.build.hex()));
-                    }
-                }
-            }
-        }
-        report
-    }
-
-    fn verify_dir(&self, store: &DirStore, ours: bool, report: &mut Verification) {
-        for (place, bytes) in store.walk(Kind::Entry, false) {
-            let read = store.read(&place, self.config.entry_limit);
-            let decoded = match read {
-                Ok(None) => continue,
-                Ok(Some(bytes)) => Entry::decode(bytes).map_err(|error| error.to_string()),
-                Err(fault) => Err(fault.to_string()),
-            };
-            let own_place = decoded.as_ref().ok().map(|entry| {
-                let key = entry.key();
-                Place::entry(key.source().digest(), key.digest())
-            });
-            let misplaced = own_place.is_some_and(|own| own != place);
-            let checked = match decoded {
-                Ok(entry) if misplaced && ours && self.publish_entry(&entry) => {
-                    report.moved += 1;
-                    let _ = store.remove(&place);
-                    Ok(())
-                }
-                Ok(_) if misplaced => Err("it lies under another entry's name".to_owned()),
-                other => other.map(drop),
-            };
-            if let (Err(reason), true) = (&checked, ours) {
-                self.report_corrupt(store, &place, reason.clone(), true);
-            }
-            report.add(checked, bytes, || store.path_of(&place));
-        }
-        for (place, bytes) in store.walk(Kind::Record, false) {
-            let name = place.name().parse().ok();
-            let checked = match store.read(&place, RECORD_LIMIT) {
-                Ok(None) => continue,
-                Ok(Some(bytes)) => decode_record(&bytes, name).map(drop).map_err(|error| error.to_string()),
-                Err(fault) => Err(fault.to_string()),
-            };
-            if let (Err(reason), true) = (&checked, ours) {
-                self.report_corrupt(store, &place, reason.clone(), true);
-            }
-            report.add(checked, bytes, || store.path_of(&place));
+    /// Whether the home directory is there and can be read; `false` when it is still to be made, or there is none. For
+    /// commands about the cache itself, to which a cache that is refused is a failure.
+    ///
+    /// # Errors
+    /// Why it is not used.
+    pub fn check_home(&self) -> Result<bool, Warning> {
+        let Some(home) = &self.home else { return Ok(false) };
+        match home.base() {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.is_absent() => match home.root() {
+                Err(fault) if !fault.is_absent() => Err(home.unusable(&fault)),
+                _ => Ok(false),
+            },
+            Err(fault) => Err(home.unusable(&fault)),
         }
     }
 
-    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are.
+    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are; what cannot be
+    /// removed is told.
     pub fn clear(&self, which: impl Fn(&EntryInfo) -> bool) -> Cleared {
         let mut cleared = Cleared::default();
         let mine = |info: &EntryInfo| matches!(info.layer, Origin::Home | Origin::Memory);
@@ -306,7 +244,7 @@ impl Cache {
                     cleared.entries += 1;
                     cleared.bytes += info.bytes;
                 }
-                Err(fault) => self.warn_unwritable(home, &fault),
+                Err(fault) => cleared.left.push((info.path.unwrap_or_default(), fault.to_string())),
             }
         }
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -328,17 +266,5 @@ impl Cache {
             removed += u64::from(in_memory.is_some() || at_home);
         }
         removed
-    }
-}
-
-impl Verification {
-    fn add(&mut self, checked: Result<(), String>, bytes: u64, path: impl FnOnce() -> PathBuf) {
-        match checked {
-            Ok(()) => {
-                self.good += 1;
-                self.bytes += bytes;
-            }
-            Err(reason) => self.bad.push((path(), reason)),
-        }
     }
 }

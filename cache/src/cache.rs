@@ -289,14 +289,24 @@ impl Cache {
         entry
     }
 
-    /// Publishes an encoded entry in the home directory; false where that cannot be.
+    /// Publishes an encoded entry in the home directory; false, with a warning, where that cannot be.
     pub(crate) fn publish_entry(&self, entry: &Entry) -> bool {
-        let Some(home) = self.writable_home() else { return false };
+        match self.try_publish(entry) {
+            Ok(()) => true,
+            Err(why) => {
+                why.into_iter().for_each(|warning| self.warnings.push(warning));
+                false
+            }
+        }
+    }
+
+    /// The same; the warning is the caller's to give. There is none where nothing was to be tried.
+    pub(crate) fn try_publish(&self, entry: &Entry) -> Result<(), Option<Warning>> {
+        let Some(home) = self.writable_home() else { return Err(None) };
         let bytes = entry.as_bytes();
         let cap = self.config.max_bytes.min(self.config.entry_limit);
         if bytes.len() as u64 > cap {
-            self.warnings.push(Warning::TooLarge { bytes: bytes.len() as u64, cap });
-            return false;
+            return Err(Some(Warning::TooLarge { bytes: bytes.len() as u64, cap }));
         }
         let place = Place::entry(entry.key().source().digest(), entry.key().digest());
         match home.publish(&place, bytes) {
@@ -306,12 +316,9 @@ impl Cache {
                     distrust.home = false;
                 }
                 self.note_added(home, entry.key().digest(), bytes.len() as u64);
-                true
+                Ok(())
             }
-            Err(fault) => {
-                self.warn_unwritable(home, &fault);
-                false
-            }
+            Err(fault) => Err(Some(self.unwritable(home, &fault))),
         }
     }
 
@@ -357,23 +364,23 @@ impl Cache {
     }
 
     pub(crate) fn warn_unusable(&self, store: &DirStore, fault: &Fault) {
-        let (path, reason) = (store.path().to_owned(), fault.to_string());
-        self.warnings.push(match fault {
-            Fault::Refused(_) => Warning::Refused { path, reason },
-            Fault::Io(_) => Warning::NotReadable { path, reason },
-        });
+        self.warnings.push(store.unusable(fault));
     }
 
     /// A write failed: said once, and where it can never work, not tried again.
     pub(crate) fn warn_unwritable(&self, home: &DirStore, fault: &Fault) {
+        self.warnings.push(self.unwritable(home, fault));
+    }
+
+    pub(crate) fn unwritable(&self, home: &DirStore, fault: &Fault) -> Warning {
         if is_final(fault) {
             self.read_only.store(true, Ordering::Relaxed);
         }
         let (path, reason) = (home.path().to_owned(), fault.to_string());
-        self.warnings.push(match fault {
+        match fault {
             Fault::Refused(_) => Warning::Refused { path, reason },
             Fault::Io(_) => Warning::NotWritable { path, reason },
-        });
+        }
     }
 }
 

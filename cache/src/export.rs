@@ -1,17 +1,22 @@
 //! Writing packs, and taking their entries in.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::admin::EntryInfo;
 use crate::cache::Cache;
 use crate::entry::encode_record;
 use crate::key::{Digest, Key};
-use crate::pack::{Pack, PackError, PublicKey, SecretKey, encode_head, index_line};
+use crate::pack::{MAGIC, Pack, PackError, PublicKey, SecretKey, encode_head, index_line};
 use crate::record::RECORD_LIMIT;
 use crate::store::{Kind, Place, unique_name};
+use crate::warning::Warning;
+
+/// What an unfinished pack is called.
+const TEMP_PREFIX: &str = ".kjit-export";
 
 /// What a pack was made of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,12 +53,27 @@ pub struct Export<'a> {
 }
 
 impl Cache {
-    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same bytes.
+    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same bytes. A pack of that
+    /// name is replaced, any other file is not.
     ///
     /// # Errors
     /// When the file cannot be written, or an entry vanished meanwhile.
     pub fn export(&self, path: impl AsRef<Path>, what: &Export<'_>) -> Result<Exported, PackError> {
+        self.export_until(path, what, &|| false)
+    }
+
+    /// As [`Cache::export`], asking `stop` between entries whether to leave off; then nothing is left behind.
+    ///
+    /// # Errors
+    /// As [`Cache::export`], and [`PackError::Stopped`].
+    pub fn export_until(
+        &self,
+        path: impl AsRef<Path>,
+        what: &Export<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Exported, PackError> {
         let path = path.as_ref();
+        may_be_replaced(path)?;
         let mut picked: BTreeMap<Digest, EntryInfo> = BTreeMap::new();
         for info in self.list().into_iter().filter(|info| (what.entries)(info)) {
             // Of one build in two layers the first counts, as it does in a look-up.
@@ -63,9 +83,11 @@ impl Cache {
         records.retain(|(key, _)| (what.records)(key));
         records.sort_by_key(|(key, _)| key.digest());
 
+        let go_on = || if stop() { Err(PackError::Stopped { path: path.to_owned() }) } else { Ok(()) };
         let mut exported = Exported { entries: picked.len() as u64, records: records.len() as u64, bytes: 0 };
         let mut lines = Vec::with_capacity(picked.len() + records.len());
         for info in picked.values() {
+            go_on()?;
             let bytes = self.entry_bytes(path, info)?;
             lines.push(index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes));
         }
@@ -73,13 +95,13 @@ impl Cache {
             records.iter().map(|(key, value)| (key.digest(), encode_record(key, value, 0))).collect();
         lines.extend(records.iter().map(|(key, bytes)| index_line(Kind::Record, *key, *key, bytes)));
 
-        let io = |source| PackError::Io { path: path.to_owned(), source };
-        let temp = path.with_file_name(unique_name(".kjit-export"));
+        let io = |error| PackError::Io { path: path.to_owned(), error };
+        let (temp, mut file) = create_temp(path).map_err(io)?;
         let written = (|| {
-            let mut file = File::create_new(&temp).map_err(io)?;
             let head = encode_head(&what.meta, &lines, what.secret);
             exported.bytes = write_counted(&mut file, &head).map_err(io)?;
             for (info, line) in picked.values().zip(&lines) {
+                go_on()?;
                 // Read again instead of kept, so that a pack larger than memory can be written.
                 let bytes = self.entry_bytes(path, info)?;
                 if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes) != *line {
@@ -91,6 +113,7 @@ impl Cache {
                 exported.bytes += write_counted(&mut file, bytes).map_err(io)?;
             }
             file.sync_all().map_err(io)?;
+            go_on()?;
             std::fs::rename(&temp, path).map_err(io)
         })();
         if written.is_err() {
@@ -102,7 +125,7 @@ impl Cache {
     fn entry_bytes(&self, path: &Path, info: &EntryInfo) -> Result<Vec<u8>, PackError> {
         let gone = || PackError::Io {
             path: path.to_owned(),
-            source: io::Error::other(format!("the entry {} was removed while it was exported", info.key.digest())),
+            error: io::Error::other(format!("the entry {} was removed while it was exported", info.key.digest())),
         };
         Ok(self.look_up(&info.key).ok_or_else(gone)?.entry.as_bytes().to_vec())
     }
@@ -110,30 +133,47 @@ impl Cache {
     /// Takes a pack's entries into the home directory, each verified by itself. What is there already stays.
     ///
     /// # Errors
-    /// When the pack as a whole is not used: unreadable, faulty, or, with `signers`, signed by nobody of them.
+    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by nobody of them), and when
+    /// the home directory takes no more: what was taken until then stays.
     pub fn import(&self, path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Imported, PackError> {
         let pack = Pack::open(path, signers)?;
-        let no_home =
-            |path: PathBuf| PackError::Refused { path, reason: "there is no cache directory to write".into() };
-        let home = self.writable_home().ok_or_else(|| no_home(pack.path().to_owned()))?;
         let mut imported = Imported::default();
+        let not_kept = |imported: &Imported, why: Option<Warning>| PackError::NotKept {
+            path: pack.path().to_owned(),
+            taken: imported.taken,
+            of: pack.items.len() as u64,
+            why: why
+                .map_or_else(|| "there is no cache directory that can be written".to_owned(), |why| why.to_string()),
+        };
+        let home = self.writable_home().ok_or_else(|| not_kept(&imported, self.check_home().err()))?;
         for item in &pack.items {
             let outcome = match item.kind {
-                Kind::Entry => pack.entry(item, self.config.entry_limit).and_then(|entry| {
-                    let place = Place::entry(item.source, item.build);
-                    if self.read_entry(home, &place, item.build, true).is_some() {
-                        return Ok(false);
+                Kind::Entry => match pack.entry(item, self.config.entry_limit) {
+                    Ok(entry) => {
+                        let place = Place::entry(item.source, item.build);
+                        if self.read_entry(home, &place, item.build, true).is_some() {
+                            Ok(false)
+                        } else {
+                            match self.try_publish(&entry) {
+                                Ok(()) => Ok(true),
+                                Err(Some(why @ Warning::TooLarge { .. })) => Err(why.to_string()),
+                                Err(why) => return Err(not_kept(&imported, why)),
+                            }
+                        }
                     }
-                    self.publish_entry(&entry).then_some(true).ok_or_else(|| "it could not be written".to_owned())
-                }),
-                Kind::Record => pack.record(item, RECORD_LIMIT).and_then(|(key, value)| {
-                    if self.read_record(home, key.digest(), true).is_some() {
-                        return Ok(false);
+                    Err(reason) => Err(reason),
+                },
+                Kind::Record => match pack.record(item, RECORD_LIMIT) {
+                    Ok((key, _)) if self.read_record(home, key.digest(), true).is_some() => Ok(false),
+                    Ok((key, value)) => {
+                        let bytes = encode_record(&key, &value, 0);
+                        if let Err(fault) = home.publish(&Place::record(key.digest()), &bytes) {
+                            return Err(not_kept(&imported, Some(self.unwritable(home, &fault))));
+                        }
+                        Ok(true)
                     }
-                    let bytes = encode_record(&key, &value, 0);
-                    let published = home.publish(&Place::record(key.digest()), &bytes);
-                    published.map(|()| true).map_err(|fault| fault.to_string())
-                }),
+                    Err(reason) => Err(reason),
+                },
             };
             match outcome {
                 Ok(true) => imported.taken += 1,
@@ -142,6 +182,55 @@ impl Cache {
             }
         }
         Ok(imported)
+    }
+}
+
+/// A name that is free, or that of a pack. A slip of the keyboard must not cost anybody a model.
+fn may_be_replaced(path: &Path) -> Result<(), PackError> {
+    let refused = |reason: &str| PackError::Refused { path: path.to_owned(), reason: reason.to_owned() };
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(PackError::Io { path: path.to_owned(), error }),
+    };
+    if found.is_dir() {
+        return Err(refused("it is a directory; name the file to write"));
+    }
+    let mut magic = [0; MAGIC.len()];
+    let is_pack =
+        found.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC;
+    if is_pack { Ok(()) } else { Err(refused("it is there already and is no pack; it is left as it is")) }
+}
+
+/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives; those of writers that
+/// died are removed.
+fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    for item in std::fs::read_dir(folder)?.flatten() {
+        if item.file_name().to_str().is_some_and(|name| name.starts_with(TEMP_PREFIX))
+            && item.file_type().is_ok_and(|kind| kind.is_file())
+            && File::open(item.path()).is_ok_and(|file| file.try_lock().is_ok())
+        {
+            let _ = std::fs::remove_file(item.path());
+        }
+    }
+    loop {
+        let temp = folder.join(unique_name(TEMP_PREFIX));
+        // Whatever the umask, nobody else may write to it: such a pack would be refused.
+        let file = match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temp) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            opened => opened?,
+        };
+        // Where there are no locks nobody sweeps either.
+        let _ = file.try_lock();
+        // Somebody may have swept it just before it was locked.
+        let (named, open) = (std::fs::symlink_metadata(&temp), file.metadata()?);
+        if named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())) {
+            return Ok((temp, file));
+        }
     }
 }
 

@@ -76,14 +76,16 @@ mod pack;
 mod record;
 mod safe_dir;
 mod store;
+mod verify;
 mod warning;
 mod wire;
 
-pub use admin::{Cleared, EntryInfo, LayerStat, Stat, Verification};
+pub use admin::{Cleared, EntryInfo, LayerStat, Stat};
 pub use cache::{Cache, Counters, Found, Origin, Scope};
 pub use config::Config;
 pub use entry::{Artefact, Entry, EntryError, FORMAT};
 pub use export::{Export, Exported, Imported};
 pub use key::{BadDigest, BuildKey, Digest, Field, FieldValue, Key, KeyBuilder};
 pub use pack::{Pack, PackError, PublicKey, SecretKey};
+pub use verify::Verification;
 pub use warning::{OnWarning, Warning};

@@ -27,7 +27,7 @@ use crate::safe_dir::{Fault, check_file, open_untrusted, regular_file_len};
 use crate::store::Kind;
 use crate::wire::{Reader, WireError, put_map};
 
-const MAGIC: [u8; 8] = *b"kjpack\n\0";
+pub(crate) const MAGIC: [u8; 8] = *b"kjpack\n\0";
 const HEADER_LEN: usize = 24;
 const SEAL_LEN: usize = 32 + 64 + 32;
 const ITEM_LEN: usize = 4 + 32 + 32 + 8 + 32;
@@ -87,12 +87,12 @@ impl fmt::Debug for SecretKey {
 #[non_exhaustive]
 pub enum PackError {
     /// It cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path}: {error}")]
     Io {
         /// The pack.
         path: PathBuf,
         /// The system's reason.
-        source: io::Error,
+        error: io::Error,
     },
     /// It is not trusted.
     #[error("{path}: {reason}")]
@@ -109,6 +109,24 @@ pub enum PackError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// The cache takes no more of its entries.
+    #[error("{path}: {taken} of {of} entries were taken, then no more: {why}")]
+    NotKept {
+        /// The pack.
+        path: PathBuf,
+        /// Entries and records taken.
+        taken: u64,
+        /// Entries and records in it.
+        of: u64,
+        /// Why no more.
+        why: String,
+    },
+    /// The caller asked to leave off.
+    #[error("{path} is not written: interrupted")]
+    Stopped {
+        /// The pack.
+        path: PathBuf,
     },
 }
 
@@ -146,10 +164,14 @@ impl Pack {
     pub fn open(path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Self, PackError> {
         let path = path.as_ref();
         let fail = |fault| match fault {
-            Fault::Io(source) => PackError::Io { path: path.to_owned(), source },
+            Fault::Io(error) => PackError::Io { path: path.to_owned(), error },
             Fault::Refused(reason) => PackError::Refused { path: path.to_owned(), reason: reason.to_owned() },
         };
         let file = open_untrusted(path).map_err(fail)?;
+        if file.metadata().is_ok_and(|found| found.is_dir()) {
+            let reason = "it is a directory; name the pack".to_owned();
+            return Err(PackError::Refused { path: path.to_owned(), reason });
+        }
         // A signature by a key that the caller trusts says more than the name of the file's owner.
         let len = if signers.is_empty() {
             check_file(&file).map_err(fail)?
@@ -157,8 +179,11 @@ impl Pack {
             regular_file_len(&file).map_err(fail)?
         };
         let mut header = [0; HEADER_LEN];
-        let io = |source| PackError::Io { path: path.to_owned(), source };
+        let io = |error| PackError::Io { path: path.to_owned(), error };
         let malformed = |reason: String| PackError::Malformed { path: path.to_owned(), reason };
+        if len < HEADER_LEN as u64 {
+            return Err(malformed(format!("it has {len} bytes")));
+        }
         file.read_exact_at(&mut header, 0).map_err(io)?;
         let index_len = index_len(&header).map_err(malformed)?;
         let head_len = usize::try_from(index_len).ok().and_then(|len| len.checked_add(HEADER_LEN + SEAL_LEN));
@@ -267,7 +292,7 @@ fn index_len(header: &[u8]) -> Result<u64, String> {
     }
     let format = reader.u32("the format").map_err(text)?;
     if format != FORMAT {
-        return Err(format!("format {format}, this program reads {FORMAT}"));
+        return Err(format!("it is of format {format}, this program reads format {FORMAT}"));
     }
     reader.u32("the flags").map_err(text)?;
     match reader.u64("the index").map_err(text)? {

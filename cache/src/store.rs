@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::entry::FORMAT;
 use crate::key::Digest;
 use crate::safe_dir::{Fault, SafeDir};
+use crate::warning::Warning;
 
 /// So often a look-up starts again from the top when the file system says that a handle went stale.
 const STALE_RETRIES: usize = 4;
@@ -117,6 +118,29 @@ impl DirStore {
             }
             result => result,
         }
+    }
+
+    /// The root as it is now.
+    pub(crate) fn root(&self) -> Result<SafeDir, Fault> {
+        SafeDir::open_root(&self.path)
+    }
+
+    /// A fault of the root or base, as it is said to people.
+    pub(crate) fn unusable(&self, fault: &Fault) -> Warning {
+        let (path, reason) = (self.path.clone(), fault.to_string());
+        match fault {
+            Fault::Refused(_) => Warning::Refused { path, reason },
+            Fault::Io(_) => Warning::NotReadable { path, reason },
+        }
+    }
+
+    /// Folders beside the base that belong to other formats.
+    pub(crate) fn other_formats(&self) -> Vec<String> {
+        let mut names = self.root().and_then(|root| root.list()).unwrap_or_default();
+        let numbered = |name: &str| name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
+        names.retain(|name| numbered(name) && *name != base_name());
+        names.sort();
+        names
     }
 
     /// Drops the handle: the file system says that it leads nowhere any more.

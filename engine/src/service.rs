@@ -165,6 +165,10 @@ impl Engine {
                     let names: Vec<String> = search.found.iter().map(Toolchain::name).collect();
                     format!("{} does not know {}", names.join(", "), prepared.compile_id)
                 };
+                let why = match self.packs_lack(&job.target) {
+                    Some(packs) => format!("{packs}; {why}"),
+                    None => why,
+                };
                 Error::Miss { kernel: job.source.name().to_owned(), target: prepared.compile_id.clone(), why }
             })?),
         };

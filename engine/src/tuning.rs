@@ -48,6 +48,14 @@ impl TuningSubject<'_> {
 const CHOICE: &str = "kjit tuning choice";
 const TIMINGS: &str = "kjit tuning timings";
 
+/// The architecture that a record of the cache is a tuning result for; none when it is something else.
+#[must_use]
+pub fn tuned_arch(key: &Key) -> Option<String> {
+    let ours = [CHOICE, TIMINGS].contains(&key.domain().as_str());
+    let arch = key.fields().into_iter().find(|field| field.label == "arch").filter(|_| ours)?;
+    Some(arch.value.to_string())
+}
+
 impl Engine {
     /// The choice in force, as it was kept. Who reads it believes nothing of it that it has not checked.
     ///
@@ -118,6 +126,11 @@ mod tests {
         assert!(!found(TuningSubject { source: &source("int y;"), ..subject }));
         engine.reject_tuning_choice(&subject, "it is nonsense").unwrap();
         assert!(!found(subject));
+        engine.keep_tuning_timings(&subject, (6, 2), b"slow").unwrap();
+        engine.cache().put_record(&Key::builder("something else").field("arch", "gfx90a").finish(), b"");
+        let mut archs: Vec<_> = engine.cache().records().iter().map(|(key, _)| tuned_arch(key)).collect();
+        archs.sort();
+        assert_eq!(archs, [None, Some("gfx90a".to_owned())]);
         assert!(engine.cache().warnings().iter().any(|w| w.to_string().contains("nonsense")));
     }
 

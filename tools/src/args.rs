@@ -1,5 +1,9 @@
 //! The command line.
 
+mod cache;
+
+pub use cache::{Cache, CacheFilter};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kjit_model::exec::KvType;
 use std::path::PathBuf;
@@ -358,71 +362,6 @@ pub enum Compiler {
     Hiprtc,
     Nvrtc,
     Clang,
-}
-
-/// `kjit cache`.
-#[derive(Debug, Subcommand)]
-pub enum Cache {
-    /// Where it is and how much is in it
-    #[command(after_help = "Example:\n  kjit cache stat --json")]
-    Stat(Json),
-    /// Every entry
-    #[command(after_help = "Example:\n  kjit cache list --arch sm_90 --json")]
-    List {
-        #[command(flatten)]
-        filter: CacheFilter,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Check every byte, set aside what is wrong, put back what lies in a wrong place
-    #[command(after_help = "Example:\n  kjit cache verify")]
-    Verify(Json),
-    /// Remove entries (all, or those that the filters pick)
-    #[command(after_help = "Example:\n  kjit cache clear --older-than 30")]
-    Clear {
-        #[command(flatten)]
-        filter: CacheFilter,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Write entries into a pack, one file that other machines can use
-    #[command(after_help = "Example:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack")]
-    Export {
-        #[command(flatten)]
-        filter: CacheFilter,
-        /// The pack to write
-        #[arg(short, long, value_name = "FILE")]
-        output: PathBuf,
-        /// A file with the 32-byte secret key (64 hex digits) that signs the pack
-        #[arg(long, value_name = "FILE")]
-        sign: Option<PathBuf>,
-    },
-    /// Take a pack's entries into the cache, each verified
-    #[command(after_help = "Example:\n  kjit cache import gfx1100.kjitpack")]
-    Import {
-        /// The pack
-        pack: PathBuf,
-        /// Take it only if signed by this public key (64 hex digits); may be given several times
-        #[arg(long, value_name = "KEY")]
-        signer: Vec<String>,
-    },
-}
-
-/// Which entries.
-#[derive(Debug, Clone, Args)]
-pub struct CacheFilter {
-    /// Only this architecture's
-    #[arg(long, value_name = "ARCH")]
-    pub arch: Option<String>,
-    /// Only kernels whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    pub kernel: Option<String>,
-    /// Only those not used for so many days
-    #[arg(long, value_name = "DAYS")]
-    pub older_than: Option<u64>,
-    /// Only those of at least so many bytes
-    #[arg(long, value_name = "BYTES")]
-    pub larger_than: Option<u64>,
 }
 
 /// `kjit bench`.

@@ -201,5 +201,11 @@ fn on_device(
         arch: info.arch_id.clone(),
     };
     let early = exec.early().cloned();
+    if (early.is_some() || engine.counts().compiled > 0)
+        && !shared.quiet
+        && let Some(why) = kjit_engine::Target::parse(&info.arch_id).ok().and_then(|target| engine.packs_lack(&target))
+    {
+        say(format_args!("note: kernels are compiled here: {why}"));
+    }
     Ok(OnDevice { exec: Box::new(exec), device, engine: Some(engine), early, line })
 }

@@ -1,0 +1,134 @@
+//! Checking every byte of every layer, and repairing what can be.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use crate::admin::EntryInfo;
+use crate::cache::{Cache, Origin};
+use crate::entry::{Entry, HEADER_LEN, decode_record};
+use crate::layer::Layer;
+use crate::pack::Pack;
+use crate::record::RECORD_LIMIT;
+use crate::store::{DirStore, Kind, Place};
+
+/// What [`Cache::verify`] found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Entries and records whose every byte was checked and found good.
+    pub good: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Good entries that lay under another name, put back under their own.
+    pub moved: u64,
+    /// What was faulty, and why.
+    pub bad: Vec<(PathBuf, String)>,
+    /// How many of the faulty were set aside, so that they are made anew. The others lie where nothing may be changed:
+    /// in read-only layers and in a home that cannot be written. They are never used either.
+    pub aside: u64,
+}
+
+/// Which good ones are counted: entries that a filter picks, or all and the records too.
+type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
+
+impl Cache {
+    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty entries are
+    /// set aside (they will be made again), good ones under a wrong name are put under their own, what crashed
+    /// writers left is swept, and the journal is written anew from what is there.
+    pub fn verify(&self) -> Verification {
+        self.verify_counting(&|_| true)
+    }
+
+    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records. Everything is checked
+    /// and repaired all the same: what is faulty has no name or metadata that could be believed.
+    pub fn verify_picked(&self, which: impl Fn(&EntryInfo) -> bool) -> Verification {
+        self.verify_counting(&|info| info.is_some_and(&which))
+    }
+
+    fn verify_counting(&self, counts: Counts<'_>) -> Verification {
+        let mut report = Verification::default();
+        if let Some(home) = &self.home {
+            self.verify_dir(home, Origin::Home, counts, &mut report);
+            if self.writable_home().is_some() {
+                self.make_room(home, self.config.max_bytes);
+            }
+        }
+        for layer in &self.layers {
+            let origin = Origin::ReadOnly(layer.path().to_owned());
+            match layer {
+                Layer::Dir(store) => self.verify_dir(store, origin, counts, &mut report),
+                Layer::Pack(lazy) => match self.pack(lazy) {
+                    Some(pack) => self.verify_pack(pack, &origin, counts, &mut report),
+                    None => report.bad.push((layer.path().to_owned(), "the pack is not used; see the warnings".into())),
+                },
+            }
+        }
+        report
+    }
+
+    fn verify_pack(&self, pack: &Pack, origin: &Origin, counts: Counts<'_>, report: &mut Verification) {
+        for item in &pack.items {
+            let counted = match item.kind {
+                Kind::Entry => pack
+                    .entry(item, self.config.entry_limit)
+                    .map(|entry| counts(Some(&EntryInfo::new(&entry, origin.clone(), None, None)))),
+                Kind::Record => pack.record(item, RECORD_LIMIT).map(|_| counts(None)),
+            };
+            report.add(counted, item.len, || pack.path().join(item.build.hex()));
+        }
+    }
+
+    fn verify_dir(&self, store: &DirStore, origin: Origin, counts: Counts<'_>, report: &mut Verification) {
+        let ours = origin == Origin::Home;
+        let used = if ours { self.places_by_use(store) } else { Vec::new() };
+        let used: HashMap<&str, u64> = used.iter().filter_map(|(place, used)| Some((place.name(), (*used)?))).collect();
+        for (place, bytes) in store.walk(Kind::Entry, false) {
+            let decoded = match store.read(&place, self.config.entry_limit) {
+                Ok(None) => continue,
+                Ok(Some(bytes)) => Entry::decode(bytes).map_err(|error| error.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            let checked = decoded.and_then(|entry| {
+                let own = Place::entry(entry.key().source().digest(), entry.key().digest());
+                if own != place {
+                    if !ours || !self.publish_entry(&entry) {
+                        return Err("it lies under another entry's name".to_owned());
+                    }
+                    report.moved += 1;
+                    let _ = store.remove(&place);
+                }
+                Ok(counts(Some(&EntryInfo::new(&entry, origin.clone(), None, used.get(own.name()).copied()))))
+            });
+            if let (Err(reason), true) = (&checked, ours) {
+                self.report_corrupt(store, &place, reason.clone(), true);
+                report.aside += u64::from(store.peek(&place, HEADER_LEN).is_none());
+            }
+            report.add(checked, bytes, || store.path_of(&place));
+        }
+        for (place, bytes) in store.walk(Kind::Record, false) {
+            let name = place.name().parse().ok();
+            let checked = match store.read(&place, RECORD_LIMIT) {
+                Ok(None) => continue,
+                Ok(Some(bytes)) => decode_record(&bytes, name).map(|_| counts(None)).map_err(|error| error.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            if let (Err(reason), true) = (&checked, ours) {
+                self.report_corrupt(store, &place, reason.clone(), true);
+                report.aside += u64::from(store.peek(&place, HEADER_LEN).is_none());
+            }
+            report.add(checked, bytes, || store.path_of(&place));
+        }
+    }
+}
+
+impl Verification {
+    fn add(&mut self, counted: Result<bool, String>, bytes: u64, path: impl FnOnce() -> PathBuf) {
+        match counted {
+            Ok(true) => {
+                self.good += 1;
+                self.bytes += bytes;
+            }
+            Ok(false) => {}
+            Err(reason) => self.bad.push((path(), reason)),
+        }
+    }
+}

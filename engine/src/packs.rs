@@ -1,0 +1,40 @@
+//! What packs say of architectures, for those who looked into them in vain.
+
+use crate::arch::Target;
+use crate::engine::Engine;
+use kjit_cache::{Origin, Pack};
+use std::collections::BTreeSet;
+
+/// The key in a pack's metadata under which its maker lists the architectures, separated by commas.
+pub const PACK_ARCHS: &str = "archs";
+
+impl Engine {
+    /// Why the packs that are there gave nothing for a target: each with the architectures that it has, in one sentence.
+    /// None when there are no packs.
+    #[must_use]
+    pub fn packs_lack(&self, target: &Target) -> Option<String> {
+        let packs: Vec<_> =
+            self.inner.cache.packs().into_iter().map(|pack| (pack.path().display(), self.archs(pack))).collect();
+        if let Some((path, _)) = packs.iter().find(|(_, archs)| archs.iter().any(|arch| target.runs(arch))) {
+            let why = "but not this kernel: it is of another model or another version of kjit";
+            return Some(format!("the pack {path} has {target}, {why}"));
+        }
+        let lacks = |(path, archs): &(_, BTreeSet<String>)| {
+            let has = archs.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            format!("the pack {path} has {} and not {target}", if has.is_empty() { "nothing" } else { &has })
+        };
+        (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
+    }
+
+    fn archs(&self, pack: &Pack) -> BTreeSet<String> {
+        match pack.meta().get(PACK_ARCHS) {
+            Some(said) => said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect(),
+            // A pack that another program made: its entries know.
+            None => {
+                let here = Origin::ReadOnly(pack.path().to_owned());
+                let entries = self.inner.cache.list().into_iter().filter(|entry| entry.layer == here);
+                entries.filter_map(|entry| entry.meta.get("arch").cloned()).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The command line of `kjit cache`.
+
+use super::{Json, Kv, positive};
+use clap::{Args, Subcommand};
+use kjit_cache::PublicKey;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `kjit cache`.
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// Where it is and how much is in it; with filters, how much of that they pick
+    #[command(after_help = "Examples:\n  kjit cache stat --json\n  kjit cache stat --model model.gguf --arch gfx1100")]
+    Stat {
+        #[command(flatten)]
+        filter: CacheFilter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Every entry: key, architecture, kernel, size, age, compiler
+    #[command(
+        after_help = "Examples:\n  kjit cache list --arch sm_90 --json\n  kjit cache list --older 30d --larger 100kB"
+    )]
+    List {
+        #[command(flatten)]
+        filter: CacheFilter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if anything was wrong
+    ///
+    /// With filters only what they pick is counted, and with --model a kernel that is missing is wrong too. What is faulty is
+    /// told whatever the filters: nothing in it can be believed.
+    #[command(
+        after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf --arch gfx1100,sm_90"
+    )]
+    Verify {
+        #[command(flatten)]
+        filter: CacheFilter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Remove entries: all, or those that the filters pick
+    #[command(
+        after_help = "Examples:\n  kjit cache clear\n  kjit cache clear --older 30d\n  kjit cache clear --arch gfx906 --dry-run"
+    )]
+    Clear {
+        #[command(flatten)]
+        filter: CacheFilter,
+        /// Say what would be removed, remove nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Remove records too: results of tuning, digests and answers of compilers
+        #[arg(long, conflicts_with_all = ["arch", "model", "kernel", "older", "larger"])]
+        records: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Write entries into a pack, one file that other machines can use
+    ///
+    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or /usr/share/kjit/packs has it, or after
+    /// `kjit cache import`. With --model all its kernels must be there: a machine with the pack then compiles none.
+    #[command(after_help = "Examples:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack\n  \
+                      kjit cache export --model model.gguf --arch gfx1100 -o model.kjitpack\n  \
+                      head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 key\n  \
+                      kjit cache export --arch gfx1100 --sign key -o signed.kjitpack")]
+    Export {
+        #[command(flatten)]
+        filter: CacheFilter,
+        /// The pack to write; a pack of that name is replaced
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// A file with the 32-byte secret key (64 hex digits) that signs the pack; its public key is printed
+        #[arg(long, value_name = "FILE")]
+        sign: Option<PathBuf>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Take a pack's entries into the cache, each verified
+    #[command(
+        after_help = "Examples:\n  kjit cache import gfx1100.kjitpack\n  kjit cache import signed.kjitpack --signer KEY"
+    )]
+    Import {
+        /// The pack
+        pack: PathBuf,
+        /// Take it only if signed by this public key (64 hex digits); may be given several times
+        #[arg(long, value_name = "KEY", value_parser = public_key)]
+        signer: Vec<PublicKey>,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+/// Which entries. All that is given must fit.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Filters")]
+pub struct CacheFilter {
+    /// Only these architectures': sm_90, gfx1100, …
+    #[arg(long, value_name = "ARCH", value_delimiter = ',')]
+    pub arch: Vec<String>,
+    /// Only the kernels that `run` asks for with this model file
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// That run's context, for --model
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, requires = "model")]
+    pub context: Option<usize>,
+    /// That run's storage of keys and values, for --model
+    #[arg(long, value_name = "TYPE", default_value = "f16", requires = "model")]
+    pub kv_type: Kv,
+    /// That run's batch, for --model
+    #[arg(short = 'b', long, value_name = "N", value_parser = positive, requires = "model")]
+    pub batch: Option<usize>,
+    /// That run was with --precise, for --model
+    #[arg(long, requires = "model")]
+    pub precise: bool,
+    /// Only kernels whose name contains this
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub kernel: Option<String>,
+    /// Only those not used for so long: 90s, 30m, 12h, 7d, 2w
+    #[arg(long, value_name = "AGE", alias = "older-than")]
+    pub older: Option<Age>,
+    /// Only those of at least this size: 4096, 500kB, 10MB, 1GiB
+    #[arg(long, value_name = "SIZE", alias = "larger-than")]
+    pub larger: Option<Size>,
+}
+
+fn public_key(text: &str) -> Result<PublicKey, String> {
+    text.parse().map_err(|_| "a public key is 64 lower-case hexadecimal digits".to_owned())
+}
+
+/// Seconds, from a number and a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age(pub u64);
+
+impl FromStr for Age {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Age, String> {
+        let wrong = || format!("'{text}' is no age: give a number and a unit, as in 90s, 30m, 12h, 7d or 2w");
+        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+        let seconds = match unit {
+            "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            "w" => 604_800.0,
+            "" => return Err(format!("'{text}' of what? Give {text}s, {text}m, {text}h, {text}d or {text}w")),
+            _ => return Err(wrong()),
+        };
+        whole(number * seconds).map(Age).ok_or_else(wrong)
+    }
+}
+
+/// Bytes, from a number and, where they are many, a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let wrong = || format!("'{text}' is no size: give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB");
+        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+        let bytes = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1.0,
+            "k" | "kb" => 1e3,
+            "m" | "mb" => 1e6,
+            "g" | "gb" => 1e9,
+            "t" | "tb" => 1e12,
+            "kib" => 1024.0,
+            "mib" => 1024.0 * 1024.0,
+            "gib" => 1024.0 * 1024.0 * 1024.0,
+            "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(wrong()),
+        };
+        whole(number * bytes).map(Size).ok_or_else(wrong)
+    }
+}
+
+/// Digits with at most one point between them, then what follows.
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end)?;
+    let digits_at_both_ends = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
+    let number = number.parse().ok().filter(|_| digits_at_both_ends)?;
+    Some((number, unit.trim_start()))
+}
+
+fn whole(value: f64) -> Option<u64> {
+    // Up to here every whole number is one: what is above is no age and no size of anything.
+    const LARGEST: f64 = (1u64 << 53) as f64;
+    (0.0..=LARGEST).contains(&value).then_some(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Age, Size};
+
+    #[test]
+    fn ages_and_sizes_are_read_with_their_units() {
+        let ages = [("0s", 0), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("30d", 2_592_000), ("2 w", 1_209_600)];
+        for (text, seconds) in ages {
+            assert_eq!(text.parse(), Ok(Age(seconds)), "{text}");
+        }
+        let sizes = [
+            ("0", 0),
+            ("4096", 4096),
+            ("12b", 12),
+            ("500kB", 500_000),
+            ("10MB", 10_000_000),
+            ("1.5 GiB", 1_610_612_736),
+            ("2T", 2_000_000_000_000),
+        ];
+        for (text, bytes) in sizes {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_age_or_size_is_said_with_what_would_be() {
+        for text in [
+            "",
+            "d",
+            "banana",
+            "-1d",
+            "1e3d",
+            "5 parsecs",
+            "1..5h",
+            ".5h",
+            "5.h",
+            "99999999999999999999d",
+            "NaNd",
+            "30",
+        ] {
+            let error = text.parse::<Age>().unwrap_err();
+            assert!(error.contains("d") && error.contains(text), "{text}: {error}");
+        }
+        assert!("30".parse::<Age>().unwrap_err().contains("30d"));
+        for text in ["", "MB", "lots", "-5", "1e9", "5 bananas", "1.MB", "99999999999999999999", "0x10", "infkB"] {
+            let error = text.parse::<Size>().unwrap_err();
+            assert!(error.contains("10MB") && error.contains(text), "{text}: {error}");
+        }
+    }
+}

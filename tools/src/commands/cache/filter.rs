@@ -1,0 +1,126 @@
+//! Which entries a command is about.
+//!
+//! A model's entries are found by planning it for each architecture, as `run` does, and taking the source keys of what the plan
+//! asks for. A note in the entries of who asked for them would be wrong as soon as a second model shares a kernel, another build
+//! of kjit plans otherwise, or the pack came from elsewhere; the plan cannot be.
+
+use crate::args::{CacheFilter, GPU_BATCH};
+use crate::load::default_context;
+use crate::report::say;
+use anyhow::Context;
+use kjit_cache::{Digest, EntryInfo};
+use kjit_engine::{Engine, Target};
+use kjit_model::exec::ExecOptions;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A filter, ready to be asked.
+pub struct Picker<'a> {
+    filter: &'a CacheFilter,
+    wanted: Vec<Wanted>,
+    sources: HashSet<Digest>,
+    now_s: u64,
+}
+
+/// What a model asks for on one architecture.
+pub struct Wanted {
+    pub arch: String,
+    /// Source keys, and the kernels' names.
+    pub kernels: HashMap<Digest, String>,
+}
+
+impl<'a> Picker<'a> {
+    /// `entries`: all there are; without `--arch` a model is planned for their architectures.
+    pub fn new(engine: &Engine, filter: &'a CacheFilter, entries: &[EntryInfo]) -> anyhow::Result<Picker<'a>> {
+        for arch in &filter.arch {
+            // A name that this build does not know may still be another's, whose entries are here.
+            if let Err(unknown) = Target::parse(arch)
+                && !entries.iter().any(|e| is_arch(arch, meta(e, "arch")))
+            {
+                return Err(unknown.into());
+            }
+        }
+        let wanted = wanted(engine, filter, entries)?;
+        let sources = wanted.iter().flat_map(|w| w.kernels.keys().copied()).collect();
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Ok(Picker { filter, wanted, sources, now_s })
+    }
+
+    /// Whether there is no filter.
+    pub fn all(&self) -> bool {
+        let f = self.filter;
+        f.arch.is_empty() && f.model.is_none() && f.kernel.is_none() && f.older.is_none() && f.larger.is_none()
+    }
+
+    /// Whether all filters fit.
+    pub fn picks(&self, e: &EntryInfo) -> bool {
+        let f = self.filter;
+        // What was used in the future was used now: clocks go backwards.
+        let age = self.now_s.saturating_sub(e.used_s.unwrap_or(e.created_ms / 1000));
+        (f.arch.is_empty() || f.arch.iter().any(|arch| is_arch(arch, meta(e, "arch"))))
+            && (f.model.is_none() || self.sources.contains(&e.key.source().digest()))
+            && f.kernel.as_deref().is_none_or(|text| meta(e, "kernel").contains(text))
+            && f.older.is_none_or(|older| age >= older.0)
+            && f.larger.is_none_or(|larger| e.bytes >= larger.0)
+    }
+
+    /// What the model asks for, by architecture; nothing without `--model`.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+}
+
+impl Wanted {
+    /// The names of the kernels that are not among the entries.
+    pub fn missing(&self, entries: &[EntryInfo]) -> Vec<&str> {
+        let here: HashSet<Digest> = entries.iter().map(|e| e.key.source().digest()).collect();
+        let mut missing: Vec<&str> =
+            self.kernels.iter().filter(|(source, _)| !here.contains(source)).map(|(_, name)| name.as_str()).collect();
+        missing.sort_unstable();
+        missing
+    }
+}
+
+/// What an entry says of itself; empty where it says nothing.
+pub fn meta<'e>(e: &'e EntryInfo, key: &str) -> &'e str {
+    e.meta.get(key).map(String::as_str).unwrap_or_default()
+}
+
+/// `sm_90` and its arch-specific form `sm_90a` are one card's; feature flags follow a colon.
+fn is_arch(want: &str, have: &str) -> bool {
+    have.strip_prefix(want).is_some_and(|rest| rest.is_empty() || rest == "a" || rest.starts_with(':'))
+}
+
+fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyhow::Result<Vec<Wanted>> {
+    let Some(model) = &filter.model else { return Ok(Vec::new()) };
+    let gguf = Gguf::open(model)?;
+    let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
+    let options = ExecOptions {
+        context: filter.context.unwrap_or_else(|| default_context(graph.context)),
+        kv: filter.kv_type.into(),
+        precise: filter.precise,
+        threads: 1,
+        batch: filter.batch.unwrap_or(GPU_BATCH),
+    };
+    let plan = |target: &Target| -> anyhow::Result<Wanted> {
+        let jobs = gpu::jobs_for(engine, &graph, target, &options).with_context(|| format!("for {target}"))?;
+        let key = |job: &kjit_engine::Job| Ok((job.source_key()?.digest(), job.source.name().to_owned()));
+        let kernels = jobs.iter().map(key).collect::<anyhow::Result<_>>()?;
+        Ok(Wanted { arch: target.to_string(), kernels })
+    };
+    if !filter.arch.is_empty() {
+        return filter.arch.iter().map(|arch| plan(&Target::parse(arch)?)).collect();
+    }
+    let here: BTreeSet<&str> = entries.iter().map(|e| meta(e, "arch")).filter(|arch| !arch.is_empty()).collect();
+    let mut wanted: Vec<Wanted> = Vec::new();
+    for arch in here {
+        match Target::parse(arch).map_err(anyhow::Error::from).and_then(|target| plan(&target)) {
+            Ok(w) if wanted.iter().any(|known| known.arch == w.arch) => {}
+            Ok(w) => wanted.push(w),
+            Err(error) => say(format_args!("note: {}: not for {arch}: {error:#}", model.display())),
+        }
+    }
+    Ok(wanted)
+}
