@@ -1,8 +1,10 @@
 //! What a kernel is compiled for: made from a live device or from a string, the same either way.
 
+mod cards;
 mod occupancy;
 mod table;
 
+pub use cards::{CARDS, Card};
 pub use occupancy::{Limit, Occupancy};
 pub use table::{ARCHS, Arch, Dot, MatrixUnit, UnitLimits, Vendor};
 
@@ -18,6 +20,8 @@ pub struct Target {
     arch: &'static Arch,
     /// Sorted `(name, on)`.
     features: Vec<(&'static str, bool)>,
+    /// The wave width that kernels get, where another than the architecture's own default was asked for.
+    wave: Option<u32>,
 }
 
 impl std::hash::Hash for Arch {
@@ -27,11 +31,12 @@ impl std::hash::Hash for Arch {
 }
 
 impl Target {
-    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`.
+    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA whose kernels get waves of 64 unless they
+    /// ask for others.
     ///
     /// # Errors
     /// [`Error::Target`] for an id that is not in [`ARCHS`], a flag that the architecture does not have, a flag without
-    /// `+` or `-`, or one given twice.
+    /// `+` or `-`, one given twice, or a wave width that the architecture does not run.
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
@@ -41,7 +46,19 @@ impl Target {
             fail(format!("not an architecture that kjit knows; known: {}", known.join(" ")))
         })?;
         let mut features: Vec<(&'static str, bool)> = Vec::new();
+        let mut wave = None;
         for flag in parts {
+            if let Some(asked) = flag.strip_prefix("wave") {
+                let known = arch.waves.iter().find(|w| w.to_string() == asked);
+                let waves: Vec<String> = arch.waves.iter().map(u32::to_string).collect();
+                let Some(known) = known else {
+                    return Err(fail(format!("{} runs waves of {}", arch.id, waves.join(" or "))));
+                };
+                if wave.replace(*known).is_some() {
+                    return Err(fail("the wave width is given twice".to_owned()));
+                }
+                continue;
+            }
             let (name, on) = match (flag.strip_suffix('+'), flag.strip_suffix('-')) {
                 (Some(name), _) => (name, true),
                 (_, Some(name)) => (name, false),
@@ -56,7 +73,7 @@ impl Target {
             features.push((name, on));
         }
         features.sort_unstable();
-        Ok(Target { arch, features })
+        Ok(Target { arch, features, wave: wave.filter(|w| arch.waves.first() != Some(w)) })
     }
 
     /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer than the table runs
@@ -71,7 +88,7 @@ impl Target {
             .filter_map(|a| a.sm().map(|sm| (sm, a)))
             .filter(|(sm, _)| sm / 10 == major && *sm <= asked)
             .max_by_key(|(sm, _)| *sm)
-            .map(|(_, arch)| Target { arch, features: Vec::new() })
+            .map(|(_, arch)| Target { arch, features: Vec::new(), wave: None })
             .ok_or_else(|| Error::Target {
                 asked: format!("sm_{asked}"),
                 why: "the device is older or newer than all that kjit knows".to_owned(),
@@ -105,7 +122,7 @@ impl Target {
     /// The wave width a kernel gets unless it asks for another.
     #[must_use]
     pub fn default_wave(&self) -> u32 {
-        self.arch.waves.first().copied().unwrap_or(32)
+        self.wave.or(self.arch.waves.first().copied()).unwrap_or(32)
     }
 
     /// The device's state of a feature flag, if the string or the device gave one.
@@ -159,7 +176,7 @@ impl fmt::Display for Target {
         for (name, on) in &self.features {
             write!(f, ":{name}{}", if *on { '+' } else { '-' })?;
         }
-        Ok(())
+        self.wave.map_or(Ok(()), |wave| write!(f, ":wave{wave}"))
     }
 }
 

@@ -93,7 +93,7 @@ impl Dot {
 /// What a compute unit (SM, CU) can hold at once: the inputs of the occupancy calculator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitLimits {
-    /// SIMDs (NVIDIA: sub-partitions) in a unit; waves and registers are held by each.
+    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and registers are held by each.
     pub simds: u32,
     /// Resident waves a SIMD holds at most.
     pub waves_per_simd: u32,
@@ -243,7 +243,8 @@ const fn gcn(
     }
 }
 
-/// An RDNA row (wave 32 by default, wave 64 possible, 2 SIMDs a CU).
+/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two CUs with 2 SIMDs each: compilers let a
+/// block spread over both, and HIP counts such pairs (48 on a card with 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,
@@ -269,13 +270,12 @@ const fn rdna(
         shared_static: 64 * KB,
         max_registers: 256,
         unit: UnitLimits {
-            simds: 2,
+            simds: 4,
             waves_per_simd,
-            blocks: 32,
+            blocks: 64,
             registers_per_simd: registers, // at wave 32; half of it at wave 64
             register_granule: granule,
-            // 128 KB belong to a work-group processor of two CUs; counted here by the CU.
-            shared: 64 * KB,
+            shared: 128 * KB,
             shared_granule: 512,
             shared_reserved: 0,
         },

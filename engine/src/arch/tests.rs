@@ -66,10 +66,27 @@ fn occupancy_agrees_with_hand_counts() {
     assert_eq!(h.occupancy(128, 32, 228 * 1024, 32).blocks, 0);
     // gfx1100: 1536 registers a lane at wave 32: 96 registers give 16 waves a SIMD; at wave 64 768 / 96 = 8.
     let r = Target::parse("gfx1100").unwrap();
-    assert_eq!(r.occupancy(32, 96, 0, 32).waves, 32);
-    assert_eq!(r.occupancy(64, 96, 0, 64).waves, 16);
+    assert_eq!(r.occupancy(32, 96, 0, 32).waves, 64);
+    assert_eq!(r.occupancy(64, 96, 0, 64).waves, 32);
+    // gfx1030: a block of 1024 spreads over both CUs of a work-group processor, 8 waves a SIMD, so 65 registers do not stop it.
+    assert_eq!(Target::parse("gfx1030").unwrap().occupancy(1024, 65, 0, 32).blocks, 1);
     // gfx90a: 512 registers, 8 granule: 128 → 4 waves a SIMD.
     assert_eq!(Target::parse("gfx90a").unwrap().occupancy(64, 128, 0, 64).waves, 16);
     // gfx906: 256 registers, 64 → 4 waves a SIMD, 16 a CU, 4 blocks of 256.
     assert_eq!(Target::parse("gfx906").unwrap().occupancy(256, 64, 0, 64).blocks, 4);
+}
+
+#[test]
+fn a_wave_width_is_part_of_a_target_and_another_than_its_own_is_refused() {
+    let wide = Target::parse("gfx1100:wave64").unwrap();
+    assert_eq!((wide.default_wave(), wide.to_string().as_str()), (64, "gfx1100:wave64"));
+    assert_eq!(wide.compile_id(false, &[]).unwrap(), "gfx1100");
+    assert_eq!(Target::parse("gfx1100:wave32").unwrap(), Target::parse("gfx1100").unwrap());
+    assert_eq!(Target::parse("gfx90a:xnack-:wave64").unwrap().to_string(), "gfx90a:xnack-");
+    for (bad, part) in
+        [("gfx942:wave32", "waves of 64"), ("gfx1100:wave48", "32 or 64"), ("gfx1100:wave64:wave64", "twice")]
+    {
+        let error = Target::parse(bad).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }

@@ -161,11 +161,20 @@ impl HipRuntime {
             // ROCm has no marketing name for some cards, and gives none for any where its table of names is missing.
             name = format!("AMD {}", arch_id.split(':').next().unwrap_or_default());
         }
+        let target = match std::env::var(WAVE) {
+            Err(_) => Target::parse(&arch_id).ok(),
+            Ok(wave) => Some(Target::parse(&format!("{arch_id}:wave{wave}")).map_err(|e| Fault {
+                call: WAVE,
+                code: 0,
+                says: e.to_string(),
+                kind: FaultKind::Other,
+            })?),
+        };
         Ok(DeviceInfo {
             vendor: Vendor::Amd,
             ordinal,
             name,
-            target: Target::parse(&arch_id).ok(),
+            target,
             arch_id,
             memory_total: total as u64,
             memory_free: None,
@@ -184,6 +193,9 @@ impl HipRuntime {
         })
     }
 }
+
+/// The variable that makes kernels on RDNA get waves of 64, or 32, unless they ask for a width themselves.
+const WAVE: &str = "KJIT_WAVE";
 
 impl Driver for Arc<HipRuntime> {
     fn vendor(&self) -> Vendor {
