@@ -111,6 +111,15 @@ pub(crate) trait RawDevice: Send + Sync {
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()>;
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()>;
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()>;
+    /// From memory of another device of the vendor, into this one's.
+    unsafe fn copy_peer(&self, _to: u64, _from: u64, _from_device: u32, _bytes: usize, _stream: Raw) -> Try<()> {
+        Err(Fault {
+            call: "a copy between devices",
+            code: 0,
+            says: "the engine has none for this vendor: copy through the host".to_owned(),
+            kind: FaultKind::Other,
+        })
+    }
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()>;
 
     /// A stream that waits for no other. Higher `urgency` (0 or 1) is scheduled first.

@@ -365,11 +365,41 @@ impl Stream {
             return Err(Error::Buffer("the two ranges of a copy overlap".to_owned()));
         }
         self.here(from.memory().device(), "the source")?;
+        self.here(to.memory().device(), "the destination")?;
         let used = Use::of(&self.inner, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         // SAFETY: both ranges are `n` bytes long and apart.
         self.device().ok(unsafe { self.device().raw().copy_within(b, a, from.bytes(), self.inner.raw) })?;
         add(&self.device().inner.counters.copies_within, 1);
         used.done()
+    }
+
+    /// Copies from another device of the same vendor, directly where [`Device::reach`] said true, else the way that the vendor's runtime
+    /// takes; returns when it is done, because the other device's memory goes back the moment its owner drops it. What fills the source
+    /// is to be waited for, as between any two streams. AMD only so far.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or during a capture;
+    /// [`Error::Driver`].
+    pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy", to.len(), from.len())?;
+        self.not_capturing("a copy between devices")?;
+        self.here(to.memory().device(), "the destination")?;
+        let other = from.memory().device();
+        if other.same(self.device()) || other.target().vendor() != self.device().target().vendor() {
+            let (here, there) = (self.device().label(), other.label());
+            return Err(Error::Buffer(format!(
+                "a copy from {there} to {here} is none between two devices of a vendor"
+            )));
+        }
+        let used = Use::of(&self.inner, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let (device, number) = (self.device(), other.info().ordinal);
+        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the wait below has ended.
+        let copied =
+            unsafe { device.raw().copy_peer(to.address(), from.address(), number, from.bytes(), self.inner.raw) };
+        device.ok(copied)?;
+        add(&device.inner.counters.copies_within, 1);
+        used.done()?;
+        self.synchronize()
     }
 
     /// Sets every byte of the buffer; returns at once.

@@ -155,6 +155,13 @@ impl RawDevice for HipDevice {
         unsafe { self.current()?.hipMemcpyDtoDAsync(to, from, bytes, h!(stream)) }.map_err(fault)
     }
 
+    unsafe fn copy_peer(&self, to: u64, from: u64, from_device: u32, bytes: usize, stream: Raw) -> Try<()> {
+        let (to, from) = (to as *mut c_void, from as *const c_void);
+        let from_device = c_int::try_from(from_device).unwrap_or(c_int::MAX);
+        unsafe { self.current()?.hipMemcpyPeerAsync(to, self.ordinal, from, from_device, bytes, h!(stream)) }
+            .map_err(fault)
+    }
+
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()> {
         let to = to as *mut c_void;
         unsafe { self.current()?.hipMemsetAsync(to, c_int::from(byte), bytes, h!(stream)) }.map_err(fault)

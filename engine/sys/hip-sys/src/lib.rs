@@ -173,6 +173,10 @@ calls! {
     fn hipMemcpyDtoHAsync(to: *mut c_void, from: hipDeviceptr_t, bytes: usize, stream: hipStream_t);
     /// Copies within a device.
     fn hipMemcpyDtoDAsync(to: hipDeviceptr_t, from: hipDeviceptr_t, bytes: usize, stream: hipStream_t);
+    /// Copies between two devices, directly where they reach each other.
+    fn hipMemcpyPeerAsync(
+        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, bytes: usize, stream: hipStream_t,
+    );
     /// Sets every byte.
     fn hipMemsetAsync(to: *mut c_void, byte: c_int, bytes: usize, stream: hipStream_t);
     /// Whether a device can reach another's memory.
