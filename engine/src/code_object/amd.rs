@@ -48,6 +48,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     Ok(kernels)
 }
 
+/// The code object's version: the ELF header's `EI_ABIVERSION` counts from 1 for version 3 on.
+pub(super) fn version(bytes: &[u8]) -> Option<u32> {
+    const EI_ABIVERSION: usize = 8;
+    bytes.get(EI_ABIVERSION).map(|v| u32::from(*v) + 2)
+}
+
 /// The metadata's bytes.
 fn metadata<'d>(file: &ElfFile64<'d, LittleEndian>) -> Result<&'d [u8], String> {
     for section in file.sections() {
@@ -104,6 +110,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     let one_file = ["gfx90a", "gfx94", "gfx95"].iter().any(|family| target.contains(family));
     Ok(KernelInfo {
         args,
+        arg_bytes: Some(block),
         // LLVM writes the total of both where they share a file, the larger of the two where not.
         registers: if one_file { total.saturating_sub(agprs) } else { total },
         agprs,

@@ -38,6 +38,8 @@ pub struct KernelInfo {
     pub name: String,
     /// Its arguments; hidden ones that the runtime fills in are not among them.
     pub args: Vec<ArgInfo>,
+    /// Bytes of the whole argument block, hidden arguments included, where the code object tells (AMD's does).
+    pub arg_bytes: Option<u32>,
     /// Vector registers a lane uses (AMD: VGPRs without AGPRs).
     pub registers: u32,
     /// Accumulation registers a lane uses (AMD CDNA).
@@ -63,6 +65,7 @@ impl KernelInfo {
         KernelInfo {
             name: String::new(),
             args: Vec::new(),
+            arg_bytes: None,
             registers: 0,
             agprs: 0,
             one_file: false,
@@ -200,6 +203,13 @@ impl CodeObject {
         &self.inner.kernels
     }
 
+    /// Version of the code object's format, where it has one (AMD: 3 to 6).
+    #[must_use]
+    pub fn format_version(&self) -> Option<u32> {
+        let machine = machine(self.bytes())?;
+        VERSIONS.iter().find(|(of, _)| *of == machine).and_then(|(_, version)| version(self.bytes()))
+    }
+
     /// What a machine must have to run it (`driver` at least …), as recorded when it was made.
     #[must_use]
     pub fn needs(&self) -> &std::collections::BTreeMap<String, String> {
@@ -219,16 +229,28 @@ type Reader = fn(&[u8]) -> Result<Vec<KernelInfo>, String>;
 /// Readers by ELF machine.
 const READERS: &[(u16, Reader)] = &[(cubin::MACHINE, cubin::read), (amd::MACHINE, amd::read)];
 
+/// The version of one kind of ELF file's format.
+type Version = fn(&[u8]) -> Option<u32>;
+
+/// Readers of the version by ELF machine.
+const VERSIONS: &[(u16, Version)] = &[(amd::MACHINE, amd::version)];
+
+/// `e_machine` of a little-endian ELF file of 64 bits.
+fn machine(bytes: &[u8]) -> Option<u16> {
+    match (bytes.get(..6), bytes.get(18..20)) {
+        (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => Some(u16::from_le_bytes([*low, *high])),
+        _ => None,
+    }
+}
+
 /// Reads what a code object says of its kernels; `name` is for messages.
 ///
 /// # Errors
 /// [`Error::Corrupt`] for anything that is not a whole, well-formed code object of a machine that we know.
 pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
-    // e_machine of a little-endian ELF file of 64 bits.
-    let machine = match (bytes.get(..6), bytes.get(18..20)) {
-        (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => u16::from_le_bytes([*low, *high]),
-        _ => return Err(corrupt(format!("{} bytes that are no 64-bit ELF file", bytes.len()))),
+    let Some(machine) = machine(bytes) else {
+        return Err(corrupt(format!("{} bytes that are no 64-bit ELF file", bytes.len())));
     };
     match READERS.iter().find(|(of, _)| *of == machine) {
         Some((_, read)) => read(bytes).map_err(corrupt),

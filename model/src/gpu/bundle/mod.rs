@@ -1,7 +1,7 @@
 //! Proof bundles: the kernels' cases for an architecture as files, for whoever has the card, or an emulator of it, and not kjit.
 //!
 //! A bundle is a folder: `manifest.json` ([`Manifest`]), `data.bin` (the buffers' bytes), `code/*.co` (code objects, each once), a
-//! `README.txt` that says all that one needs to run it by hand, and `SHA256SUMS`, written last, over all of these. [`export`] makes one
+//! `README.txt` that says all that one needs to run it by hand, `check_bundle.py` that checks it and what a run gave without kjit, and `SHA256SUMS`, written last, over all of these. [`export`] makes one
 //! without any device; [`Bundle::open`] checks every byte of one, and [`Bundle::run`] runs it.
 
 mod read;
@@ -18,10 +18,11 @@ use std::path::{Path, PathBuf};
 /// What [`Manifest::format`] says.
 const FORMAT: &str = "kjit proof bundle";
 /// The version of the format that this build writes and reads.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MANIFEST: &str = "manifest.json";
 const DATA: &str = "data.bin";
 const README: &str = "README.txt";
+const CHECK: &str = "check_bundle.py";
 const SUMS: &str = "SHA256SUMS";
 
 /// Why a bundle cannot be written, read or run.
@@ -38,9 +39,6 @@ pub enum BundleError {
     /// The folder that is to become a bundle has something in it.
     #[error("{}: there is something in it already; give a new or empty folder", .0.display())]
     NotEmpty(PathBuf),
-    /// There is no bundle there.
-    #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
-    NoBundle(PathBuf),
     /// What is there is not what its maker wrote. Nothing of it is run.
     #[error("{}: {why}; get the bundle anew", path.display())]
     Damaged {
@@ -116,6 +114,8 @@ pub(super) struct Code {
     pub name: String,
     /// What the compiler was given.
     pub compiled_for: String,
+    /// AMD's code-object version.
+    pub code_object_version: Option<u32>,
     pub compiler: String,
     pub wave: u32,
 }
@@ -131,6 +131,10 @@ pub(super) struct Entry {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_lds: u32,
+    /// What the code object declares itself.
+    pub static_lds: u32,
+    /// Bytes of the whole argument block, hidden arguments included, where the code object tells.
+    pub kernarg_bytes: Option<u32>,
     pub cooperative: bool,
     pub arguments: Arguments,
     pub buffers: Vec<Buffer>,

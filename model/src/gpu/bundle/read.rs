@@ -1,7 +1,7 @@
 //! Reads a bundle, every byte of it checked, and runs it.
 
 use super::{
-    After, BundleError, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS, Slot, SlotKind, Storage,
+    After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS, Slot, SlotKind, Storage,
     VERSION, io,
 };
 use crate::gpu::prove::Verdict;
@@ -42,6 +42,7 @@ impl Bundle {
                 .ok_or_else(|| BundleError::Damaged { path: folder.join(SUMS), why: format!("{name} is not listed") })
         };
         take(README)?;
+        take(CHECK)?;
         let (data, text) = (take(DATA)?, take(MANIFEST)?);
         let foreign = |why: String| BundleError::Foreign { path: path.clone(), why };
         // The version first: what follows it may be of another shape.
@@ -234,9 +235,6 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 /// All files that the sums list, checked against them.
 fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
     let path = folder.join(SUMS);
-    if !path.is_file() {
-        return Err(BundleError::NoBundle(folder.to_path_buf()));
-    }
     let damaged = |path: &Path, why: String| BundleError::Damaged { path: path.to_path_buf(), why };
     let sums = String::from_utf8(read(&path)?).map_err(|e| damaged(&path, e.to_string()))?;
     let mut files = HashMap::new();

@@ -1,10 +1,10 @@
 //! Writes a bundle.
 
 use super::{
-    After, Arguments, Buffer, BundleError, Code, Content, DATA, Entry, FORMAT, LeftOut, MANIFEST, Manifest, README,
-    SUMS, Slot, SlotKind, Storage, VERSION, io,
+    After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut, MANIFEST, Manifest,
+    README, SUMS, Slot, SlotKind, Storage, VERSION, io,
 };
-use kjit_engine::{CodeObject, Digest, Engine, Job, Target};
+use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
 use kjit_kernels::cases::{self, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -48,8 +48,8 @@ pub fn export(
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
-    // First of all, since compiling takes minutes; the folder is made when there is something to put into it.
-    if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
+    std::fs::create_dir_all(folder).map_err(io(folder))?;
+    if std::fs::read_dir(folder).map_err(io(folder))?.next().is_some() {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
     let mut all: Vec<(String, Case)> = vec![];
@@ -66,7 +66,6 @@ pub fn export(
     if all.is_empty() {
         return Err(BundleError::NoCase(wish.filter.clone()));
     }
-    std::fs::create_dir_all(folder).map_err(io(folder))?;
     let codes = compile(engine, target, &all, progress)?;
     let mut writer = Writer { limit: wish.limit, ..Writer::default() };
     // The small ones first, so that the largest are those for which there is no room.
@@ -152,7 +151,10 @@ impl Writer {
             return Ok(None);
         }
         let wrong = |why: String| BundleError::Case { case: name.to_owned(), why };
-        let arguments = arguments(case, code).map_err(wrong)?;
+        let entry = case.kernel.entry;
+        let found = code.kernels().iter().find(|k| k.name == entry);
+        let info = found.ok_or_else(|| wrong(format!("no kernel '{entry}' in its code")))?;
+        let arguments = arguments(case, info).map_err(wrong)?;
         let mut buffers = vec![];
         for arg in &case.args {
             let CaseArg::Buffer { name, before, expect } = arg else { continue };
@@ -173,6 +175,8 @@ impl Writer {
             grid: case.geometry.grid,
             block: case.geometry.block,
             dynamic_lds: case.geometry.shared,
+            static_lds: info.shared,
+            kernarg_bytes: info.arg_bytes,
             cooperative: case.geometry.cooperative,
             arguments,
             buffers,
@@ -191,6 +195,7 @@ impl Writer {
             sha256,
             name: code.name().to_owned(),
             compiled_for: code.compile_id().to_owned(),
+            code_object_version: code.format_version(),
             compiler: code.compiler().to_owned(),
             wave: code.wave(),
         });
@@ -245,10 +250,7 @@ impl Writer {
 }
 
 /// The argument block as the code object lays it out.
-fn arguments(case: &Case, code: &CodeObject) -> Result<Arguments, String> {
-    let entry = case.kernel.entry;
-    let info =
-        code.kernels().iter().find(|k| k.name == entry).ok_or_else(|| format!("no kernel '{entry}' in its code"))?;
+fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     if info.args.len() != case.args.len() {
         return Err(format!("{} arguments, its code takes {}", case.args.len(), info.args.len()));
     }
@@ -286,10 +288,12 @@ fn publish(folder: &Path, manifest: &Manifest, data: &[u8], code: &[CodeObject])
     let text = serde_json::to_vec_pretty(manifest)
         .map_err(|e| BundleError::Io { path: folder.join(MANIFEST), source: e.into() })?;
     let readme = include_bytes!("README.txt").as_slice();
+    let check = include_bytes!("../../../../scripts/check_bundle.py").as_slice();
     let objects = manifest.code.iter().zip(code).map(|(listed, code)| (listed.file.as_str(), code.bytes()));
     let mut bytes = 0;
     let mut sums = String::new();
-    for (name, content) in [(README, readme), (DATA, data), (MANIFEST, text.as_slice())].into_iter().chain(objects) {
+    let own = [(README, readme), (CHECK, check), (DATA, data), (MANIFEST, text.as_slice())];
+    for (name, content) in own.into_iter().chain(objects) {
         let path = folder.join(name);
         std::fs::write(&path, content).map_err(io(&path))?;
         bytes += content.len() as u64;
