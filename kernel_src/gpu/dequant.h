@@ -20,7 +20,13 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
 #elif defined(KJ_AMD)
 typedef _Float16 half2_t __attribute__((ext_vector_type(2)));
 STEP u32 h2_fma(u32 a, u32 b, u32 c) {
-    return __builtin_bit_cast(u32, __builtin_elementwise_fma(__builtin_bit_cast(half2_t, a), __builtin_bit_cast(half2_t, b), __builtin_bit_cast(half2_t, c)));
+    half2_t x = __builtin_bit_cast(half2_t, a), y = __builtin_bit_cast(half2_t, b), z = __builtin_bit_cast(half2_t, c);
+#if __has_builtin(__builtin_elementwise_fma)
+    return __builtin_bit_cast(u32, __builtin_elementwise_fma(x, y, z));
+#else  // ROCm 5's LLVM 15; it makes v_pk_fma_f16 of the pair
+    half2_t r = {__builtin_fmaf16(x.x, y.x, z.x), __builtin_fmaf16(x.y, y.y, z.y)};
+    return __builtin_bit_cast(u32, r);
+#endif
 }
 STEP u32 h2_mul(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) * __builtin_bit_cast(half2_t, b)); }
 STEP u32 h2_sub(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) - __builtin_bit_cast(half2_t, b)); }

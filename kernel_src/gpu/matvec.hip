@@ -28,9 +28,13 @@ struct Segments {
 // Where a tile lies: its segment, chosen among constants.
 struct Place { const u8* w; const float* bias; float* y; u32 rows, first; };
 STEP Place find_tile(const Segments& s, u32 tile) {
-    Place p{s.w0, s.b0, s.y0, ROWS_0, tile};
-    if (SEGMENTS > 1 && !GLU && tile >= TILES_0) p = Place{s.w1, s.b1, s.y1, ROWS_1, tile - TILES_0};
-    if (SEGMENTS > 2 && !GLU && tile >= TILES_1) p = Place{s.w2, s.b2, s.y2, ROWS_2, tile - TILES_1};
+    // Chosen among values: compilers choose among the fields' addresses, if let, and keep them in memory for it (80 bytes of scratch a lane).
+    const u8 *w0 = s.w0, *w1 = s.w1, *w2 = s.w2;
+    const float *b0 = s.b0, *b1 = s.b1, *b2 = s.b2;
+    float *y0 = s.y0, *y1 = s.y1, *y2 = s.y2;
+    Place p{w0, b0, y0, ROWS_0, tile};
+    if (SEGMENTS > 1 && !GLU && tile >= TILES_0) p = Place{w1, b1, y1, ROWS_1, tile - TILES_0};
+    if (SEGMENTS > 2 && !GLU && tile >= TILES_1) p = Place{w2, b2, y2, ROWS_2, tile - TILES_1};
     p.first = p.first * TILE + team_id() * ROWS;
     return p;
 }
