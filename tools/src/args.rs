@@ -111,7 +111,7 @@ pub struct Json {
 #[derive(Debug, Clone, Args)]
 pub struct Setup {
     /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
-    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
     pub context: Option<usize>,
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -136,7 +136,7 @@ pub struct Run {
     #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive)]
     pub batch: Option<usize>,
     /// At most this many tokens (default: until the model ends, or the context is full)
-    #[arg(short = 'n', long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N")]
     pub tokens: Option<usize>,
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
@@ -167,19 +167,19 @@ pub struct Run {
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
     /// Temperature; 0 takes the likeliest token, the same each time
-    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T")]
     pub temp: f32,
     /// Choose among the K likeliest (0: all)
-    #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 40, value_name = "K")]
     pub top_k: usize,
     /// Choose among the likeliest that together have this probability
-    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P")]
     pub top_p: f32,
     /// Leave out what is less likely than this times the likeliest
-    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P")]
     pub min_p: f32,
     /// Divide (or multiply) the scores of tokens seen lately by this
-    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X")]
     pub repeat_penalty: f32,
     /// Take this off the scores of tokens seen lately
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
@@ -188,7 +188,7 @@ pub struct Sampling {
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub frequency_penalty: f32,
     /// Seed of the choice (default: another each time)
-    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
@@ -201,7 +201,7 @@ pub struct Inspect {
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
     /// Tokens of context for the memory estimate
-    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
     pub context: Option<usize>,
     /// Storage of keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -253,7 +253,7 @@ pub struct Logits {
     /// The model file
     pub model: PathBuf,
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub ids: Vec<u32>,
     /// How many of the best to print
     #[arg(long, default_value_t = 20, value_name = "N")]
@@ -311,8 +311,8 @@ pub struct Doctor {
     /// The architecture of --export: gfx942, gfx1100, sm_90, …
     #[arg(long, value_name = "ARCH", requires = "export")]
     pub arch: Option<String>,
-    /// Only kernel cases whose name contains this, for --export
-    #[arg(long, value_name = "TEXT", requires = "export")]
+    /// Only kernel cases whose name contains this, for --run and --export
+    #[arg(long, value_name = "TEXT", conflicts_with = "bundle")]
     pub filter: Option<String>,
     /// Run a proof bundle on the device
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
@@ -364,6 +364,18 @@ pub enum Compiler {
     Clang,
 }
 
+impl Compiler {
+    /// The engine's settings with this compiler.
+    pub fn choose(self, config: kjit_engine::Config) -> kjit_engine::Config {
+        match self {
+            Compiler::Auto => config,
+            Compiler::Hiprtc => config.compiler_kind("hiprtc"),
+            Compiler::Nvrtc => config.compiler_kind("nvrtc"),
+            Compiler::Clang => config.compiler_kind("clang"),
+        }
+    }
+}
+
 /// `kjit bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
@@ -376,9 +388,12 @@ pub struct Bench {
     /// Architectures for --kernels
     #[arg(long, value_name = "ARCH", value_delimiter = ',', requires = "kernels")]
     pub arch: Vec<String>,
-    /// Only kernels whose name contains this, for --kernels
-    #[arg(long, value_name = "TEXT", requires = "kernels")]
-    pub filter: Option<String>,
+    /// Only kernels whose name this regular expression finds, for --kernels
+    #[arg(long, value_name = "RE", requires = "kernels")]
+    pub filter: Option<regex_lite::Regex>,
+    /// Which compiler, for --kernels
+    #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
+    pub compiler: Compiler,
     /// Tokens of the prompt
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     pub prompt: usize,
@@ -475,18 +490,6 @@ fn finite(s: &str) -> Result<f32, String> {
 
 fn unit(s: &str) -> Result<f32, String> {
     number(s, |v| (0.0..=1.0).contains(&v), "a number from 0 to 1")
-}
-
-fn whole(s: &str) -> Result<usize, String> {
-    s.parse().map_err(|_| "give a whole number of at least 0".to_string())
-}
-
-fn id(s: &str) -> Result<u32, String> {
-    s.trim().parse().map_err(|_| "give token ids, whole numbers with commas between them".to_string())
-}
-
-fn seed(s: &str) -> Result<u64, String> {
-    s.parse().map_err(|_| "give a whole number of at least 0".to_string())
 }
 
 fn positive(s: &str) -> Result<usize, String> {

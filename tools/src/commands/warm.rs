@@ -1,12 +1,12 @@
 //! `kjit warm`: fills the cache for a card that is not there.
 
-use crate::args::{self, Compiler, Shared};
+use crate::args::{self, Shared};
 use crate::engine;
 use crate::load::default_context;
 use crate::report::{bytes, say};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use kjit_engine::{CodeObject, Engine, Error, Job, Origin, Target};
+use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu;
@@ -18,21 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let mut targets: Vec<Target> = vec![];
-    for arch in &args.arch {
-        let target = Target::parse(arch)?;
-        if !targets.contains(&target) {
-            targets.push(target);
-        }
-    }
+    let targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
     let engine = Engine::new(config(args, shared));
     let jobs = jobs(&engine, args, &targets)?;
     if !shared.quiet {
         for target in &targets {
             match engine.compiler_for(target) {
                 Ok(choice) => say(format_args!("{target}: {}", choice.reason)),
-                // Kernels may all be there already; what is missing then fails, and says why.
-                Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
+                // Kernels may all be there already; what is missing then fails by name.
+                Err(e) => say(format_args!("{target}: {e}")),
             }
         }
     }
@@ -65,13 +59,9 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         )?;
     }
     out.flush()?;
-    // Each distinct failure once: one wrong line in a header fails every kernel, and so does a compiler that is not there.
+    // Each distinct failure once: one wrong line in a header fails every kernel.
     let mut told = vec![];
-    let sentence = |error: &Error| match error {
-        Error::Miss { target, why, .. } => format!("kernels for {target} cannot be compiled here: {why}"),
-        other => other.to_string(),
-    };
-    for error in failed.iter().map(|e| sentence(e)) {
+    for error in failed.iter().map(ToString::to_string) {
         if !told.contains(&error) {
             say(format_args!("error: {error}"));
             told.push(error);
@@ -85,12 +75,7 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     if let Some(jobs) = args.jobs {
         config = config.jobs(jobs);
     }
-    match args.compiler {
-        Compiler::Auto => config,
-        Compiler::Hiprtc => config.compiler_kind("hiprtc"),
-        Compiler::Nvrtc => config.compiler_kind("nvrtc"),
-        Compiler::Clang => config.compiler_kind("clang"),
-    }
+    args.compiler.choose(config)
 }
 
 /// Exactly what `run` will ask for, for every architecture; without a model, one of each kernel at common sizes.
@@ -99,7 +84,7 @@ fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Resul
     let Some(model) = &args.model else {
         for target in targets {
             let all = kjit_kernels::matrix::representative(target).with_context(|| format!("for {target}"))?;
-            jobs.extend(all.iter().map(|(_, kernel)| kernel.job(target)));
+            jobs.extend(all.into_iter().map(|s| s.kernel.job(target)));
         }
         return Ok(jobs);
     };
