@@ -89,6 +89,7 @@ void execute(const Work& w, uint64_t seed, std::string& error, int& code) {
         case Work::NOTHING: return;
         case Work::KERNEL: return run_kernel(w, seed, error, code);
         case Work::COPY: memmove(w.to, w.has_snapshot ? w.snapshot.data() : w.from, w.bytes); return;
+        case Work::CALL: return w.call();
         case Work::FILL: memset(w.to, w.byte, w.bytes); return;
     }
 }

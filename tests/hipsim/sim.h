@@ -54,7 +54,7 @@ struct Function {
 
 // Something that a device does.
 struct Work {
-    enum Kind { NOTHING, KERNEL, COPY, FILL } kind = NOTHING;
+    enum Kind { NOTHING, KERNEL, COPY, FILL, CALL } kind = NOTHING;
     int device = 0;
     // KERNEL
     std::shared_ptr<Module> module;
@@ -69,6 +69,8 @@ struct Work {
     bool has_snapshot = false;
     size_t bytes = 0;
     int byte = 0;
+    // CALL: what a library puts into a stream
+    std::function<void()> call;
 };
 struct Node {
     Work work;

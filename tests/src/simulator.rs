@@ -12,7 +12,7 @@ const INSIDE: &str = "KJIT_HIPSIM_TEST";
 
 /// Its sources, in the order in which the compiler gets them.
 const UNITS: &[&str] =
-    &["device.cpp", "memory.cpp", "stream.cpp", "graph.cpp", "module.cpp", "compile.cpp", "hiprtc.cpp"];
+    &["device.cpp", "memory.cpp", "stream.cpp", "graph.cpp", "module.cpp", "compile.cpp", "hiprtc.cpp", "rocblas.cpp"];
 const HEADERS: &[&str] = &["kernel.h", "exec.h", "sim.h", "compile.h", "object.h", "sha256.h"];
 
 fn sources() -> PathBuf {
@@ -102,6 +102,7 @@ impl Setup {
         command
             .env("KJIT_HIP_LIBRARY", &library)
             .env("KJIT_HIPRTC_LIBRARY", &library)
+            .env("KJIT_ROCBLAS_LIBRARY", &library)
             .env("KJIT_CLANG", clang)
             .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
             .env("KJIT_HIPSIM_DEVICES", &self.devices)

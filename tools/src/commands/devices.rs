@@ -59,7 +59,7 @@ fn document(engine: &Engine, found: &Inventory, compilers: &[(Vendor, CompilerRe
         })
         .collect();
     let hidden: Vec<Value> = found.visibility.iter().map(|(k, v)| json!({ "variable": k, "value": v })).collect();
-    json!({ "devices": devices, "drivers": found.drivers, "compilers": compilers, "visibility": hidden, "missing": found.missing })
+    json!({ "devices": devices, "drivers": found.drivers, "compilers": compilers, "visibility": hidden, "warnings": found.warnings(), "missing": found.missing })
 }
 
 fn print(
@@ -120,6 +120,7 @@ fn print(
     for (name, value) in &found.visibility {
         writeln!(out, "set: {name}={value}")?;
     }
+    found.warnings().iter().try_for_each(|line| writeln!(out, "warning: {line}"))?;
     found.missing.iter().try_for_each(|line| writeln!(out, "not found: {line}"))?;
     Ok(())
 }
