@@ -1,0 +1,254 @@
+//! The command on simulated AMD cards (`tests/hipsim`), as their owner types it: `devices`, `doctor`, `warm` and `run`. Each test runs in a
+//! process of its own whose HIP runtime, hiprtc and clang are the simulated ones, and so does the command that it starts.
+
+mod support;
+
+use kjit_tests::simulator::Setup;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{error_line, kjit, smollm2, stdout};
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Compiled kernels of these tests, kept from run to run.
+fn cache() -> PathBuf {
+    Path::new(TEMPORARY).join("hipsim/command")
+}
+
+fn json(c: &mut assert_cmd::Command) -> Value {
+    serde_json::from_str(&stdout(c)).expect("one JSON document")
+}
+
+/// Eight greedy tokens after a plain prompt.
+fn generate(device: &str, cache: &Path) -> assert_cmd::Command {
+    let mut c = kjit();
+    c.args(["--device", device, "--cache-dir"]).arg(cache).arg("run").arg(smollm2());
+    c.args(["--raw", "-p", "The capital of France is", "--temp", "0", "-n", "8", "-c", "64", "-b", "8", "--json"]);
+    c
+}
+
+fn ids(c: &mut assert_cmd::Command) -> (Value, Value) {
+    let document = json(c);
+    (document["ids"].clone(), document)
+}
+
+fn generates_the_hosts_tokens(test: &str, arch: &str, wave: Option<&str>) {
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none");
+    let setup = wave.map_or(setup.clone(), |wave| setup.set("KJIT_WAVE", wave));
+    setup.run(test, TEMPORARY, || {
+        let (want, _) = ids(generate("cpu", &cache()).arg("--precise"));
+        assert_eq!(want.as_array().unwrap().len(), 8);
+        let (got, document) = ids(&mut generate("rocm:0", &cache()));
+        assert_eq!(got, want, "on {arch} and on the host");
+        assert_eq!((&document["device"]["kind"], &document["device"]["arch"]), (&"rocm".into(), &arch.into()));
+        assert!(
+            document["kernels"]["compiled"].as_u64().unwrap() + document["kernels"]["cached"].as_u64().unwrap() > 8
+        );
+        assert!(document["memory"]["weights"].as_u64().unwrap() > 90_000_000);
+    });
+}
+
+#[test]
+fn run_on_a_simulated_rx_7900_generates_the_hosts_tokens() {
+    generates_the_hosts_tokens("run_on_a_simulated_rx_7900_generates_the_hosts_tokens", "gfx1100", None);
+}
+
+#[test]
+fn run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens() {
+    let test = "run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens";
+    generates_the_hosts_tokens(test, "gfx1100", Some("64"));
+}
+
+#[test]
+fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
+    let test = "run_on_a_simulated_mi300_generates_the_hosts_tokens";
+    generates_the_hosts_tokens(test, "gfx942:sramecc+:xnack-", None);
+}
+
+/// `kjit` with these arguments on a terminal: what a person sees.
+fn on_a_terminal(arguments: &str) -> String {
+    let line = format!("'{}' {arguments}", env!("CARGO_BIN_EXE_kjit"));
+    let output = Command::new("script").args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm").output();
+    let output = output.expect("script (Debian: bsdutils)");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
+    let test = "kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler";
+    // clang alone, as on a laptop with no ROCm; the one of the simulator keeps what it compiles, so that it runs here.
+    Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so").run(test, TEMPORARY, || {
+        let found = json(kjit().args(["devices", "--json"]));
+        if !found["compilers"].as_array().unwrap().iter().any(|c| c["vendor"] == "AMD") {
+            eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (model, home) = (smollm2(), dir.path().display().to_string());
+        const ARCHS: &str = "gfx1100,gfx942,gfx90a,gfx1030,gfx1201";
+        let seen = on_a_terminal(&format!("--cache-dir '{home}' warm '{}' --arch {ARCHS} -c 64 -b 8", model.display()));
+        for part in ["kernels, ", " hits, ", "gfx1201: ", "clang", " compiled, 0 already there, 0 failed"] {
+            assert!(seen.contains(part), "{part}: {seen}");
+        }
+        let mut again = kjit();
+        again.args(["--cache-dir", &home, "warm"]).arg(&model).args(["--arch", ARCHS, "-c", "64", "-b", "8", "--json"]);
+        let again = json(&mut again);
+        assert_eq!((&again["compiled"], &again["failed"]), (&0.into(), &0.into()), "{again}");
+        assert!(again["cached"].as_u64().unwrap() > 60, "{}", again["cached"]);
+        let mut run = generate("rocm:0", dir.path());
+        run.env("KJIT_CLANG", "/nowhere/clang").env("PATH", "/nowhere").env_remove("ROCM_PATH");
+        // The simulator itself needs a compiler to run kernels on the CPU; the engine does not look there.
+        run.env("KJIT_HIPSIM_CXX", "/usr/bin/c++");
+        let (got, document) = ids(&mut run);
+        assert_eq!(document["kernels"]["compiled"], 0, "{document}");
+        assert_eq!(got, ids(generate("cpu", dir.path()).arg("--precise")).0);
+    });
+}
+
+#[test]
+fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
+    let test = "devices_lists_the_cards_what_hides_them_and_what_was_not_found";
+    Setup::devices("gfx1100,gfx942:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let found = json(kjit().args(["devices", "--json"]));
+        let cards = found["devices"].as_array().unwrap();
+        assert_eq!(cards.len(), 3, "two and the CPU: {found}");
+        assert_eq!((&cards[0]["device"], &cards[0]["arch"]), (&"rocm:0".into(), &"gfx1100".into()));
+        assert_eq!(cards[0]["waves"], serde_json::json!([32, 64]));
+        assert_eq!((&cards[1]["device"], &cards[1]["arch"]), (&"rocm:1".into(), &"gfx942:sramecc+:xnack-".into()));
+        for card in &cards[..2] {
+            let of = |key: &str| card[key].as_u64().unwrap();
+            assert_eq!(of("memory_total"), of("memory_free") + of("memory_used"));
+            assert!(of("units") > 0 && !card["pci"].as_str().unwrap().is_empty());
+        }
+        assert_eq!(found["warnings"], serde_json::json!([]));
+        let set =
+            [("HSA_OVERRIDE_GFX_VERSION", "11.0.0"), ("HIP_VISIBLE_DEVICES", "-1"), ("ROCR_VISIBLE_DEVICES", "0")];
+        let text = stdout(kjit().arg("devices").envs(set));
+        for (name, value) in set {
+            assert!(text.contains(&format!("set: {name}={value}")), "{text}");
+            assert!(text.lines().any(|l| l.starts_with("warning: ") && l.contains(name)), "{text}");
+        }
+        assert!(text.lines().any(|l| l.starts_with("not found: ") && l.contains("libcuda")), "{text}");
+        // And the doctor says so too; a disguised card is not well.
+        let output = kjit().args(["doctor", "--json"]).envs(set).assert().failure().code(1).get_output().clone();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let bad: Vec<&Value> = report["checks"].as_array().unwrap().iter().filter(|c| c["ok"] == false).collect();
+        assert_eq!(bad.len(), 1, "{report}");
+        assert!(bad[0]["detail"].as_str().unwrap().contains("HSA_OVERRIDE_GFX_VERSION=11.0.0"), "{report}");
+        assert!(report.to_string().contains("libcuda"), "{report}");
+        // Neither a third card nor a wave that the card does not run.
+        let error = error_line(generate("rocm:2", &cache()).env_remove("KJIT_WAVE"), 1);
+        assert!(error.contains("rocm:2"), "{error}");
+        let error = error_line(generate("rocm:0", &cache()).env("KJIT_WAVE", "48"), 1);
+        assert!(error.contains("KJIT_WAVE") && error.contains("32 or 64"), "{error}");
+    });
+}
+
+/// What the doctor reports; its exit code goes with it.
+fn doctor(arguments: &[&str], good: bool) -> Value {
+    let mut c = kjit();
+    let output = c.arg("--cache-dir").arg(cache()).arg("doctor").args(arguments).arg("--json").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(i32::from(!good)), "{text}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(report["ok"], good, "{text}");
+    report
+}
+
+fn detail<'r>(report: &'r Value, check: &str) -> &'r str {
+    let found = report["checks"].as_array().unwrap().iter().find(|c| c["check"] == check);
+    found.and_then(|c| c["detail"].as_str()).unwrap_or_else(|| panic!("no check {check}: {report}"))
+}
+
+#[test]
+fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
+    let test = "doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict";
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let report = doctor(&["--run", "--device", "rocm:0", "--filter", "norm_rows"], true);
+        let said = detail(&report, "kernels");
+        let (right, rest) = said.split_once(" of ").unwrap();
+        assert!(
+            right.parse::<u32>().unwrap() >= 8 && rest.starts_with(&format!("{right} cases right on rocm:0")),
+            "{said}"
+        );
+        assert!(detail(&report, "compiler for AMD").starts_with("hiprtc"), "{report}");
+        // A runtime whose third launch fails.
+        let mut c = kjit();
+        c.env("KJIT_HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
+        c.args(["doctor", "--run", "--device", "rocm:0", "--filter", "norm_rows"]);
+        let output = c.assert().failure().code(1).get_output().clone();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.lines().any(|l| l.starts_with("FAIL norm_rows")), "{text}");
+    });
+}
+
+/// The bundle reader that knows nothing of kjit.
+fn check_bundle(arguments: &[&Path]) -> (bool, String) {
+    let output =
+        Command::new("python3").arg(arguments[0].join("check_bundle.py")).args(arguments).output().expect("python3");
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+    )
+}
+
+#[test]
+fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
+    let test = "a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere";
+    Setup::devices("gfx1201").set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+        let found = json(kjit().args(["devices", "--json"]));
+        if !found["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
+            eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("bundle");
+        let text = folder.display().to_string();
+        let report = doctor(&["--export", &text, "--arch", "gfx1201", "--filter", "moe"], true);
+        assert!(detail(&report, "bundle for gfx1201").contains("18 cases"), "{report}");
+        let report = doctor(&["--bundle", &text, "--device", "rocm:0"], true);
+        assert_eq!(detail(&report, "kernels"), "18 of 18 cases right on rocm:0");
+        let (fine, said) = check_bundle(&[&folder]);
+        assert!(fine && said.contains("18 cases") && said.contains("all claims hold"), "{said}");
+        // Results of another runner: those wanted are right, any other byte is not.
+        let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json")).unwrap()).unwrap();
+        let data = std::fs::read(folder.join("data.bin")).unwrap();
+        let case = &manifest["cases"][0];
+        let results = dir.path().join("results");
+        std::fs::create_dir_all(results.join("0")).unwrap();
+        let (mut last, mut content) = (0, vec![]);
+        for (i, buffer) in case["buffers"].as_array().unwrap().iter().enumerate() {
+            if buffer["after"]["must_be"] == "exactly" {
+                let at = usize::try_from(buffer["after"]["content"]["at"].as_u64().unwrap()).unwrap();
+                let bytes = usize::try_from(buffer["bytes"].as_u64().unwrap()).unwrap();
+                (last, content) = (i, data[at..at + bytes].to_vec());
+                std::fs::write(results.join(format!("0/{i}.bin")), &content).unwrap();
+            }
+        }
+        let (fine, said) = check_bundle(&[&folder, &results]);
+        assert!(fine && said.contains("1 of 1 cases with results are right"), "{said}");
+        content[0] ^= 1;
+        std::fs::write(results.join(format!("0/{last}.bin")), &content).unwrap();
+        let (fine, said) = check_bundle(&[&folder, &results]);
+        assert!(!fine && said.contains("byte 0 is"), "{said}");
+        // A manifest that claims other things than the code object does is found out by the reader, sums or no sums.
+        let honest = manifest.to_string();
+        let kernarg = case["kernarg_bytes"].to_string();
+        for (from, to, word) in [
+            ("\"wave\":32".to_owned(), "\"wave\":64".to_owned(), "wave"),
+            (format!("\"kernarg_bytes\":{kernarg}"), "\"kernarg_bytes\":4096".to_owned(), "bytes of all arguments"),
+            ("\"static_lds\":".to_owned(), "\"static_lds\":1".to_owned(), "static LDS"),
+            ("\"code_object_version\":5".to_owned(), "\"code_object_version\":4".to_owned(), "code-object version"),
+        ] {
+            let lie = honest.replacen(&from, &to, usize::MAX);
+            assert_ne!(lie, honest, "{from}");
+            std::fs::write(folder.join("manifest.json"), lie).unwrap();
+            let (fine, said) = check_bundle(&[&folder]);
+            assert!(!fine && said.contains(word), "{from}: {said}");
+        }
+    });
+}
