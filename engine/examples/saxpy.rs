@@ -7,7 +7,8 @@ use kjit_engine::{Config, Constants, Engine, Error, Geometry, Job, Options, Sour
 const BLOCK: u32 = 256;
 
 const TEXT: &str = r#"
-extern "C" __global__ void saxpy(const float* x, float* y, float a, unsigned n) {
+#include "words.h"
+extern "C" __global__ void __launch_bounds__(BLOCK) saxpy(const float* x, float* y, float a, unsigned n) {
     unsigned i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < n) y[i] += a * x[i];
 }
@@ -18,23 +19,27 @@ fn main() -> Result<(), Error> {
     kjit_engine::child_main();
 
     let engine = Engine::new(Config::new());
-    let device = engine.device("auto")?;
+    let n = 1_000_003u32;
+    let wrong = saxpy(&engine, "auto", n)?;
+    let counts = engine.counts();
+    eprintln!("{wrong} wrong of {n}; compiled {}, cached {}", counts.compiled, counts.cached);
+    std::process::exit(i32::from(wrong > 0))
+}
+
+/// `y + 2 x` of `n` values on a device (`auto`, `cuda:0`, `rocm:1`): how many of them are wrong.
+pub fn saxpy(engine: &Engine, device: &str, n: u32) -> Result<usize, Error> {
+    let device = engine.device(device)?;
     let target = device.target().clone();
 
-    let source = Source::new("saxpy", "saxpy.cu", TEXT).entry("saxpy");
+    let source = Source::new("saxpy", "saxpy.cu", TEXT).words().entry("saxpy");
     let options = Options::wave(target.default_wave());
     let job = Job::new(source, Constants::new().set("BLOCK", BLOCK), options, target);
     let kernel = engine.load(&device, &job)?.kernel("saxpy")?;
 
-    let n = 1_000_003u32;
     let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let stream = device.stream()?;
     let (dx, dy) = (stream.upload(&x)?, stream.upload(&vec![1.0f32; x.len()])?);
     stream.launch(&kernel, &Geometry::new(n.div_ceil(BLOCK), BLOCK), &args![&dx, &dy, 2.0f32, n])?;
     let y = stream.read(&dy)?;
-
-    let wrong = x.iter().zip(&y).filter(|(x, y)| **y != 2.0f32.mul_add(**x, 1.0)).count();
-    let counts = engine.counts();
-    eprintln!("{}: {wrong} wrong of {n}; compiled {}, cached {}", device.info().name, counts.compiled, counts.cached);
-    Ok(())
+    Ok(x.iter().zip(&y).filter(|(x, y)| **y != 2.0f32.mul_add(**x, 1.0)).count())
 }

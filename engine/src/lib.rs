@@ -9,11 +9,13 @@
 //! kjit_engine::child_main(); // compilers run in a child process: this program, started again
 //! let engine = Engine::new(Config::new());
 //! let device = engine.device("auto")?;
-//! let text = r#"extern "C" __global__ void twice(float* x, unsigned n) {
+//! let text = r#"
+//! #include "words.h"
+//! extern "C" __global__ void __launch_bounds__(BLOCK) twice(float* x, unsigned n) {
 //!     unsigned i = blockIdx.x * BLOCK + threadIdx.x;
 //!     if (i < n) x[i] *= 2;
 //! }"#;
-//! let source = Source::new("twice", "twice.cu", text).entry("twice");
+//! let source = Source::new("twice", "twice.cu", text).words().entry("twice");
 //! let options = Options::wave(device.target().default_wave());
 //! let job = Job::new(source, Constants::new().set("BLOCK", 256), options, device.target().clone());
 //! let twice = engine.load(&device, &job)?.kernel("twice")?; // compiled once in the life of the cache

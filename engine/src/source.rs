@@ -63,6 +63,14 @@ impl Source {
         self
     }
 
+    /// Adds the header `words.h`, for a source in plain CUDA or HIP: `__global__`, `__device__`, `__shared__`, `__launch_bounds__`,
+    /// `__syncthreads()`, `threadIdx` and `blockIdx`, which run-time compilers know by themselves and a bare clang (AMD without ROCm) does
+    /// not. There is no `blockDim` and no `gridDim`: a block's size is a constant, a grid's an argument.
+    #[must_use]
+    pub fn words(self) -> Source {
+        self.file("words.h", include_str!("words.h"))
+    }
+
     /// Names a kernel (an `extern "C"` function) that the code object must have.
     #[must_use]
     pub fn entry(mut self, name: impl Into<Text>) -> Source {

@@ -114,6 +114,36 @@ fn the_real_hiprtc_compiles_what_its_comgr_knows() {
 }
 
 #[test]
+fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = r#"
+        #include "words.h"
+        static __device__ __forceinline__ float twice(float x) { return x + x; }
+        extern "C" __global__ void __launch_bounds__(BLOCK) turn(const float* x, float* y) {
+            __shared__ float part[BLOCK];
+            part[threadIdx.x] = x[blockIdx.x * BLOCK + threadIdx.x];
+            __syncthreads();
+            y[blockIdx.x * BLOCK + threadIdx.x] = twice(part[BLOCK - 1 - threadIdx.x]) + threadIdx.y + blockIdx.z;
+        }"#;
+    for kind in ["clang", "hiprtc"] {
+        let test = "plain_hip_with_the_engines_words_means_the_same";
+        let Some(engine) = engine(dir.path(), kind, test) else { continue };
+        for (target, wave) in [("gfx90a", 64), ("gfx1030", 32)] {
+            let source = Source::new("turn", "turn.hip", text).words().entry("turn");
+            let target = Target::parse(target).unwrap();
+            let job = Job::new(source, Constants::new().set("BLOCK", 128), Options::wave(wave), target.clone());
+            let code = engine.compile(&job).unwrap_or_else(|e| panic!("{kind} {target}: {e}"));
+            let [turn] = code.kernels() else { panic!("{:?}", code.kernels()) };
+            assert_eq!(
+                (turn.shared, turn.spills, turn.max_threads),
+                (512, Some(0), Some(128)),
+                "{kind} {target}: {turn:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_target_that_no_compiler_here_knows_is_one_clear_error_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "hiprtc", "a_target_that_no_compiler_here_knows") else { return };

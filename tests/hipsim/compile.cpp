@@ -134,8 +134,9 @@ std::string source_of(const std::string& code_object) {
 }
 
 // --------------------------------------------------------------------------------------------------------- for the CPU
-// The names behind the word KERNEL, comments and the word's own definition left out.
-static std::vector<std::string> entries(const std::string& text) {
+// The names behind the word KERNEL, or behind HIP's own `__global__ void`, comments and the word's own definition left out. What
+// `__launch_bounds__` has between its brackets becomes the threads of a block, where the dialect's constant does not say them.
+static std::vector<std::string> entries(const std::string& text, std::string& threads) {
     std::vector<std::string> names;
     std::string plain;
     for (size_t i = 0; i < text.size(); i++) {
@@ -144,17 +145,28 @@ static std::vector<std::string> entries(const std::string& text) {
         if (i < text.size()) plain += text[i];
     }
     auto word = [&](size_t at) { return at < plain.size() && (isalnum((unsigned char)plain[at]) || plain[at] == '_'); };
-    for (size_t at = plain.find("KERNEL"); at != std::string::npos; at = plain.find("KERNEL", at + 6)) {
-        if ((at && word(at - 1)) || word(at + 6)) continue;
-        size_t line = plain.rfind('\n', at);
-        line = line == std::string::npos ? 0 : line + 1;
-        if (plain.compare(line, 7, "#define") == 0) continue;
-        size_t from = at + 6;
-        while (from < plain.size() && isspace((unsigned char)plain[from])) from++;
-        size_t to = from;
-        while (word(to)) to++;
-        if (to > from && to < plain.size() && plain[to] == '(') names.push_back(plain.substr(from, to - from));
-    }
+    auto blank = [&](size_t at) {
+        while (at < plain.size() && isspace((unsigned char)plain[at])) at++;
+        return at;
+    };
+    auto behind = [&](size_t at, const std::string& w) { return plain.compare(at, w.size(), w) == 0 && !word(at + w.size()) ? blank(at + w.size()) : at; };
+    for (const std::string mark : {"KERNEL", "__global__"})
+        for (size_t at = plain.find(mark); at != std::string::npos; at = plain.find(mark, at + mark.size())) {
+            if ((at && word(at - 1)) || word(at + mark.size())) continue;
+            size_t line = plain.rfind('\n', at);
+            line = line == std::string::npos ? 0 : line + 1;
+            if (plain.compare(line, 7, "#define") == 0) continue;
+            size_t from = behind(blank(at + mark.size()), "void"), bounds = behind(from, "__launch_bounds__");
+            if (bounds != from && bounds < plain.size() && plain[bounds] == '(') {
+                size_t end = plain.find(')', bounds);
+                if (end == std::string::npos) continue;
+                threads = plain.substr(bounds + 1, end - bounds - 1);
+                from = blank(end + 1);
+            }
+            size_t to = from;
+            while (word(to)) to++;
+            if (to > from && to < plain.size() && plain[to] == '(') names.push_back(plain.substr(from, to - from));
+        }
     return names;
 }
 
@@ -197,8 +209,9 @@ std::string cpu_library(const std::string& id, std::string& why) {
     std::string program = text.substr(0, body);
     program += "#ifndef KJ_WAVE\n#define KJ_WAVE " + std::to_string(wave_of(given)) + "\n#endif\n";
     program += "static_assert(KJ_WAVE == " + std::to_string(wave_of(given)) + ", \"KJ_WAVE is not the wave width that the options ask for\");\n";
-    program += "#ifndef KJ_BLOCK\n#define KJ_BLOCK 64\n#endif\n#include \"" HIPSIM_FOLDER "/kernel.h\"\n#line 1 \"" + file + "\"\n" + text.substr(body) + "\n";
-    std::vector<std::string> names = entries(text);
+    std::string threads = "64";
+    std::vector<std::string> names = entries(text, threads);
+    program += "#ifndef KJ_BLOCK\n#define KJ_BLOCK (" + threads + ")\n#endif\n#include \"" HIPSIM_FOLDER "/kernel.h\"\n#line 1 \"" + file + "\"\n" + text.substr(body) + "\n";
     std::string list;
     for (const std::string& name : names) program += "KJSIM_ENTRY(" + name + ")\n", list += (list.empty() ? "" : ", ") + ("KJSIM_DESCRIBE(" + name + ")");
     if (names.empty()) return why = file + " has no KERNEL", "";

@@ -228,6 +228,15 @@ template <class... A> struct Signature {
 };
 template <class... A> Signature<A...> signature_of(void (*)(A...));
 
+// HIP's own words, for kernels that are not in the dialect of kjit.h. `__shared__` is not among them: an array must have its place.
+struct Axis {
+    unsigned (*at)();
+    operator unsigned() const { return at(); }
+};
+inline unsigned zero() { return 0; }
+template <int AXIS> inline unsigned block_on() { return block_id(AXIS); }
+struct Index { Axis x, y, z; };
+
 // A report of the compiler's instrumentation. Each is a line of its own, so that the message can say what it was.
 #define KJSIM_HIDDEN extern "C" __attribute__((visibility("hidden"), used, noinline))
 #define KJSIM_ACCESS(n)                                                                                                              \
@@ -252,6 +261,15 @@ template <class... A> Signature<A...> signature_of(void (*)(A...));
 
 #ifdef KJ_WAVE
 KJSIM_CHECKS
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __syncthreads() kjsim::block_sync()
+namespace {
+constexpr kjsim::Index threadIdx{{kjsim::thread_id}, {kjsim::zero}, {kjsim::zero}};
+constexpr kjsim::Index blockIdx{{kjsim::block_on<0>}, {kjsim::block_on<1>}, {kjsim::block_on<2>}};
+}  // namespace
 #endif
 // Behind the kernels: describes one, and all of them.
 #define KJSIM_ENTRY(name)                                                              \

@@ -2,6 +2,9 @@
 //! test runs in a process of its own, whose HIP runtime is the simulated one.
 
 mod common;
+#[path = "../../engine/examples/saxpy.rs"]
+#[allow(dead_code, reason = "the example's own main is for people")]
+mod example;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER, job};
 use kjit_engine::{Arena, DeviceBuffer, Geometry, args};
@@ -31,6 +34,19 @@ fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
             }
         },
     );
+}
+
+#[test]
+fn the_embedding_example_compiles_its_kernel_once_and_computes_right() {
+    let test = "the_embedding_example_compiles_its_kernel_once_and_computes_right";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let fresh = tempfile::tempdir().unwrap();
+        for compiled in [1, 0] {
+            let engine = engine(fresh.path(), WORKER, "hiprtc");
+            assert_eq!(example::saxpy(&engine, "auto", 1009).unwrap(), 0);
+            assert_eq!(engine.counts().compiled, compiled);
+        }
+    });
 }
 
 #[test]
