@@ -98,10 +98,13 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         let again = json(&mut again);
         assert_eq!((&again["compiled"], &again["failed"]), (&0.into(), &0.into()), "{again}");
         assert!(again["cached"].as_u64().unwrap() > 60, "{}", again["cached"]);
+        // The simulator needs a compiler to run kernels on the CPU, and that an assembler; no clang is on this path.
+        let bin = dir.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        ["as", "ld"].iter().for_each(|p| std::os::unix::fs::symlink(format!("/usr/bin/{p}"), bin.join(p)).unwrap());
         let mut run = generate("rocm:0", dir.path());
-        run.env("KJIT_CLANG", "/nowhere/clang").env("PATH", "/nowhere").env_remove("ROCM_PATH");
-        // The simulator itself needs a compiler to run kernels on the CPU; the engine does not look there.
-        run.env("KJIT_HIPSIM_CXX", "/usr/bin/c++");
+        run.env("KJIT_CLANG", "/nowhere/clang").env("PATH", &bin).env("KJIT_HIPSIM_CXX", "/usr/bin/c++");
+        run.env_remove("ROCM_PATH");
         let (got, document) = ids(&mut run);
         assert_eq!(document["kernels"]["compiled"], 0, "{document}");
         assert_eq!(got, ids(generate("cpu", dir.path()).arg("--precise")).0);

@@ -244,7 +244,9 @@ fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
         let Some((digest, name)) = parsed else {
             return Err(damaged(&path, format!("line {} is no sum and file name", i + 1)));
         };
-        let plain = |part: &str| !part.starts_with('.') && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
+        let plain = |part: &str| {
+            !part.starts_with('.') && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
+        };
         if !name.split('/').all(|part| !part.is_empty() && plain(part)) {
             return Err(damaged(&path, format!("line {} names a file outside of the bundle", i + 1)));
         }
