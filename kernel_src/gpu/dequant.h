@@ -24,7 +24,7 @@ STEP u32 h2_fma(u32 a, u32 b, u32 c) {
 #if __has_builtin(__builtin_elementwise_fma)
     return __builtin_bit_cast(u32, __builtin_elementwise_fma(x, y, z));
 #else  // ROCm 5's LLVM 15; it makes v_pk_fma_f16 of the pair
-    half2_t r = {__builtin_fmaf16(x.x, y.x, z.x), __builtin_fmaf16(x.y, y.y, z.y)};
+    half2_t r = {(_Float16)__builtin_fmaf16(x.x, y.x, z.x), (_Float16)__builtin_fmaf16(x.y, y.y, z.y)};
     return __builtin_bit_cast(u32, r);
 #endif
 }
