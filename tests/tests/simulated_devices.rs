@@ -102,6 +102,45 @@ fn a_fault_on_one_device_leaves_the_other_at_work() {
 }
 
 #[test]
+fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
+    const VARIABLE: &str = "KJIT_TEST_ORDER";
+    let test = "lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed";
+    let process = |seed: &str, file: &std::path::Path| {
+        // Blocks of several CPU threads come in no order that a seed decides.
+        let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_THREADS", "1").set("KJIT_HIPSIM_SEED", seed);
+        setup.set(VARIABLE, file.display().to_string()).run(test, TEMPORARY, || {
+            let b = Bench::new("rocm:0");
+            let stream = b.device.stream().unwrap();
+            let orders: Vec<Vec<u32>> = (0..3)
+                .map(|_| {
+                    let (count, out) = (stream.upload(&[0u32]).unwrap(), b.device.buffer(4 * BLOCK as usize).unwrap());
+                    stream.launch(&b.kernel("in_turn"), &Geometry::new(4, BLOCK), &args![&count, &out]).unwrap();
+                    stream.read(&out).unwrap()
+                })
+                .collect();
+            for order in &orders {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..4 * BLOCK).collect::<Vec<u32>>(), "each thread once");
+                assert_ne!(*order, sorted, "not one after the other");
+            }
+            assert!(orders[0] != orders[1] && orders[1] != orders[2], "another order at each launch");
+            std::fs::write(std::env::var_os(VARIABLE).unwrap(), format!("{orders:?}")).unwrap();
+        });
+        std::fs::read_to_string(file).unwrap_or_default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let inside = std::env::var_os(VARIABLE).map(std::path::PathBuf::from);
+    let order = |seed: &str, name: &str| process(seed, inside.as_deref().unwrap_or(&dir.path().join(name)));
+    let first = order("7", "first");
+    if inside.is_none() {
+        assert!(!first.is_empty());
+        assert_eq!(first, order("7", "second"), "the same seed");
+        assert_ne!(first, order("8", "third"), "another seed");
+    }
+}
+
+#[test]
 fn an_error_injected_from_outside_comes_at_the_call_that_was_counted() {
     let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_FAIL", "hipMalloc:3:2");
     setup.run("an_error_injected_from_outside_comes_at_the_call_that_was_counted", TEMPORARY, || {

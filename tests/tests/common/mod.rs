@@ -62,6 +62,7 @@ KERNEL behind_lds(u32* y, u32 at) {
     y[thread_id()] = p[at];
 }
 KERNEL shifts_too_far(u32* y, u32 by) { y[thread_id()] = 1u << by; }
+KERNEL in_turn(u32* count, u32* out) { out[atomic_add(count, 1u)] = block_id() * KJ_BLOCK + thread_id(); }
 KERNEL never_ends(u32* flag) { while (atomic_load(flag) == 0) {} }
 "#;
 
