@@ -10,7 +10,7 @@
 //! there are any, times sums that are known beforehand. Rows go one after the other: four at a time were three times slower (34 instead of 105 tokens a second for
 //! a 135M model in Q4_1), because four streams a kilobyte apart are not what the prefetcher follows; prefetching by hand gained nothing.
 
-use super::gemm::Matrix;
+use super::product::Part;
 use super::quantise::{Quantised, Rounded};
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
@@ -28,25 +28,8 @@ pub struct Input<'a> {
     pub rounded: &'a Quantised,
 }
 
-/// Computes rows `row .. row + rows` of the matrix for all tokens of `x`.
-pub struct DotProduct<'a> {
-    /// The matrix.
-    pub w: Matrix<'a>,
-    /// First row.
-    pub row: usize,
-    /// Rows.
-    pub rows: usize,
-    /// `tokens` rows of `w.cols` elements.
-    pub x: Input<'a>,
-    /// Tokens.
-    pub tokens: usize,
-    /// Added to each result; as long as the matrix has rows.
-    pub bias: Option<&'a [f32]>,
-    /// Result of the first token and first row of the *matrix*.
-    pub out: *mut f32,
-    /// Elements from one token's results to the next's.
-    pub stride: usize,
-}
+/// Rows multiplied as they are encoded.
+pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 
 impl Job for DotProduct<'_> {
     type Out = ();
@@ -56,12 +39,12 @@ impl Job for DotProduct<'_> {
     unsafe fn run<V: Vector>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            match self.w.format.encoding {
+            match self.0.w.format.encoding {
                 Encoding::F32 => self.all::<V, Floats<4>>(),
                 Encoding::F16 => self.all::<V, Floats<2>>(),
                 Encoding::BF16 => self.all::<V, Floats<0>>(),
                 Encoding::Blocks(_) => {
-                    with_format!(self.w.format, F => self.all::<V, Blocks<F>>(), else self.unknown())
+                    with_format!(self.0.w.format, F => self.all::<V, Blocks<F>>(), else self.unknown())
                 }
             }
         }
@@ -73,14 +56,14 @@ impl DotProduct<'_> {
     /// As [`Job::run`].
     #[inline(always)]
     unsafe fn all<V: Vector, R: Row>(&self) {
-        let (stride, cols) = (self.w.row_bytes(), self.w.cols);
-        for t in 0..self.tokens {
-            let x = R::input(self.x, cols, t);
-            let rows = self.w.bytes[self.row * stride..][..self.rows * stride].chunks_exact(stride);
-            for (r, row) in (self.row..).zip(rows) {
-                let bias = self.bias.map_or(0.0, |b| b[r]);
+        let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
+        for t in 0..self.0.tokens {
+            let x = R::input(self.0.x, cols, t);
+            let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
+            for (r, row) in (self.0.row..).zip(rows) {
+                let bias = self.0.bias.map_or(0.0, |b| b[r]);
                 // SAFETY: the instructions are there; the results' place is the caller's promise.
-                unsafe { *self.out.add(t * self.stride + r) = R::dot::<V>(row, cols, x) + bias };
+                unsafe { *self.0.out.add(t * self.0.stride + r) = R::dot::<V>(row, cols, x) + bias };
             }
         }
     }
@@ -89,7 +72,7 @@ impl DotProduct<'_> {
     #[cold]
     #[expect(clippy::unreachable, reason = "a format without its code is a bug of this crate, whatever the file")]
     fn unknown(&self) {
-        unreachable!("format {} has no kernel", self.w.format)
+        unreachable!("format {} has no kernel", self.0.w.format)
     }
 }
 

@@ -12,60 +12,16 @@
 //!
 //! Sums run over `k` in order for every element, whatever the tokens and tasks are: results do not depend on the split.
 
+use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{Job, LANES, Vector};
 use super::unpack;
-use kjit_kernels::format::Format;
 
 /// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x beside it 16 KiB. A multiple of every block's length.
 const KC: usize = 512;
 
-/// A matrix in its file's encoding.
-#[derive(Debug, Clone, Copy)]
-pub struct Matrix<'a> {
-    /// All rows.
-    pub bytes: &'a [u8],
-    /// How they are encoded.
-    pub format: &'static Format,
-    /// Rows.
-    pub rows: usize,
-    /// Elements of a row; whole blocks.
-    pub cols: usize,
-}
-
-impl Matrix<'_> {
-    /// Bytes of a row.
-    pub fn row_bytes(&self) -> usize {
-        self.cols / self.format.block_elems() * self.format.block_bytes()
-    }
-
-    /// The bytes of `n` elements of a row from element `at`; both whole blocks.
-    #[inline(always)]
-    pub fn part(&self, row: usize, at: usize, n: usize) -> &[u8] {
-        let (elems, bytes) = (self.format.block_elems(), self.format.block_bytes());
-        &self.bytes[row * self.row_bytes() + at / elems * bytes..][..n / elems * bytes]
-    }
-}
-
-/// Computes rows `row .. row + rows` (at most 32) of the matrix for all tokens of `x`.
-pub struct PanelProduct<'a> {
-    /// The matrix.
-    pub w: Matrix<'a>,
-    /// First row.
-    pub row: usize,
-    /// Rows, 1 to 32.
-    pub rows: usize,
-    /// `tokens` rows of `w.cols` elements.
-    pub x: &'a [f32],
-    /// Tokens.
-    pub tokens: usize,
-    /// Added to each result; as long as the matrix has rows.
-    pub bias: Option<&'a [f32]>,
-    /// Result of the first token and first row of the *matrix*.
-    pub out: *mut f32,
-    /// Elements from one token's results to the next's.
-    pub stride: usize,
-}
+/// Rows of a matrix, 32 at most, decoded into a panel that all tokens share.
+pub struct PanelProduct<'a>(pub Part<'a>);
 
 impl Job for PanelProduct<'_> {
     type Out = ();
@@ -73,8 +29,8 @@ impl Job for PanelProduct<'_> {
     /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let cols = self.w.cols;
-        assert!(self.x.len() >= self.tokens * cols && (1..=LANES).contains(&self.rows));
+        let cols = self.0.w.cols;
+        assert!(self.0.x.len() >= self.0.tokens * cols && (1..=LANES).contains(&self.0.rows));
         let mut scratch = Scratch::take();
         let kc = KC.min(cols);
         let [panel, rows, edge] = scratch.parts([kc * LANES, kc * LANES, LANES * V::TILE_ROWS]);
@@ -83,13 +39,13 @@ impl Job for PanelProduct<'_> {
             // SAFETY: `panel` and `rows` have n · 32 elements.
             unsafe { self.fill_panel::<V>(k0, n, rows, panel) };
             let mut t = 0;
-            while t < self.tokens {
-                let m = largest_tile(self.tokens - t, V::TILE_ROWS);
-                let a = self.x[t * cols + k0..].as_ptr();
+            while t < self.0.tokens {
+                let m = largest_tile(self.0.tokens - t, V::TILE_ROWS);
+                let a = self.0.x[t * cols + k0..].as_ptr();
                 // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the results' place is the caller's promise, or
                 // `edge`, which holds m ≤ TILE_ROWS rows of 32.
                 unsafe {
-                    let out = self.out.add(t * self.stride + self.row);
+                    let out = self.0.out.add(t * self.0.stride + self.0.row);
                     if k0 == 0 {
                         self.start(out, m);
                     }
@@ -100,15 +56,15 @@ impl Job for PanelProduct<'_> {
                         b: panel.as_ptr(),
                         b_stride: LANES,
                         c: out,
-                        c_stride: self.stride,
+                        c_stride: self.0.stride,
                     };
-                    if self.rows == LANES {
+                    if self.0.rows == LANES {
                         tile.rows::<V>(m);
                     } else {
                         let c = edge.as_mut_ptr();
-                        copy(out, self.stride, c, LANES, m, self.rows);
+                        copy(out, self.0.stride, c, LANES, m, self.0.rows);
                         Tile { c, c_stride: LANES, ..tile }.rows::<V>(m);
-                        copy(c, LANES, out, self.stride, m, self.rows);
+                        copy(c, LANES, out, self.0.stride, m, self.0.rows);
                     }
                 }
                 t += m;
@@ -124,11 +80,13 @@ impl PanelProduct<'_> {
     /// As [`Job::run`]; both buffers hold `32 · n` elements.
     #[inline(always)]
     unsafe fn fill_panel<V: Vector>(&self, k0: usize, n: usize, rows: &mut [f32], panel: &mut [f32]) {
-        for r in 0..self.rows {
+        for r in 0..self.0.rows {
             // SAFETY: the instructions are there.
-            unsafe { unpack::decode::<V>(self.w.format, self.w.part(self.row + r, k0, n), &mut rows[r * n..][..n]) };
+            unsafe {
+                unpack::decode::<V>(self.0.w.format, self.0.w.part(self.0.row + r, k0, n), &mut rows[r * n..][..n])
+            };
         }
-        rows[self.rows * n..LANES * n].fill(0.0);
+        rows[self.0.rows * n..LANES * n].fill(0.0);
         // SAFETY: 32 rows of n.
         unsafe { transpose_panel::<V>(rows, n, panel) };
     }
@@ -136,13 +94,13 @@ impl PanelProduct<'_> {
     /// Puts the bias, or zero, where the sums will be.
     ///
     /// # Safety
-    /// `out` is valid for `m` rows of `self.rows` elements.
+    /// `out` is valid for `m` rows of `self.0.rows` elements.
     #[inline(always)]
     unsafe fn start(&self, out: *mut f32, m: usize) {
         for i in 0..m {
-            for r in 0..self.rows {
+            for r in 0..self.0.rows {
                 // SAFETY: inside the caller's rows.
-                unsafe { *out.add(i * self.stride + r) = self.bias.map_or(0.0, |b| b[self.row + r]) };
+                unsafe { *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r]) };
             }
         }
     }
@@ -253,6 +211,7 @@ impl Tile {
 mod tests {
     use super::super::dot::{DotProduct, Input};
     use super::super::matvec::RowProduct;
+    use super::super::product::Matrix;
     use super::super::quantise::{Quantise, Quantised};
     use super::super::simd::Isa;
     use super::super::testing::{Rng, weights};
@@ -278,16 +237,16 @@ mod tests {
                     for kernel in ["panel", "row", "dot"] {
                         let mut out = vec![f32::NAN; tokens * rows];
                         for row in (0..rows).step_by(LANES) {
-                            let (n, x, bias, out) = (LANES.min(rows - row), &x[..], Some(&bias[..]), out.as_mut_ptr());
-                            let stride = rows;
+                            let (n, bias, out) = (LANES.min(rows - row), Some(&bias[..]), out.as_mut_ptr());
+                            let product = Part { w, row, rows: n, x: &x[..], tokens, bias, out, stride: rows };
                             // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
                             unsafe {
                                 match kernel {
-                                    "panel" => isa.run(PanelProduct { w, row, rows: n, x, tokens, bias, out, stride }),
-                                    "row" => isa.run(RowProduct { w, row, rows: n, x, tokens, bias, out, stride }),
+                                    "panel" => isa.run(PanelProduct(product)),
+                                    "row" => isa.run(RowProduct(product)),
                                     _ => {
-                                        let x = Input { x, rounded: &rounded };
-                                        isa.run(DotProduct { w, row, rows: n, x, tokens, bias, out, stride });
+                                        let x = Input { x: &x, rounded: &rounded };
+                                        isa.run(DotProduct(product.with(x)));
                                     }
                                 }
                             }

@@ -1,29 +1,12 @@
 //! Products with few tokens, in f32: rows are decoded one at a time and multiplied as they are.
 
-use super::gemm::Matrix;
+use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{Job, LANES, Vector};
 use super::unpack;
 
-/// Computes rows `row .. row + rows` of the matrix for all tokens of `x`.
-pub struct RowProduct<'a> {
-    /// The matrix.
-    pub w: Matrix<'a>,
-    /// First row.
-    pub row: usize,
-    /// Rows.
-    pub rows: usize,
-    /// `tokens` rows of `w.cols` elements.
-    pub x: &'a [f32],
-    /// Tokens.
-    pub tokens: usize,
-    /// Added to each result; as long as the matrix has rows.
-    pub bias: Option<&'a [f32]>,
-    /// Result of the first token and first row of the *matrix*.
-    pub out: *mut f32,
-    /// Elements from one token's results to the next's.
-    pub stride: usize,
-}
+/// Rows decoded one at a time.
+pub struct RowProduct<'a>(pub Part<'a>);
 
 impl Job for RowProduct<'_> {
     type Out = ();
@@ -31,17 +14,17 @@ impl Job for RowProduct<'_> {
     /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let cols = self.w.cols;
-        assert!(self.x.len() >= self.tokens * cols);
+        let cols = self.0.w.cols;
+        assert!(self.0.x.len() >= self.0.tokens * cols);
         let mut scratch = Scratch::take();
         let [w] = scratch.parts([cols]);
-        for r in self.row..self.row + self.rows {
+        for r in self.0.row..self.0.row + self.0.rows {
             // SAFETY: the instructions are there.
-            unsafe { unpack::decode::<V>(self.w.format, self.w.part(r, 0, cols), w) };
-            let bias = self.bias.map_or(0.0, |b| b[r]);
-            for t in 0..self.tokens {
+            unsafe { unpack::decode::<V>(self.0.w.format, self.0.w.part(r, 0, cols), w) };
+            let bias = self.0.bias.map_or(0.0, |b| b[r]);
+            for t in 0..self.0.tokens {
                 // SAFETY: the instructions are there; the place of this result is the caller's promise.
-                unsafe { *self.out.add(t * self.stride + r) = dot::<V>(w, &self.x[t * cols..][..cols]) + bias };
+                unsafe { *self.0.out.add(t * self.0.stride + r) = dot::<V>(w, &self.0.x[t * cols..][..cols]) + bias };
             }
         }
     }

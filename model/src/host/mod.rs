@@ -23,6 +23,7 @@ mod matvec;
 mod ops;
 mod plan;
 mod pool;
+mod product;
 mod quantise;
 mod rope;
 mod scratch;

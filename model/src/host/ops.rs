@@ -3,10 +3,11 @@
 use super::attention::{Attend, Layer};
 use super::dot::{DotProduct, Input};
 use super::elementwise::{AddRows, GluRows, NormRows, route};
-use super::gemm::{Matrix, PanelProduct};
+use super::gemm::PanelProduct;
 use super::kv::KvStore;
 use super::matvec::RowProduct;
 use super::pool::Pool;
+use super::product::{Matrix, Part};
 use super::quantise::{Quantise, Quantised};
 use super::rope::RopeTable;
 use super::share::Shared;
@@ -310,15 +311,13 @@ fn multiply(
             }
             let (w, bias, row) = (p.w, p.bias, task * run);
             let (rows, out, stride) = (run.min(w.rows - row), p.out.start(), w.rows);
+            let part = Part { w, row, rows, x, tokens, bias, out, stride };
             // SAFETY: the result has `tokens` rows as wide as the matrix has rows, and no other task has these of them.
             unsafe {
                 match rounded {
-                    _ if panels => isa.run(PanelProduct { w, row, rows, x, tokens, bias, out, stride }),
-                    None => isa.run(RowProduct { w, row, rows, x, tokens, bias, out, stride }),
-                    Some(rounded) => {
-                        let x = Input { x, rounded };
-                        isa.run(DotProduct { w, row, rows, x, tokens, bias, out, stride });
-                    }
+                    _ if panels => isa.run(PanelProduct(part)),
+                    None => isa.run(RowProduct(part)),
+                    Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded }))),
                 }
             }
             return;

@@ -1,6 +1,6 @@
 //! The graph's weights, as they lie in the mapped file; vectors and small things decoded once.
 
-use super::gemm::Matrix;
+use super::product::Matrix;
 use crate::exec::ExecError;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, GraphError, Op, WeightId};
