@@ -8,12 +8,28 @@ use super::info::DeviceInfo;
 use crate::arch::Vendor;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A driver's handle (stream, event, module, function, graph): never null when it came out of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Raw(pub usize);
+
+impl Raw {
+    /// A handle that a call wrote; a null one beside a success code is a broken driver, said so.
+    pub fn of<T>(call: &'static str, handle: *mut T) -> Try<Raw> {
+        let broken = || Fault { call, code: 0, says: "success without a handle".to_owned(), kind: FaultKind::Other };
+        NonNull::new(handle).map(|p| Raw(p.as_ptr() as usize)).ok_or_else(broken)
+    }
+}
+
+/// A string that a call wrote into a buffer of ours, up to its end mark; all of it where that is missing.
+pub(crate) fn text(buffer: &[c_char]) -> String {
+    let bytes: &[u8] = bytemuck::cast_slice(buffer);
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or(bytes)).trim().to_owned()
+}
 
 /// What kind of failure a driver's code is, as far as the engine acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

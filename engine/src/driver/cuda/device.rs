@@ -3,13 +3,13 @@
 //! Every call makes the context current in the calling thread first (a thread-local store in the driver, some tens of
 //! nanoseconds), so that devices may be used from any thread without ceremony.
 
-use super::super::api::{Fault, FaultKind, Raw, RawDevice, Try};
+use super::super::api::{Raw, RawDevice, Try};
 use super::{Cuda, NOT_READY};
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 pub(super) struct CudaDevice {
@@ -72,16 +72,6 @@ impl CudaDevice {
     fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
         if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
     }
-}
-
-/// A handle as a number; a null one with a success code is a broken driver, said so.
-fn raw<T>(call: &'static str, handle: *mut T) -> Try<Raw> {
-    NonNull::new(handle).map(|p| Raw(p.as_ptr() as usize)).ok_or_else(|| Fault {
-        call,
-        code: 0,
-        says: "success without a handle".to_owned(),
-        kind: FaultKind::Other,
-    })
 }
 
 // SAFETY (of every block below): out-parameters are local variables of the type that the driver writes; handles,
@@ -172,7 +162,7 @@ impl RawDevice for CudaDevice {
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let code = unsafe { (self.current()?.cuStreamCreateWithPriority)(&mut stream, flags, priority) };
         self.check("cuStreamCreate", code)?;
-        raw("cuStreamCreate", stream)
+        Raw::of("cuStreamCreate", stream)
     }
 
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()> {
@@ -200,7 +190,7 @@ impl RawDevice for CudaDevice {
         let flags = if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
         let code = unsafe { (self.current()?.cuEventCreate)(&mut event, flags as u32) };
         self.check("cuEventCreate", code)?;
-        raw("cuEventCreate", event)
+        Raw::of("cuEventCreate", event)
     }
 
     unsafe fn event_destroy(&self, event: Raw) -> Try<()> {
@@ -237,7 +227,7 @@ impl RawDevice for CudaDevice {
             (self.current()?.cuModuleLoadDataEx)(&mut module, image.as_ptr().cast(), 0, null_mut(), null_mut())
         };
         self.check("cuModuleLoadDataEx", code)?;
-        raw("cuModuleLoadDataEx", module)
+        Raw::of("cuModuleLoadDataEx", module)
     }
 
     unsafe fn module_unload(&self, module: Raw) -> Try<()> {
@@ -249,7 +239,7 @@ impl RawDevice for CudaDevice {
         let mut function = null_mut();
         let code = unsafe { (self.current()?.cuModuleGetFunction)(&mut function, h!(module), name.as_ptr()) };
         self.check("cuModuleGetFunction", code)?;
-        raw("cuModuleGetFunction", function)
+        Raw::of("cuModuleGetFunction", function)
     }
 
     unsafe fn function_shared(&self, function: Raw, bytes: u32) -> Try<()> {
@@ -321,7 +311,7 @@ impl RawDevice for CudaDevice {
         let mut graph = null_mut();
         let code = unsafe { (self.current()?.cuStreamEndCapture)(h!(stream), &mut graph) };
         self.check("cuStreamEndCapture", code)?;
-        raw("cuStreamEndCapture", graph)
+        Raw::of("cuStreamEndCapture", graph)
     }
 
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize> {
@@ -340,7 +330,7 @@ impl RawDevice for CudaDevice {
         let mut exec = null_mut();
         let code = unsafe { (self.current()?.cuGraphInstantiateWithFlags)(&mut exec, h!(graph), 0) };
         self.check("cuGraphInstantiate", code)?;
-        raw("cuGraphInstantiate", exec)
+        Raw::of("cuGraphInstantiate", exec)
     }
 
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {

@@ -3,7 +3,7 @@
 mod device;
 mod symbols;
 
-use super::api::{Driver, Fault, FaultKind, RawDevice, Try};
+use super::api::{Driver, Fault, FaultKind, RawDevice, Try, text};
 use super::info::DeviceInfo;
 use crate::arch::{Target, Vendor};
 use crate::error::{Error, Result};
@@ -203,12 +203,6 @@ impl Driver for Arc<Cuda> {
             device::CudaDevice::open(Arc::clone(self), ordinal).map_err(|f| f.on(&format!("cuda:{ordinal}")))?;
         Ok(Arc::new(device))
     }
-}
-
-/// A terminated C string in a buffer; all of it when the end is missing.
-fn text(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// `GPU-` and the UUID with its dashes, as nvidia-smi prints it.

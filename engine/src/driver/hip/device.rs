@@ -3,14 +3,14 @@
 //! Every call makes the device the calling thread's first (a thread-local store in the runtime), so that devices may be
 //! used from any thread without ceremony.
 
-use super::super::api::{Fault, FaultKind, Raw, RawBlas, RawDevice, Try};
+use super::super::api::{Raw, RawBlas, RawDevice, Try};
 use super::blas::RocblasHandle;
 use super::{HipRuntime, fault};
 use crate::error::Result;
 use crate::geometry::Geometry;
 use hip_sys::{Hip, capture, codes, flags};
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 pub(super) struct HipDevice {
@@ -56,16 +56,6 @@ fn ready(answer: Result<(), hip_sys::Error>) -> Try<bool> {
     }
 }
 
-/// A handle as a number; a null one with a success code is a broken runtime, said so.
-fn raw(call: &'static str, handle: *mut c_void) -> Try<Raw> {
-    NonNull::new(handle).map(|p| Raw(p.as_ptr() as usize)).ok_or_else(|| Fault {
-        call,
-        code: 0,
-        says: "success without a handle".to_owned(),
-        kind: FaultKind::Other,
-    })
-}
-
 // SAFETY (of every block below): out-parameters are local variables of the type that the runtime writes; handles,
 // addresses and ranges are valid by the contract of `RawDevice`; the device is current. Blocks with more to say say it.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
@@ -105,7 +95,7 @@ impl RawDevice for HipDevice {
     fn alloc(&self, bytes: u64) -> Try<u64> {
         let mut address = null_mut();
         unsafe { self.current()?.hipMalloc(&mut address, bytes as usize) }.map_err(fault)?;
-        Ok(raw("hipMalloc", address)?.0 as u64)
+        Ok(Raw::of("hipMalloc", address)?.0 as u64)
     }
 
     unsafe fn free(&self, address: u64) -> Try<()> {
@@ -172,7 +162,7 @@ impl RawDevice for HipDevice {
         let priority = if urgency > 0 { self.priorities.1 } else { self.priorities.0 };
         let flags = flags::hipStreamNonBlocking;
         unsafe { self.current()?.hipStreamCreateWithPriority(&mut stream, flags, priority) }.map_err(fault)?;
-        raw("hipStreamCreateWithPriority", stream)
+        Raw::of("hipStreamCreateWithPriority", stream)
     }
 
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()> {
@@ -195,7 +185,7 @@ impl RawDevice for HipDevice {
         let mut event = null_mut();
         let flags = if timed { flags::hipEventDefault } else { flags::hipEventDisableTiming };
         unsafe { self.current()?.hipEventCreateWithFlags(&mut event, flags) }.map_err(fault)?;
-        raw("hipEventCreateWithFlags", event)
+        Raw::of("hipEventCreateWithFlags", event)
     }
 
     unsafe fn event_destroy(&self, event: Raw) -> Try<()> {
@@ -224,7 +214,7 @@ impl RawDevice for HipDevice {
         let mut module = null_mut();
         // SAFETY: the runtime reads the image's length from its own headers: `code_object` has walked them.
         unsafe { self.current()?.hipModuleLoadData(&mut module, image.as_ptr().cast()) }.map_err(fault)?;
-        raw("hipModuleLoadData", module)
+        Raw::of("hipModuleLoadData", module)
     }
 
     unsafe fn module_unload(&self, module: Raw) -> Try<()> {
@@ -234,7 +224,7 @@ impl RawDevice for HipDevice {
     unsafe fn function(&self, module: Raw, name: &CStr) -> Try<Raw> {
         let mut function = null_mut();
         unsafe { self.current()?.hipModuleGetFunction(&mut function, h!(module), name.as_ptr()) }.map_err(fault)?;
-        raw("hipModuleGetFunction", function)
+        Raw::of("hipModuleGetFunction", function)
     }
 
     unsafe fn function_shared(&self, _function: Raw, _bytes: u32) -> Try<()> {
@@ -277,7 +267,7 @@ impl RawDevice for HipDevice {
     unsafe fn capture_end(&self, stream: Raw) -> Try<Raw> {
         let mut graph = null_mut();
         unsafe { self.current()?.hipStreamEndCapture(h!(stream), &mut graph) }.map_err(fault)?;
-        raw("hipStreamEndCapture", graph)
+        Raw::of("hipStreamEndCapture", graph)
     }
 
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize> {
@@ -294,7 +284,7 @@ impl RawDevice for HipDevice {
         let mut exec = null_mut();
         let hip = self.current()?;
         unsafe { hip.hipGraphInstantiate(&mut exec, h!(graph), null_mut(), null_mut(), 0) }.map_err(fault)?;
-        raw("hipGraphInstantiate", exec)
+        Raw::of("hipGraphInstantiate", exec)
     }
 
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {

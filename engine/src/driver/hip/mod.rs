@@ -3,13 +3,13 @@
 mod blas;
 mod device;
 
-use super::api::{Driver, Fault, FaultKind, RawDevice, Try};
+use super::api::{Driver, Fault, FaultKind, RawDevice, Try, text};
 use super::info::DeviceInfo;
 use crate::arch::{Target, Vendor};
 use crate::compiler::discover::python_sites;
 use crate::error::{Error, Result};
 use hip_sys::{Hip, attribute, codes, hipDeviceProp_t, hipUUID, prop};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::sync::{Arc, OnceLock};
 
 /// The opened runtime.
@@ -123,7 +123,7 @@ impl HipRuntime {
                 continue;
             }
             let field = properties.0.get(offset..offset + prop::ARCH_NAME_LEN).unwrap_or_default();
-            let name = text_of(field);
+            let name = text(bytemuck::cast_slice(field));
             if name.starts_with("gfx") {
                 return Ok(name);
             }
@@ -155,7 +155,6 @@ impl HipRuntime {
         };
         let arch_id = self.arch_id(device)?;
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
-        let text = |buffer: &[c_char]| text_of(&buffer.iter().map(|c| c.cast_unsigned()).collect::<Vec<u8>>());
         let mut name = text(&name);
         if name.is_empty() {
             // ROCm has no marketing name for some cards, and gives none for any where its table of names is missing.
@@ -229,12 +228,6 @@ impl Driver for Arc<HipRuntime> {
             device::HipDevice::open(Arc::clone(self), ordinal).map_err(|f| f.on(&format!("rocm:{ordinal}")))?;
         Ok(Arc::new(device))
     }
-}
-
-/// A terminated string in a buffer; all of it when the end is missing.
-fn text_of(bytes: &[u8]) -> String {
-    CStr::from_bytes_until_nul(bytes)
-        .map_or_else(|_| String::from_utf8_lossy(bytes).into_owned(), |text| text.to_string_lossy().trim().to_owned())
 }
 
 /// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already; other bytes are written so.

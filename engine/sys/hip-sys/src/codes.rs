@@ -1,10 +1,7 @@
 //! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6 (it repeats the name).
 
 use crate::CodeName;
-
-const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName {
-    CodeName { code, name, says }
-}
+use crate::error::code;
 
 /// Not enough device or page-locked memory.
 pub const hipErrorOutOfMemory: u32 = 2;

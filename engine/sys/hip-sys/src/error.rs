@@ -61,6 +61,12 @@ pub struct CodeName {
     pub says: &'static str,
 }
 
+/// A row of a table of codes.
+#[must_use]
+pub const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName {
+    CodeName { code, name, says }
+}
+
 /// Looks a code up in a table.
 #[must_use]
 pub fn name_in(table: &[CodeName], code: u32) -> Option<&CodeName> {

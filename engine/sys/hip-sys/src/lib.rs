@@ -17,7 +17,7 @@ mod error;
 mod loader;
 
 pub use calls::Signature;
-pub use error::{CodeName, Error, name_in};
+pub use error::{CodeName, Error, code, name_in};
 pub use loader::{Opened, Search, Tried, WHEEL_FOLDERS, usual_folders};
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -7,7 +7,7 @@
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
-use hip_sys::{CodeName, Error, Opened, Search, calls, name_in};
+use hip_sys::{CodeName, Error, Opened, Search, calls, code, name_in};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,6 @@ pub type hiprtcProgram = *mut c_void;
 
 /// The source was refused; the log says why.
 pub const HIPRTC_ERROR_COMPILATION: u32 = 6;
-
-const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName {
-    CodeName { code, name, says }
-}
 
 /// hiprtc's codes.
 pub const CODES: &[CodeName] = &[

@@ -7,7 +7,7 @@
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
-use hip_sys::{CodeName, Error, Search, calls, hipStream_t, name_in};
+use hip_sys::{CodeName, Error, Search, calls, code, hipStream_t, name_in};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 
@@ -40,10 +40,6 @@ pub mod datatype {
 
 /// The standard algorithm.
 pub const rocblas_gemm_algo_standard: u32 = 0;
-
-const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName {
-    CodeName { code, name, says }
-}
 
 /// rocBLAS's codes.
 pub const CODES: &[CodeName] = &[
