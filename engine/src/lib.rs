@@ -26,6 +26,18 @@
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
+//! Everything up to the launch works without hardware, since a target can be a string:
+//!
+//! ```
+//! use kjit_engine::Target;
+//! let card: Target = "gfx90a:sramecc+:xnack-".parse()?;
+//! assert_eq!((card.waves(), card.default_wave()), (&[64][..], 64));
+//! // How many waves of a kernel with 128 registers and 16 KiB of LDS in blocks of 256 a unit holds, of how many it could.
+//! let occupancy = card.occupancy(256, 128, 16 << 10, 64);
+//! assert_eq!((occupancy.waves, occupancy.max_waves), (16, 32));
+//! # Ok::<(), kjit_engine::Error>(())
+//! ```
+//!
 //! | where | what |
 //! |---|---|
 //! | [`arch`] | targets: a table of architectures, strings and devices to targets, occupancy |

@@ -54,6 +54,13 @@ pub struct ExecOptions {
 }
 
 impl ExecOptions {
+    /// So many tokens of context, keys and values in half precision, every core, and 512 tokens of a prompt at once (more suit a GPU).
+    #[must_use]
+    pub fn new(context: usize) -> ExecOptions {
+        let threads = crate::host::default_threads();
+        ExecOptions { context, kv: KvType::F16, precise: false, threads, batch: 512 }
+    }
+
     /// How keys and values are really stored: `precise` keeps them whole.
     pub fn kv_stored(&self) -> KvType {
         if self.precise { KvType::F32 } else { self.kv }
@@ -114,6 +121,9 @@ pub trait Executor: Send {
     fn n_vocab(&self) -> usize;
 
     /// Appends tokens, and gives the rows of logits wanted, `n_vocab` each. Nothing is appended on an error.
+    ///
+    /// # Errors
+    /// [`ExecError::Token`], [`ExecError::Context`], [`ExecError::Device`].
     fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, ExecError>;
 
     /// Forgets all tokens from position `len` on.
@@ -122,6 +132,9 @@ pub trait Executor: Send {
     /// Feeds `first`, samples, hands each token to `sink` and feeds it, until the sink breaks or the context is full (`Ok` in both
     /// cases). The token at which the sink breaks is not fed. A device may run ahead of the sink; what it fed too much is forgotten
     /// before this returns.
+    ///
+    /// # Errors
+    /// As [`Executor::feed`]; tokens that the sink had until then are good.
     fn decode(
         &mut self,
         first: &[u32],

@@ -5,6 +5,9 @@ use half::{bf16, f16};
 
 impl Format {
     /// Decodes whole blocks into f32. `out` has exactly as many elements as the blocks hold.
+    ///
+    /// # Errors
+    /// [`DecodeError::PartialBlock`], [`DecodeError::WrongLength`].
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), DecodeError> {
         let (block, elems) = (self.block_bytes(), self.block_elems());
         if !bytes.len().is_multiple_of(block) {

@@ -1,4 +1,4 @@
-//! The architectures: from a file's metadata to a [`Graph`]. A new one is one file here and one line in [`KNOWN`].
+//! The architectures: from a file's metadata to a [`Graph`]. A new one is one file here and one line in `KNOWN`.
 
 mod gemma3;
 mod hparams;
@@ -23,6 +23,10 @@ const KNOWN: &[(&str, Build)] = &[
 ];
 
 /// What the file's model computes.
+///
+/// # Errors
+/// An architecture that is not known, named with those that are; metadata or a tensor that is missing, of another type or shape, or out
+/// of its range.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     match KNOWN.iter().find(|(name, _)| *name == arch) {

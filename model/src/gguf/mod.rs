@@ -123,6 +123,9 @@ impl Gguf {
     }
 
     /// The same from bytes in memory, which are copied; never the part of a split model. `name` stands for the path in errors.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Gguf, Error> {
         let path = Path::new(name);
         if bytes.is_empty() {

@@ -85,16 +85,25 @@ impl<'a> Builder<'a> {
     }
 
     /// The matrix of this name, which must have exactly this shape.
+    ///
+    /// # Errors
+    /// A tensor that the file has not, in another shape, or in a format that kjit does not decode: named.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.weight(name, 1, rows, cols, vec![cols as u64, rows as u64])
     }
 
     /// The stack of one matrix per expert.
+    ///
+    /// # Errors
+    /// As for a matrix.
     pub fn experts(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.weight(name, experts, rows, cols, vec![cols as u64, rows as u64, experts as u64])
     }
 
     /// The vector of this name. Norms, biases and factors are plain floats in every file; a quantised one is refused.
+    ///
+    /// # Errors
+    /// As for a matrix; [`GraphError::Format`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, GraphError> {
         let id = self.weight(name, 1, 1, len, vec![len as u64])?;
         let format = self.graph.weight(id).format;
@@ -105,6 +114,9 @@ impl<'a> Builder<'a> {
     }
 
     /// The vector, if the file has it.
+    ///
+    /// # Errors
+    /// As for a vector that is there.
     pub fn opt_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, GraphError> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }

@@ -4,6 +4,19 @@
 //!
 //! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and unchanged in ROCm 6 and 7,
 //! except for the calls that are newer, which say so. `hiprtc-sys` and `rocblas-sys` use the same loader and macro.
+//!
+//! ```
+//! use hip_sys::{Error, Hip};
+//! match Hip::open(Vec::new) {
+//!     // SAFETY: the flags must be 0.
+//!     Ok(hip) => match unsafe { hip.hipInit(0) } {
+//!         Ok(()) => println!("{} started", hip.opened().place.display()),
+//!         Err(error) => println!("no GPU: {error}"), // the code, its name and what it means
+//!     },
+//!     Err(Error::NotFound { library, tried, package }) => println!("{library}: tried {} places; {package}", tried.len()),
+//!     Err(error) => println!("{error}"),
+//! }
+//! ```
 
 #![cfg_attr(
     not(test),

@@ -1,5 +1,18 @@
 //! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call a `Result`.
 //! What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
+//!
+//! ```
+//! use hiprtc_sys::Hiprtc;
+//! match Hiprtc::open(Vec::new) {
+//!     Ok(hiprtc) => {
+//!         let (mut major, mut minor) = (0, 0);
+//!         // SAFETY: writes two ints.
+//!         unsafe { hiprtc.hiprtcVersion(&mut major, &mut minor) }.expect("it says its version without a GPU");
+//!         println!("hiprtc's interface {major}.{minor}");
+//!     }
+//!     Err(error) => println!("{error}"), // names the library, the places tried and the package
+//! }
+//! ```
 
 #![cfg_attr(
     not(test),

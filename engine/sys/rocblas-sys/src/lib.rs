@@ -1,5 +1,12 @@
 //! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`. Optional everywhere.
 //! What is called is listed once, in [`Rocblas`]. Names are the vendor's.
+//!
+//! ```
+//! match rocblas_sys::Rocblas::open(Vec::new) {
+//!     Ok(rocblas) => println!("{}", rocblas.opened().place.display()),
+//!     Err(error) => println!("{error}"), // names the library, the places tried and the package
+//! }
+//! ```
 
 #![cfg_attr(
     not(test),
