@@ -73,7 +73,7 @@ fn an_entry_cut_off_at_any_length_is_never_run() {
         write(&path, &bytes[..len]);
         assert!(open(dir.path()).get(&key("k")).is_none(), "cut off at {len}");
     }
-    eprintln!("{} lengths, 0 entries run", bytes.len());
+    eprintln!("FIGURE an entry cut off at each length | {} lengths | 0", bytes.len());
     write(&path, &bytes[..bytes.len() - 1]);
     assert_made_again_once(dir.path(), "a cut off entry");
 }
@@ -94,7 +94,7 @@ fn an_entry_with_any_bit_flipped_is_never_run() {
             }
         }
     }
-    eprintln!("{tried} flipped bits, 0 entries run");
+    eprintln!("FIGURE an entry with one bit flipped, each bit of each byte | {tried} bits | 0");
     let mut flipped = bytes;
     flipped[70] ^= 1;
     write(&path, &flipped);

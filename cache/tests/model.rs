@@ -7,11 +7,15 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Export, Key, Scope};
 use proptest::prelude::*;
 
+const CASES: u32 = 300;
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 const SOURCES: u8 = 4;
 const MAKERS: u8 = 3;
 
@@ -218,7 +222,7 @@ fn open(dir: &Path, cap: u64, with_pack: bool) -> Cache {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_a_look_up_gives_the_right_artefact_or_none(
@@ -227,6 +231,10 @@ proptest! {
         let mut world = World::new();
         for step in &steps {
             world.take(step);
+        }
+        let taken = TAKEN.fetch_add(steps.len(), Ordering::Relaxed) + steps.len();
+        if RUNS.fetch_add(1, Ordering::Relaxed) + 1 == CASES as usize {
+            eprintln!("FIGURE random interleavings of publish, read, evict, damage, crash, clear, pack against a reference | {CASES} runs, {taken} steps | 0");
         }
     }
 }

@@ -195,7 +195,7 @@ fn a_pack_with_any_byte_changed_gives_right_answers_or_none() {
         assert!(!cache.warnings().is_empty(), "byte {at} was passed over in silence");
         served += good;
     }
-    eprintln!("{} bytes changed, {served} right answers of the entries that were not hit, 0 wrong ones", bytes.len());
+    eprintln!("FIGURE a pack with each byte changed | {} bytes | 0", bytes.len());
     // A fault in one entry costs that entry; a fault in the index costs the pack.
     assert!(opened > 0 && served > 0);
 }
@@ -209,7 +209,7 @@ fn a_pack_cut_off_anywhere_or_with_bytes_appended_is_not_opened() {
         std::fs::write(&broken, &bytes[..len]).unwrap();
         assert!(Pack::open(&broken, &[]).is_err(), "cut off at {len}");
     }
-    eprintln!("{} lengths, 0 packs opened", bytes.len());
+    eprintln!("FIGURE a pack cut off at each length | {} lengths | 0", bytes.len());
     std::fs::write(&broken, [&bytes[..], b"\0"].concat()).unwrap();
     assert!(Pack::open(&broken, &[]).is_err());
 }

@@ -220,7 +220,12 @@ impl Engine {
             device.load(code)
         };
         match load(code) {
-            Err(Error::Load { .. }) if self.distrust(code) => load(&self.compile(job)?),
+            Err(refused @ Error::Load { .. }) if self.distrust(code) => match self.compile(job) {
+                Ok(code) => load(&code),
+                // That it cannot be made anew either is no news to somebody whose driver refuses it.
+                Err(Error::Miss { .. } | Error::Worker { .. }) => Err(refused),
+                Err(error) => Err(error),
+            },
             loaded => loaded,
         }
     }

@@ -132,6 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn a_target_feature_is_part_of_the_key_where_a_kernel_asks_for_it_and_only_there() {
+        let digest = |target: &str, features: &[&'static str]| {
+            let options = Options { features: features.iter().map(|f| (*f).into()).collect(), ..Options::wave(64) };
+            let job = Job { options, target: Target::parse(target).unwrap(), ..job() };
+            job.source_key().unwrap().digest()
+        };
+        let (on, off) = ("gfx90a:sramecc+:xnack+", "gfx90a:sramecc+:xnack-");
+        assert_ne!(digest(on, &["xnack"]), digest(off, &["xnack"]));
+        assert_ne!(digest(on, &["xnack"]), digest(on, &[]));
+        assert_eq!(digest(on, &[]), digest(off, &[]));
+        assert_eq!(digest(on, &[]), digest("gfx90a", &[]));
+    }
+
+    #[test]
     fn another_compiler_or_flag_is_another_build_of_the_same_source() {
         let source = job().source_key().unwrap();
         let flags = ["-O3".to_owned()];

@@ -1,8 +1,10 @@
-//! What packs say of architectures, for those who looked into them in vain.
+//! What those are told who looked in vain: which packs there are for what, and which code is there and cannot be run.
 
 use crate::arch::Target;
+use crate::driver;
 use crate::engine::Engine;
-use kjit_cache::{Origin, Pack};
+use crate::key::Job;
+use kjit_cache::{Key, Origin, Pack, Scope};
 use std::collections::BTreeSet;
 
 /// The key in a pack's metadata under which its maker lists the architectures, separated by commas.
@@ -24,6 +26,16 @@ impl Engine {
             format!("the pack {path} has {} and not {target}", if has.is_empty() { "nothing" } else { &has })
         };
         (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
+    }
+
+    /// Why code of this source that is there is not used: its maker is newer than the driver. Names both versions.
+    pub(crate) fn too_new(&self, job: &Job, source: &Key) -> Option<String> {
+        let (major, minor) = driver::driver_version(job.target.vendor())?;
+        let found = self.inner.cache.find(source, Scope::Everywhere, |_| true)?;
+        let (needs, maker) = (found.entry.needs().get("driver")?, found.entry.meta().get("compiler")?);
+        Some(format!(
+            "its code by {maker} is there but needs driver {needs} or newer, and the driver is {major}.{minor}: update the driver, or compile with a compiler that is not newer than it"
+        ))
     }
 
     fn archs(&self, pack: &Pack) -> BTreeSet<String> {

@@ -165,8 +165,8 @@ impl Engine {
                     let names: Vec<String> = search.found.iter().map(Toolchain::name).collect();
                     format!("{} does not know {}", names.join(", "), prepared.compile_id)
                 };
-                let why = match self.packs_lack(&job.target) {
-                    Some(packs) => format!("{packs}; {why}"),
+                let why = match self.too_new(job, &prepared.source).or_else(|| self.packs_lack(&job.target)) {
+                    Some(there) => format!("{there}; {why}"),
                     None => why,
                 };
                 Error::Miss { kernel: job.source.name().to_owned(), target: prepared.compile_id.clone(), why }
@@ -197,12 +197,28 @@ impl Engine {
         asked: &Asked<'_>,
         line: &Line<'_>,
     ) -> Option<Result<CodeObject>> {
-        let Some((toolchain, key, arguments)) = &prepared.made_by else { return Some(Err(lost(job))) };
         let stopped = || asked.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
         let _pass = line.enter();
         if stopped() {
             return None;
         }
+        let made = self.make_by(job, prepared, lane);
+        let replaced = |(toolchain, ..): &(Toolchain, BuildKey, Vec<String>)| {
+            self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own)
+        };
+        if made.is_ok() || !prepared.made_by.as_ref().is_some_and(replaced) {
+            return Some(made);
+        }
+        // Whatever went wrong, the compiler was replaced under it: once more, with the one that is there now.
+        self.search_again(job.target.vendor());
+        Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared)? {
+            Some(code) => Ok(code),
+            None => self.make_by(job, &prepared, lane),
+        }))
+    }
+
+    fn make_by(&self, job: &Job, prepared: &Prepared, lane: usize) -> Result<CodeObject> {
+        let Some((toolchain, key, arguments)) = &prepared.made_by else { return Err(lost(job)) };
         let deadline = self.inner.config.limits.timeout.saturating_mul(2).saturating_add(Duration::from_secs(10));
         let made = self.inner.cache.get_or_make(key, deadline, || {
             let _span = self.inner.config.trace.as_ref().map(|t| {
@@ -213,7 +229,7 @@ impl Engine {
             });
             self.run(job, prepared, toolchain, arguments)
         });
-        Some(match made {
+        match made {
             Ok(found) => self.open(job, &found),
             Err(error) => {
                 if matches!(error, Error::Compile(_) | Error::Worker { .. } | Error::Corrupt { .. }) {
@@ -221,7 +237,7 @@ impl Engine {
                 }
                 Err(error)
             }
-        })
+        }
     }
 
     fn run(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, arguments: &[String]) -> Result<Artefact> {
@@ -256,7 +272,6 @@ impl Engine {
         };
         // The library may have been replaced since its identity was taken: then the key would lie.
         if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
-            self.search_again(job.target.vendor());
             return Err(broken(format!("{} was replaced during the compile; run again", toolchain.file.display())));
         }
         let kernels = inspect(name, &code)?;

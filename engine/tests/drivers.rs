@@ -2,7 +2,11 @@
 //! here with `cc` (which linking Rust needs anyway) that answer with fixed codes; each runs in a process of its own, with
 //! the library in front of the loader's path.
 
-use kjit_engine::{Config, Engine};
+mod common;
+
+use common::{config, job};
+use kjit_cache::{Artefact, BuildKey};
+use kjit_engine::{Config, Engine, Vendor};
 use std::path::Path;
 use std::process::Command;
 
@@ -39,12 +43,17 @@ fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
 
 /// What a process with that driver says: its inventory and the answer to `cuda:0`.
 fn told(dir: &Path) -> String {
+    told_with(dir, &[])
+}
+
+fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
     let exe = std::env::current_exe().unwrap();
     let output = Command::new(exe)
         .args(["--exact", "in_a_child_process", "--nocapture"])
         .env("KJIT_TEST_TELL", "1")
         .env("CUDA_VISIBLE_DEVICES", "7")
         .env("LD_LIBRARY_PATH", dir)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -63,6 +72,94 @@ fn in_a_child_process() {
     match engine.device("cuda:0") {
         Ok(device) => eprintln!("DEVICE {device:?}"),
         Err(error) => eprintln!("ERROR {error}"),
+    }
+    if let Some(dir) = std::env::var_os("KJIT_TEST_COMPILE") {
+        let engine = Engine::new(config(Path::new(&dir)));
+        match engine.compile(&job("sm_90")) {
+            Ok(code) => eprintln!("COMPILED {code:?}"),
+            Err(error) => eprintln!("ERROR {error}"),
+        }
+        if let Ok(device) = engine.device("cuda:0") {
+            match engine.load(&device, &job("sm_90")) {
+                Ok(_) => eprintln!("LOADED"),
+                Err(error) => eprintln!("ERROR {error}"),
+            }
+        }
+    }
+}
+
+/// The one line of an error that has this in it.
+#[track_caller]
+fn error_with<'t>(text: &'t str, word: &str) -> &'t str {
+    text.lines()
+        .find(|line| line.starts_with("ERROR") && line.contains(word))
+        .unwrap_or_else(|| panic!("no error with '{word}': {text}"))
+}
+
+#[test]
+fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    driver(dir.path(), &[], &[]);
+    let cache = dir.path().join("cache");
+    // As nvrtc 13.5 leaves it in a pack or in a cache that was filled elsewhere.
+    let key = BuildKey::new(&job("sm_90").source_key().unwrap(), |key| key.field("compiler", "nvrtc"));
+    let code = Artefact::new("code").meta("compiler", "nvrtc 13.5").meta("arch", "sm_90").need("driver", "13.0");
+    Engine::new(config(&cache)).cache().put(&key, &code);
+    let none = dir.path().join("no-such-nvrtc");
+    let text = told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let line = error_with(&text, "nvrtc 13.5");
+    for word in ["'saxpy'", "needs driver 13.0", "the driver is 12.4", "update the driver"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}
+
+#[test]
+fn a_compiler_newer_than_the_driver_is_not_taken_and_told_with_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    driver(dir.path(), &[], &[]);
+    // It is never opened.
+    std::fs::write(dir.path().join("libnvrtc.so.99"), "").unwrap();
+    std::fs::write(dir.path().join("libnvrtc.so.13"), "").unwrap();
+    let text = told_with(
+        dir.path(),
+        &[("KJIT_TEST_COMPILE", &dir.path().join("cache")), ("KJIT_NVRTC_LIBRARY", Path::new(""))],
+    );
+    if text.contains("COMPILED") {
+        eprintln!("SKIPPED: this machine has an nvrtc that goes with driver 12.4");
+        return;
+    }
+    let line = error_with(&text, "libnvrtc.so.13");
+    assert!(line.contains("is nvrtc 13, newer than the driver (12.4) takes"), "{line}");
+}
+
+#[test]
+fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
+    let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
+    let attribute =
+        ("cuDeviceGetAttribute", "(int* v, int a, int d) { *v = a == 75 ? 9 : a == 76 ? 0 : 32; return 0; }");
+    let count = ("cuDeviceGetCount", "(int* n) { *n = 1; return 0; }");
+    let load = ("cuModuleLoadDataEx", "(void* m, void* p) { return 209; }");
+    let plain = ("cuModuleLoadData", "(void* m, void* p) { return 209; }");
+    driver(dir.path(), &[count, name, pci, attribute, load, plain], &[]);
+    let Some(maker) = common::engine(&dir.path().join("maker"), "a_driver_that_refuses_what_a_newer_compiler_made")
+    else {
+        return;
+    };
+    let report = maker.compilers(Vendor::Nvidia);
+    let compiler = &report.found[0];
+    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler to make it anew.
+    let code = maker.compile(&job("sm_90")).unwrap();
+    let cache = dir.path().join("cache");
+    let entry = Artefact::new(code.bytes().to_vec()).meta("compiler", code.compiler()).meta("arch", "sm_90");
+    Engine::new(config(&cache)).cache().put(&maker.cache().list()[0].key, &entry);
+    let none = dir.path().join("no-such-nvrtc");
+    let text = told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let line = error_with(&text, "does not take code");
+    let (major, minor) = compiler.version;
+    for word in ["'saxpy'", "cuda:0", "(12.4)", &format!("nvrtc {major}.{minor}"), "update the driver"] {
+        assert!(line.contains(word), "{word}: {line}");
     }
 }
 

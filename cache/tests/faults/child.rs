@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kjit_cache::{Cache, Config, Found};
+use kjit_cache::{Cache, Config, Found, Scope};
 
 use crate::support::{DEADLINE, artefact, key, open, open_small, payload};
 
@@ -65,6 +65,15 @@ fn entry() {
                 std::thread::sleep(Duration::from_micros(200));
             }
             get_or_make(&open(&dir), &dir, &name, Duration::from_millis(100));
+        }
+        // Opens the cache and looks up what is there, by both keys, and what is not; between two marks.
+        "look" => {
+            let _ = std::fs::File::open("/shim-start");
+            let cache = open(&dir);
+            let found = [cache.get(&key(&name)), cache.find(key(&name).source(), Scope::Everywhere, |_| true)];
+            assert!(found.iter().flatten().all(|found| found.entry.payload() == payload(&name)) && found[0].is_some());
+            assert!(cache.get(&key("never made")).is_none());
+            let _ = std::fs::File::open("/shim-stop");
         }
         // Holds the key's lock for ever.
         "hang" => {

@@ -39,7 +39,7 @@ fn a_process_killed_at_any_system_call_of_make_and_publish_leaves_no_lock_and_no
         assert_no_leftovers(&dir);
         assert_eq!(cache.counters().corrupt, 0, "call {call}");
     }
-    eprintln!("{crashes} crashes injected, {published} after the entry was there, 0 torn entries");
+    eprintln!("FIGURE SIGKILL before each system call of make and publish | {crashes} points | 0");
     // The path from the first look-up to the last clean-up is at least these many calls long; the entry appears with
     // one of them, and is there at all later ones.
     assert!(crashes >= 25, "only {crashes} points: does the shim still see the calls?");
@@ -74,7 +74,7 @@ fn a_process_killed_at_any_system_call_of_an_eviction_leaves_good_entries_and_a_
         assert_no_leftovers(&dir);
         std::fs::remove_dir_all(&dir).unwrap();
     }
-    eprintln!("{crashes} crashes injected around an eviction, 0 torn entries");
+    eprintln!("FIGURE SIGKILL before each system call of a publication that evicts | {crashes} points | 0");
     assert!(crashes >= 60, "only {crashes} points");
 }
 
@@ -83,7 +83,8 @@ fn processes_killed_at_random_times_leave_every_entry_whole() {
     let scratch = scratch();
     let dir = scratch.path().join("cache");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    for _ in 0..40 {
+    const ROUNDS: usize = 40;
+    for _ in 0..ROUNDS {
         let mut writers: Vec<Killed> =
             (0..2).map(|_| Killed(child("many", &dir).stdout(Stdio::null()).spawn().unwrap())).collect();
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -106,5 +107,6 @@ fn processes_killed_at_random_times_leave_every_entry_whole() {
         }
     }
     assert_eq!(found, report.good);
+    eprintln!("FIGURE SIGKILL at random times, two writers | {} kills | 0", 2 * ROUNDS);
     assert_no_leftovers(&dir);
 }

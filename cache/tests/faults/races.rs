@@ -31,6 +31,7 @@ fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
         assert_eq!(times_made(&dir), 1, "round {round}");
         assert_no_leftovers(&dir);
     }
+    eprintln!("FIGURE 64 processes racing for one cold key, 3 rounds | 192 processes, made 3 times | 0");
 }
 
 #[test]

@@ -4,7 +4,7 @@
  *             after a '='), after `skip` such calls, `count` times (-1: always). Calls without a path match the
  *             empty text only.
  * SHIM_KILL   n: SIGKILL just before the n-th counted call; counting starts when a path containing "shim-start" is
- *             opened.
+ *             opened. When one containing "shim-stop" is, "CALLS n" goes to stderr.
  * SHIM_CLOCK  seconds added to the real-time clock.
  */
 #define _GNU_SOURCE
@@ -42,7 +42,8 @@ __attribute__((constructor)) static void setup(void) {
 /* -1 with errno set when the call is to fail. */
 static int meet(const char *call, const char *path) {
     if (path && strstr(path, "shim-start")) counting = 1;
-    if (counting && kill_at >= 0 && ++calls == kill_at) raise(SIGKILL);
+    if (path && strstr(path, "shim-stop")) counting = 0, dprintf(2, "CALLS %ld\n", calls);
+    if (counting && ++calls == kill_at) raise(SIGKILL);
     for (int i = 0; i < rule_count; i++) {
         if (strcmp(rules[i].call, call)) continue;
         const char *text = rules[i].text;

@@ -78,6 +78,14 @@ pub(crate) fn search(
             continue;
         }
         let (list, tried) = candidates(*compiler, wish.file.as_deref(), driver);
+        if let (true, Some((major, minor))) = (list.is_empty(), driver) {
+            let newer = tried.iter().filter_map(|t| t.found.as_ref()).find_map(|file| {
+                let version = compiler.major_of(file).filter(|v| !compiler.suits_driver(*v, driver))?;
+                let kind = compiler.kind();
+                Some(format!("{} is {kind} {version}, newer than the driver ({major}.{minor}) takes", file.display()))
+            });
+            search.unusable.extend(newer);
+        }
         search.tried.extend(tried);
         for candidate in list {
             match ready(*compiler, &candidate, cache, workers) {

@@ -1,0 +1,120 @@
+//! What must be another code object, and what must not: the engine and its cache on the simulated device, whose compiler is a library
+//! that these tests copy, move and replace.
+
+mod common;
+
+use common::TEMPORARY;
+use kjit_engine::{Config, Constants, Engine, Geometry, Isolation, Job, Options, Source, Target, args};
+use kjit_tests::simulator::Setup;
+use std::path::{Path, PathBuf};
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+
+/// An engine with its cache in `dir`, compiling with that file.
+fn engine(dir: &Path, compiler: &Path) -> Engine {
+    Engine::new(
+        Config::new()
+            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
+            .isolation(Isolation::Worker(PathBuf::from(WORKER)))
+            .compiler_kind("hiprtc")
+            .compiler_path(compiler)
+            .jobs(2),
+    )
+}
+
+/// A kernel that writes what its header says, plus a constant.
+fn job(header: &str, constant: i32) -> Job {
+    let text = "#include \"kjit.h\"\n#include \"value.h\"\nKERNEL answer(u32* out) { if (thread_id() == 0) *out = VALUE + MORE; }\n";
+    let source = Source::new("answer", "answer.hip", text)
+        .file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"))
+        .file("value.h", header.to_owned())
+        .entry("answer");
+    let constants = Constants::new().set("MORE", constant).set("KJ_BLOCK", 64);
+    Job::new(source, constants, Options::wave(32), Target::parse("gfx1100").unwrap())
+}
+
+/// The simulated compiler under another path.
+fn copy_of_the_compiler(to: &Path) {
+    let from = std::env::var_os("KJIT_HIPRTC_LIBRARY").unwrap();
+    std::fs::copy(from, to).unwrap();
+}
+
+fn compiled(engine: &Engine) -> u64 {
+    engine.counts().compiled
+}
+
+#[test]
+fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys() {
+    let test = "a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let (cache, compiler) = (dir.path().join("cache"), dir.path().join("libhiprtc.so.6"));
+        copy_of_the_compiler(&compiler);
+        let running = engine(&cache, &compiler);
+        let old = running.compile(&job("#define VALUE 1", 1)).unwrap();
+
+        // As a package manager does it: another file of the same version under the same name.
+        let mut bytes = std::fs::read(&compiler).unwrap();
+        bytes.extend_from_slice(b"another build");
+        std::fs::write(dir.path().join("new"), bytes).unwrap();
+        std::fs::rename(dir.path().join("new"), &compiler).unwrap();
+
+        // The running process notices at its next compile, and nobody has to do it again by hand.
+        let next = running.compile(&job("#define VALUE 1", 2)).unwrap();
+        assert_eq!((compiled(&running), running.counts().failed), (2, 0));
+        // The next process has the new one's code of what was compiled since, and none of the old one's.
+        let fresh = engine(&cache, &compiler);
+        assert_eq!(fresh.compile(&job("#define VALUE 1", 2)).unwrap().digest(), next.digest());
+        assert_eq!(compiled(&fresh), 0, "it was kept under the old compiler's key");
+        let again = fresh.compile(&job("#define VALUE 1", 1)).unwrap();
+        assert_eq!(compiled(&fresh), 1, "the old compiler's code was taken for the new one's");
+        let builds = fresh.cache().list();
+        assert_eq!(builds.len(), 3);
+        assert_eq!(builds.iter().map(|e| e.key.source().digest()).collect::<std::collections::BTreeSet<_>>().len(), 2);
+        assert_ne!(again.digest(), old.digest());
+    });
+}
+
+#[test]
+fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
+    let test = "a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let compiler = PathBuf::from(std::env::var_os("KJIT_HIPRTC_LIBRARY").unwrap());
+        let engine = engine(dir.path(), &compiler);
+        let device = engine.device("rocm:0").unwrap();
+        let stream = device.stream().unwrap();
+        let answer = |header: &str, more: i32| {
+            let module = engine.load(&device, &job(header, more)).unwrap();
+            let out = stream.upload(&[0u32]).unwrap();
+            stream.launch(&module.kernel("answer").unwrap(), &Geometry::new(1, 64), &args![&out]).unwrap();
+            (stream.read(&out).unwrap()[0], compiled(&engine))
+        };
+        assert_eq!(answer("#define VALUE 10", 1), (11, 1));
+        assert_eq!(answer("#define VALUE 20", 1), (21, 2));
+        assert_eq!(answer("#define VALUE 20", 2), (22, 3));
+        // As it was: not compiled again, and not the newest of that name.
+        assert_eq!(answer("#define VALUE 10", 1), (11, 3));
+    });
+}
+
+#[test]
+fn the_same_compiler_and_cache_under_other_paths_are_hits() {
+    let test = "the_same_compiler_and_cache_under_other_paths_are_hits";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for folder in ["here", "in a container"] {
+            std::fs::create_dir(at(folder)).unwrap();
+            copy_of_the_compiler(&at(folder).join("libhiprtc.so.6"));
+        }
+        let here = engine(&at("here/cache"), &at("here/libhiprtc.so.6"));
+        here.compile(&job("#define VALUE 1", 1)).unwrap();
+        let moved =
+            std::process::Command::new("cp").arg("-r").args([at("here/cache"), at("in a container/cache")]).status();
+        assert!(moved.unwrap().success());
+        let there = engine(&at("in a container/cache"), &at("in a container/libhiprtc.so.6"));
+        there.compile(&job("#define VALUE 1", 1)).unwrap();
+        assert_eq!((compiled(&here), compiled(&there)), (1, 0));
+    });
+}
