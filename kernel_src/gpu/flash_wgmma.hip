@@ -3,13 +3,15 @@
 // Twice four warps have 64 tokens each of one head, with scores, softmax and result in registers; probabilities go into the second
 // product from there. Four other warps fill two stages of BK keys and values. While one group is at its softmax, the other multiplies.
 //
-// Constants: HEADS, SCALE, SOFT_CAP, WINDOW (flash.hip), BK, FILL_REGS, MULTIPLY_REGS, KJ_BLOCK = 384, and kv.h's with HEAD_DIM 64 or 128.
+// Constants: HEADS, SCALE, SOFT_CAP, WINDOW (flash.hip), BK, FILL_REGS, MULTIPLY_REGS, KJ_BLOCK = 384, and kv.h's with HEAD_DIM 64, 80,
+// 96, 128 or 256.
 // Grid: (⌈tokens/128⌉, HEADS).
 #include "hopper.h"
 #include "kv_tiles.h"
 
-static_assert(KJ_BLOCK == 384 && HEAD_DIM % 64 == 0, "roles");
-constexpr u32 KEY_TILE = BK * HEAD_DIM;  // halves
+static_assert(KJ_BLOCK == 384 && HEAD_DIM % 16 == 0, "roles");
+constexpr u32 WIDE = CEIL_DIV(HEAD_DIM, 64) * 64;  // of tiles: those of 64 columns side by side; what is behind HEAD_DIM is not read
+constexpr u32 KEY_TILE = BK * WIDE;                // halves
 constexpr u32 OUT_TILES = CEIL_DIV(HEADS * HEAD_DIM, 64);
 
 // cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.
@@ -19,8 +21,8 @@ KERNEL flash_wgmma(const float* q, const u8* keys, const u8* values, u16* y, con
     LDS_DYNAMIC(pool);
     LDS_ARRAY(u64, full, 2);
     LDS_ARRAY(u64, empty, 2);
-    u16* qs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);  // 2 × 64 × HEAD_DIM
-    u16* ks = qs + 128 * HEAD_DIM;                                    // 2 × (keys, values)
+    u16* qs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);  // 2 × 64 × WIDE
+    u16* ks = qs + 128 * WIDE;                                    // 2 × (keys, values)
     if (thread_id() == 0) {
         for (u32 s = 0; s < 2; s++) barrier_init(full + s, 128), barrier_init(empty + s, 8);
         barrier_fence_init();
@@ -58,7 +60,7 @@ KERNEL flash_wgmma(const float* q, const u8* keys, const u8* values, u16* y, con
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
         const u32 group = thread_id() / 128 - 1, t = thread_id() % 128, lane = t % 32;
-        u16* mine = qs + group * 64 * HEAD_DIM;
+        u16* mine = qs + group * 64 * WIDE;
         constexpr float log2e = 1.4426950408889634f;
         const float factor = SOFT_CAP > 0 ? SCALE / SOFT_CAP * 2.0f * log2e : SCALE * log2e;
         for (u32 c = t; c < 64 * (HEAD_DIM / 8); c += 128) {
@@ -131,5 +133,11 @@ KERNEL flash_wgmma(const float* q, const u8* keys, const u8* values, u16* y, con
             u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8, token = q0 + group * 64 + row, to = head * HEAD_DIM + col;
             if (token < tokens) *(u32x4*)(y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 + tile_at(token % 64, to % 64)) = load16(mine + kv_tile_at(64, row, col));
         }
+        if (HEADS * HEAD_DIM % 64 != 0 && head == HEADS - 1)  // zeros behind the last head
+            for (u32 c = t; c < 64 * (8 - HEADS * HEAD_DIM % 64 / 8); c += 128) {
+                constexpr u32 n = 8 - HEADS * HEAD_DIM % 64 / 8;
+                u32 token = q0 + group * 64 + c / n, to = HEADS * HEAD_DIM + c % n * 8;
+                if (token < tokens) *(u32x4*)(y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 + tile_at(token % 64, to % 64)) = u32x4{0, 0, 0, 0};
+            }
     }
 }

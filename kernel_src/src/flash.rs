@@ -56,9 +56,10 @@ pub enum FlashTuning {
         /// Blocks that share a result's columns, where one has not the registers for all.
         parts: u32,
     },
-    /// `gpu/flash_wgmma.hip` (sm_90a, heads of 64 or 128, keys in halves or bytes): two groups of four warps with 64 tokens each.
+    /// `gpu/flash_wgmma.hip` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two groups of four warps with 64 tokens
+    /// each.
     Groups {
-        /// Keys of a tile: 64 or 128.
+        /// Keys of a tile: 64 or 128; with heads of 256 half of that.
         keys: u32,
     },
 }
@@ -107,7 +108,13 @@ impl FlashTuning {
     }
 
     fn default_for(target: &Target, kv: &KvLayout) -> FlashTuning {
-        let groups = FlashTuning::Groups { keys: 128 };
+        // What fits shared memory, and the registers of those who fill it.
+        let keys = match (kv.head_dim, kv.storage) {
+            (0..=128, _) => 128,
+            (_, KvStorage::Q8_0) => 32,
+            _ => 64,
+        };
+        let groups = FlashTuning::Groups { keys };
         if groups.fits(target, kv) { groups } else { FlashTuning::waves(target, target.default_wave(), kv) }
     }
 
@@ -125,9 +132,11 @@ impl FlashTuning {
             }
             FlashTuning::Groups { keys } => {
                 target.arch().matrix == MatrixUnit::Wgmma
-                    && [64, 128].contains(&kv.head_dim)
+                    && [64, 80, 96, 128, 256].contains(&kv.head_dim)
                     && kv.storage != KvStorage::F32
-                    && [64, 128].contains(&keys)
+                    && if kv.head_dim > 128 { [32, 64] } else { [64, 128] }.contains(&keys)
+                    // Bytes wait in the fillers' registers.
+                    && (kv.head_dim <= 128 || kv.storage == KvStorage::F16 || keys == 32)
             }
         }
     }
@@ -217,6 +226,8 @@ impl FlashSpec {
                 let (fill, multiply) = match (self.kv.storage, keys) {
                     (KvStorage::Q8_0, 128) => (136, 184),
                     (KvStorage::Q8_0, _) => (88, 208),
+                    // Chunks of a row are then divided by ten or twelve.
+                    _ if !self.kv.head_dim.is_power_of_two() => (56, 224),
                     _ => (40, 232),
                 };
                 let c = constants.set("BK", keys).set("FILL_REGS", fill).set("MULTIPLY_REGS", multiply);

@@ -73,6 +73,24 @@ fn case(spec: &FlashSpec, target: &Target, tokens: usize, past: usize, random: &
     Ok(Case { name, geometry: spec.geometry(target, tokens as u32)?, kernel: spec.kernel(target)?, args })
 }
 
+/// Cases on the targets that have warp groups' products.
+fn groups(
+    spec: &FlashSpec,
+    target: &Target,
+    tokens: usize,
+    past: usize,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
+    for keys in [32, 64, 128] {
+        let spec = FlashSpec { tuning: Some(FlashTuning::Groups { keys }), ..*spec };
+        if spec.tuning(target).is_ok() {
+            into.push(case(&spec, target, tokens, past, random)?);
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     use KvStorage::{F16, F32, Q8_0};
     // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows shorter and longer than a tile.
@@ -94,11 +112,27 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         let tuning = Some(FlashTuning::waves(target, wave, &kv));
         let spec = FlashSpec { heads, kv, scale, window, soft_cap, tuning };
         into.push(case(&spec, target, tokens, past, random)?);
-        for keys in [64, 128] {
-            let groups = FlashSpec { tuning: Some(FlashTuning::Groups { keys }), ..spec };
-            if groups.tuning(target).is_ok() {
-                into.push(case(&groups, target, tokens, past, random)?);
-            }
+        groups(&spec, target, tokens, past, random, into)?;
+    }
+    // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything, for every head size they have.
+    let more = [
+        (64, F16, 4, 2, 257, 77, Some(100), None),
+        (64, Q8_0, 2, 2, 131, 0, None, Some(30.0)),
+        (80, F16, 3, 1, 193, 5, None, None),
+        (80, Q8_0, 5, 5, 131, 67, Some(70), None),
+        (96, F16, 2, 1, 129, 131, None, Some(50.0)),
+        (96, Q8_0, 3, 3, 200, 1, None, None),
+        (128, F16, 2, 1, 321, 129, None, None),
+        (128, Q8_0, 2, 1, 127, 191, Some(150), Some(20.0)),
+        (256, F16, 2, 1, 191, 65, None, Some(50.0)),
+        (256, F16, 1, 1, 130, 300, Some(133), None),
+        (256, Q8_0, 2, 2, 150, 33, None, None),
+    ];
+    for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in more {
+        let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
+        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), window, soft_cap, tuning: None };
+        if wave == 32 {
+            groups(&spec, target, tokens, past, random, into)?;
         }
     }
     Ok(())
