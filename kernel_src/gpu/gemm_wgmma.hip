@@ -25,10 +25,9 @@ struct Stages {
 
 // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the number of the next tile's first.
 template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
-    const u32 filler = thread_id() / 128, t = thread_id() % 128, half = t % 2;
+    const u32 filler = thread_id() / 128, t = thread_id() % 128;
+    [[maybe_unused]] const u32 half = t % 2;
     const u32 k_first = (filler + FILLERS - first % FILLERS) % FILLERS;
-    const u8* row[2] = {part_row<W>(part, t / 2, expert), part_row<W>(part, t / 2 + 64, expert)};
-    auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 32 * half < COLS); };
     // Waits for the stage of columns kt to be free, and has X brought there.
     auto begin = [&](u32 kt) {
         u32 s = (first + kt) % STAGES;
@@ -46,13 +45,17 @@ template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const 
     };
     if constexpr (W::PLAIN == 2) {  // halves as they are: copied, told AHEAD stages later when they have arrived
         static_assert(AHEAD * FILLERS + 1 < STAGES, "a stage is told before the products one behind need the next");
+        // Eight threads a row: each copy of a warp takes whole lines of 128 bytes, else it asks the second cache for twice as many pieces.
+        const u32 chunk = t % 8;
+        const u8* line[8];
+        UNROLL for (u32 i = 0; i < 8; i++) line[i] = part_row<W>(part, t / 8 + 16 * i, expert) + 16 * chunk;
         for (u32 kt = k_first; kt < K_TILES; kt += FILLERS) {
             u16* tile = begin(kt);
-            UNROLL for (u32 i = 0; i < 2; i++) {
-                if (inside(kt))
-                    UNROLL for (u32 c = 0; c < 4; c++)
-                        copy16(tile + tile_at(t / 2 + 64 * i, 32 * half + 8 * c), row[i] + 128 * kt + 64 * half + 16 * c);
-                else zero_piece(tile, t / 2 + 64 * i, 4 * half);
+            bool there = COLS % 64 == 0 || 64 * kt + 8 * chunk < COLS;
+            UNROLL for (u32 i = 0; i < 8; i++) {
+                u16* to = tile + tile_at(t / 8 + 16 * i, 8 * chunk);
+                if (there) copy16(to, line[i] + 128 * kt);
+                else *(u32x4*)to = u32x4{0, 0, 0, 0};
             }
             copy_commit();
             copy_wait(AHEAD);
@@ -62,6 +65,8 @@ template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const 
         const u32 mine = K_TILES > k_first ? CEIL_DIV(K_TILES - k_first, FILLERS) : 0;
         for (u32 n = mine > AHEAD ? mine - AHEAD : 0; n < mine; n++) end(k_first + n * FILLERS);
     } else {
+        const u8* row[2] = {part_row<W>(part, t / 2, expert), part_row<W>(part, t / 2 + 64, expert)};
+        auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 32 * half < COLS); };
         Piece<W> raw[AHEAD][2];
         auto fetch = [&](Piece<W>(&q)[2], u32 kt) {
             if (inside(kt)) UNROLL for (u32 i = 0; i < 2; i++) fetch_piece<W>(q[i], row[i], 2 * kt + half);
