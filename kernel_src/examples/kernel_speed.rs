@@ -5,13 +5,11 @@
 
 #![allow(clippy::print_stdout, reason = "a bench prints")]
 
-use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Geometry, Isolation, Job, Stream, Target, args};
+use kjit_engine::{Config, Device, DeviceBuffer, Engine, Geometry, Isolation, Job, Stream, Target, args};
 use kjit_kernels::Kernel;
 use kjit_kernels::activations::Prologue;
-use kjit_kernels::attend::{AttendSpec, AttendTuning, HeadsForm, RopeForm};
 use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
 use kjit_kernels::format::Format;
-use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::matvec::{Finish, MatvecSpec, MatvecTuning, Segment};
 use std::io::Write;
@@ -282,84 +280,6 @@ fn shapes() -> Vec<(String, Shape)> {
     all
 }
 
-fn attention(b: &Bench) -> Result<()> {
-    for (context, storage) in [
-        (512usize, KvStorage::F16),
-        (4096, KvStorage::F16),
-        (16384, KvStorage::F16),
-        (16384, KvStorage::Q8_0),
-        (131_072, KvStorage::F16),
-    ] {
-        let kv = KvLayout { heads: 8, head_dim: 128, storage };
-        let form = HeadsForm { heads: 32, kv, qk_norm: false, rope: RopeForm { dims: 128, halves: false } };
-        let target = b.device.target();
-        let tries = [None].into_iter().chain([1u32, 2, 3, 4].into_iter().flat_map(|n| {
-            [2, 4].map(|tile| {
-                Some(AttendTuning {
-                    wave: target.default_wave(),
-                    block: 4 * target.default_wave(),
-                    tile,
-                    blocks_per_unit: n,
-                })
-            })
-        }));
-        for tuning in tries {
-            let spec = AttendSpec { form, window: None, soft_cap: None, tuning };
-            let (Ok(kernel), Ok(splits)) = (spec.kernel(target), spec.splits(target, b.device.info().units, 1)) else {
-                continue;
-            };
-            let entry = b.engine.load(&b.device, &b.job(&kernel))?.kernel(kernel.entry)?;
-            let bytes = kv.bytes(context).unwrap_or(0);
-            let q = b.stream.upload(&vec![0.1f32; 32 * 128])?;
-            let out: DeviceBuffer<f32> = b.device.buffer(32 * 128)?;
-            let angles = b.stream.upload(&vec![0.7f32; 128])?.slice(0..128)?;
-            // Every position turns by the table's row of position 0: the table would be as large as the cache's heads else.
-            let table: DeviceBuffer<f32> = b.device.buffer(context * 128)?;
-            b.stream.fill(&table, 0)?;
-            let position = b.stream.upload(&[context as u32 - 1])?;
-            let part: DeviceBuffer<u8> = b.device.buffer(spec.part_bytes(splits, 1))?;
-            let counters = b.stream.upload(&vec![0u32; spec.counters(1)])?;
-            let mut g = kernel.launch(1);
-            g.grid = [splits, 8, 1];
-            let layers = (b.pool.len() / (2 * bytes)).clamp(1, 16);
-            let seconds = b.time(|| {
-                for l in 0..layers {
-                    let keys = b.pool.slice(2 * l * bytes..(2 * l + 1) * bytes)?;
-                    let values = b.pool.slice((2 * l + 1) * bytes..(2 * l + 2) * bytes)?;
-                    b.stream.launch(
-                        &entry,
-                        &g,
-                        &args![
-                            &q,
-                            &q,
-                            &q,
-                            &angles,
-                            &angles,
-                            &table,
-                            Arg::Null,
-                            &position,
-                            &keys,
-                            &values,
-                            &part,
-                            &counters,
-                            &out,
-                            0.088f32,
-                            1e-5f32,
-                            context as u32,
-                            splits,
-                            bytes as u64
-                        ],
-                    )?;
-                }
-                Ok(())
-            })? / layers as f64;
-            let name = format!("attend 32/8×128 {storage:?} at {context}, {tuning:?}").replace("AttendTuning ", "");
-            println!("{}", b.report(&name, seconds, 2 * bytes));
-        }
-    }
-    Ok(())
-}
-
 fn main() -> Result<()> {
     let folder = std::env::temp_dir().join("kjit-kernel-speed");
     let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
@@ -444,9 +364,6 @@ fn main() -> Result<()> {
             let t = format!("  block {block} team {team} rows {rows} batch {batch} × {blocks_per_unit}{alone}");
             println!("{}", b.report(&t, *seconds, bytes));
         }
-    }
-    if "attend".contains(&only) {
-        attention(&b)?;
     }
     Ok(())
 }

@@ -89,6 +89,7 @@ const FILES: &[(&str, &str)] = &[
     ("activations.h", include_str!("../gpu/activations.h")),
     ("argmax.hip", include_str!("../gpu/argmax.hip")),
     ("attend.hip", include_str!("../gpu/attend.hip")),
+    ("attend_mma.hip", include_str!("../gpu/attend_mma.hip")),
     ("combine.hip", include_str!("../gpu/combine.hip")),
     ("dequant.h", include_str!("../gpu/dequant.h")),
     ("draw.hip", include_str!("../gpu/draw.hip")),

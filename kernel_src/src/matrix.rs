@@ -1,7 +1,7 @@
 //! One of each kernel at the sizes of real models: what the compile matrix is made of, and what may not spill anywhere.
 
 use crate::activations::{Column, Form, Prologue};
-use crate::attend::{AttendSpec, AttendTuning, HeadsForm, RopeForm, RopeKvSpec};
+use crate::attend::{AttendSpec, HeadsForm, RopeForm, RopeKvSpec};
 use crate::elementwise::{Combine, CombineSpec, RowsSpec};
 use crate::embed::EmbedSpec;
 use crate::experts::{ExpertFinish, ExpertSumSpec, ExpertsSpec, RouteSpec};
@@ -336,8 +336,7 @@ fn other_wave(list: &mut List<'_>, wave: u32) -> Result<(), SpecError> {
             let flash = FlashSpec { heads, kv, scale, window: None, soft_cap: None, tuning };
             list.flash(format!("flash {name}"), &flash)?;
             let spec = AttendSpec { form: heads_form(heads, kv), window: None, soft_cap: None, tuning: None };
-            let usual = spec.tuning(target)?;
-            let tuning = Some(AttendTuning { wave, block: usual.block / usual.wave * wave, ..usual });
+            let tuning = Some(spec.by_lanes(wave));
             list.attend(format!("attend {name}"), &AttendSpec { tuning, ..spec })?;
         }
     }

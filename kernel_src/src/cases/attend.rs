@@ -129,8 +129,8 @@ fn attend(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random
     let t = spec.tuning(target)?;
     Ok(Case {
         name: format!(
-            "attend {}/{} heads of {dim}, {:?}, norm {}, window {:?}, cap {:?}, positions {positions:?}, {} splits, wave {} tile {}",
-            form.heads, kv.heads, kv.storage, form.qk_norm, spec.window, spec.soft_cap, sizes.splits, t.wave, t.tile
+            "attend {}/{} heads of {dim}, {:?}, norm {}, window {:?}, cap {:?}, positions {positions:?}, {} splits, {t:?}",
+            form.heads, kv.heads, kv.storage, form.qk_norm, spec.window, spec.soft_cap, sizes.splits
         ),
         kernel,
         geometry,
@@ -246,8 +246,41 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         if lanes > wave {
             continue;
         }
-        let tuning = Some(AttendTuning { wave, block: 2 * wave, tile, blocks_per_unit: 1 });
+        let tuning = Some(AttendTuning::Lanes { wave, block: 2 * wave, tile, blocks_per_unit: 1 });
         let spec = AttendSpec { form, window, soft_cap, tuning };
+        let capacity = positions.iter().max().unwrap_or(&0) + 3;
+        let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
+        into.push(attend(&spec, target, &Sizes { capacity, positions, splits, scale }, random)?);
+    }
+    // The same by rings: contexts around a tile of sixteen, around a round of all waves, with blocks that have no tile for some waves;
+    // groups of one to eight, and of two blocks; scales at odd halves.
+    let rings = [
+        // form, window, cap, positions, splits, waves, stages, least
+        (form(4, 2, 64, F16, false, false), None, None, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
+        (form(9, 3, 64, F16, false, false), None, None, vec![255, 256, 63], 5, 4, 2, 2),
+        (form(14, 2, 64, Q8_0, false, true), None, None, vec![300, 0, 14], 4, 4, 3, 1),
+        (form(8, 2, 128, F16, true, true), None, None, vec![517, 31], 33, 4, 2, 1),
+        (form(8, 2, 128, F16, true, true), None, None, vec![1000], 16, 8, 2, 16),
+        (form(8, 1, 128, F16, true, true), Some(33), Some(30.0), vec![131, 32, 33], 2, 4, 1, 1),
+        (form(8, 2, 128, Q8_0, true, true), Some(200), None, vec![131, 713], 7, 8, 2, 1),
+        (form(8, 2, 128, Q8_0, false, false), None, None, vec![16, 1023], 9, 4, 4, 4),
+        (form(2, 2, 80, F16, false, true), None, Some(20.0), vec![63, 64], 2, 2, 2, 1),
+        (form(6, 3, 80, Q8_0, false, true), None, None, vec![97, 110, 0], 3, 2, 2, 1),
+        (form(5, 5, 96, Q8_0, false, false), Some(50), None, vec![47, 203, 88], 4, 2, 2, 1),
+        (form(4, 2, 96, F16, false, false), None, None, vec![333], 64, 4, 2, 1),
+        (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77, 0], 3, 2, 2, 1),
+        (form(8, 4, 256, F16, true, true), None, None, vec![401], 5, 4, 1, 1),
+        (form(2, 1, 256, Q8_0, false, true), None, None, vec![20, 290], 3, 4, 2, 2),
+        (form(16, 1, 64, F16, false, false), None, None, vec![200], 7, 4, 2, 1),
+        (form(7, 1, 112, Q8_0, false, false), None, None, vec![66], 2, 4, 2, 1),
+        (form(4, 1, 32, F16, false, false), None, None, vec![66], 2, 4, 2, 1),
+    ];
+    for (form, window, soft_cap, positions, splits, waves, stages, least) in rings {
+        let tuning = Some(AttendTuning::Rings { waves, stages, least, blocks_per_unit: 1 });
+        let spec = AttendSpec { form, window, soft_cap, tuning };
+        if wave != 32 || spec.kernel(target).is_err() {
+            continue; // a target without these matrix units, or with less shared memory
+        }
         let capacity = positions.iter().max().unwrap_or(&0) + 3;
         let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
         into.push(attend(&spec, target, &Sizes { capacity, positions, splits, scale }, random)?);

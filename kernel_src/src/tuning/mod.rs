@@ -37,7 +37,7 @@ impl fmt::Display for Tuning {
             Tuning::Attend(t) => format!("{t:?}"),
             Tuning::Flash(t) => format!("{t:?}"),
         };
-        let text = text.strip_prefix("MatvecTuning { ").or(text.strip_prefix("AttendTuning { ")).unwrap_or(&text);
+        let text = text.strip_prefix("MatvecTuning { ").unwrap_or(&text);
         f.write_str(if text.contains('{') { text } else { text.trim_end_matches([' ', '}']) })
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn candidates(spec: &Spec, target: &Target) -> Vec<Tuning> {
             matvec(target, units, lists)
         }
         Spec::Gemm(s) => gemm(s, target),
-        Spec::Attend(_) => attend(target),
+        Spec::Attend(_) => AttendTuning::space(target).into_iter().map(Tuning::Attend).collect(),
         Spec::Flash(_) => flash(target),
         _ => vec![],
     }
@@ -78,22 +78,8 @@ fn gemm(spec: &GemmSpec, target: &Target) -> Vec<Tuning> {
     GemmSpec::space(target).into_iter().filter(fits).map(Tuning::Gemm).collect()
 }
 
-fn attend(target: &Target) -> Vec<Tuning> {
-    let mut all = vec![];
-    for &wave in target.waves() {
-        for waves in [2, 4, 8] {
-            for tile in [1, 2, 4] {
-                for blocks_per_unit in [1, 2, 3, 4] {
-                    all.push(Tuning::Attend(AttendTuning { wave, block: waves * wave, tile, blocks_per_unit }));
-                }
-            }
-        }
-    }
-    all
-}
-
 fn flash(target: &Target) -> Vec<Tuning> {
-    let groups = [64, 128].map(|keys| FlashTuning::Groups { keys });
+    let groups = [32, 64, 128].map(|keys| FlashTuning::Groups { keys });
     // Where there are warp groups, the other kernel was never near for the heads that they cover.
     let waves = if target.arch().matrix == MatrixUnit::Wgmma { vec![] } else { FlashTuning::space(target) };
     groups.into_iter().chain(waves).map(Tuning::Flash).collect()

@@ -220,7 +220,7 @@ impl Lower<'_> {
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let shape = self.spec(&name, spec.geometry(&self.target, 1, sequences))?;
         let most = (SPLITS / sequences).max(1);
-        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit, over: shape.grid[1], most };
+        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: shape.grid[1], most };
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
         let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];

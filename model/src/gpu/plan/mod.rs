@@ -156,7 +156,7 @@ pub enum Dim {
         /// Times this.
         each: u32,
     },
-    /// So many that, times `over` for each token at hand, there are `per_unit` for each compute unit; at most `most`.
+    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for each compute unit; at most `most`.
     Spread {
         /// Blocks that a compute unit takes at once.
         per_unit: u32,
@@ -243,7 +243,7 @@ impl Dim {
             }
             Dim::Spread { per_unit, over, most } => {
                 let over = over.saturating_mul(now.tokens).max(1);
-                now.units.saturating_mul(per_unit).div_ceil(over).min(most)
+                (now.units.saturating_mul(per_unit) / over).min(most)
             }
         }
         .max(1)
