@@ -96,6 +96,73 @@ impl Column {
         }
     }
 
+    /// The vector that holds a group's 16 values of a half, of the planes' first.
+    fn vector(&self, group: usize, half: usize) -> usize {
+        match self.form {
+            Form::Quantised { split: true } => half * (self.cols / 32) + group,
+            _ => 2 * group + half,
+        }
+    }
+
+    /// Index of the f32 of an element of a plain column.
+    fn quad(&self, unit: usize, i: usize) -> usize {
+        let quad = i / 4;
+        let at = if unit == 8 { quad % 2 * self.cols.div_ceil(8) + quad / 2 } else { quad };
+        4 * at + i % 4
+    }
+
+    /// A column as [`PrepareSpec`](crate::prepare::PrepareSpec) prepares it, for oracles.
+    #[must_use]
+    pub fn pack(&self, x: &[f32]) -> Vec<u8> {
+        let mut out = vec![0u8; self.bytes()];
+        match self.form {
+            Form::Plain { unit } => {
+                for (i, v) in x.iter().enumerate() {
+                    out[4 * self.quad(unit, i)..][..4].copy_from_slice(&v.to_le_bytes());
+                }
+            }
+            Form::Quantised { .. } => {
+                let groups = self.cols / 32;
+                for (g, part) in x.chunks_exact(32).enumerate() {
+                    let most = part.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                    let inverse = if most > 0.0 { 32639.0 / most } else { 0.0 };
+                    let mut sums = [0i32; 2];
+                    for (i, v) in part.iter().enumerate() {
+                        let whole = (v * inverse).round_ties_even() as i32;
+                        let low = whole as i8;
+                        let at = 16 * self.vector(g, i / 16) + i % 16;
+                        out[at] = ((whole - i32::from(low)) >> 8) as u8;
+                        out[32 * groups + at] = low as u8;
+                        sums[i / 16] += whole;
+                    }
+                    let scale = 16 * (4 * groups + g);
+                    out[scale..][..4].copy_from_slice(&(most / 32639.0).to_le_bytes());
+                    for (i, sum) in [sums[0], sums[1], sums[0] + sums[1]].iter().enumerate() {
+                        out[scale + 4 + 4 * i..][..4].copy_from_slice(&sum.to_le_bytes());
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// The values of a prepared column, for oracles.
+    #[must_use]
+    pub fn unpack(&self, bytes: &[u8]) -> Vec<f64> {
+        let word =
+            |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(f32::NAN, f32::from_le_bytes);
+        let byte = |at: usize| f64::from(bytes.get(at).copied().unwrap_or(0) as i8);
+        let groups = self.cols / 32;
+        let value = |i: usize| match self.form {
+            Form::Plain { unit } => f64::from(word(4 * self.quad(unit, i))),
+            Form::Quantised { .. } => {
+                let at = 16 * self.vector(i / 32, i % 32 / 16) + i % 16;
+                f64::from(word(16 * (4 * groups + i / 32))) * (256.0 * byte(at) + byte(32 * groups + at))
+            }
+        };
+        (0..self.cols).map(value).collect()
+    }
+
     pub(crate) fn constants(&self, prologue: Prologue) -> Constants {
         let c = Constants::new().set("COLS", self.cols as i64).set("PROLOGUE", prologue.number());
         match self.form {

@@ -112,6 +112,7 @@ const FILES: &[(&str, &str)] = &[
     ("moe.hip", include_str!("../gpu/moe.hip")),
     ("norm_rows.hip", include_str!("../gpu/norm_rows.hip")),
     ("prepare.hip", include_str!("../gpu/prepare.hip")),
+    ("read.hip", include_str!("../gpu/read.hip")),
     ("repack.hip", include_str!("../gpu/repack.hip")),
     ("rope.h", include_str!("../gpu/rope.h")),
     ("rope_kv.hip", include_str!("../gpu/rope_kv.hip")),

@@ -46,6 +46,7 @@ pub mod moe;
 pub mod norm;
 pub mod prepare;
 pub mod product;
+pub mod read;
 pub mod render;
 pub mod repack;
 pub mod sample;

@@ -17,6 +17,7 @@ use crate::norm::{NormKind, NormSpec, SoftmaxSpec};
 use crate::prepare::PrepareSpec;
 use crate::repack::RepackSpec;
 use crate::sample::{Choice, SampleSpec};
+use crate::spec::{MoeKernel, Spec};
 use crate::tiles::TilesSpec;
 use kjit_engine::Target;
 
@@ -27,6 +28,8 @@ pub struct Sample {
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
+    /// What it is a specialisation of; none where only the list asks for it so, at another wave width.
+    pub spec: Option<Spec>,
     /// What one launch has to do at least.
     pub work: Work,
 }
@@ -62,8 +65,8 @@ pub fn representative(target: &Target) -> Result<Vec<Sample>, SpecError> {
     for format in ALL {
         let layout = Layout::new(format, 4096)?;
         let matrix = layout.bytes(4096, 1)?;
-        list.moves(format!("repack {format}"), RepackSpec { layout }.kernel(target)?, 2 * matrix);
-        list.moves(format!("embed {format}"), EmbedSpec { layout, batch: false }.kernel(target)?, matrix / 4096);
+        list.moves(format!("repack {format}"), RepackSpec { layout }, 2 * matrix)?;
+        list.moves(format!("embed {format}"), EmbedSpec { layout, batch: false }, matrix / 4096)?;
         let norm = MatvecSpec { prologue: Prologue::Norm, ..MatvecSpec::new(format, 4096, 4096) };
         list.matvec(format!("matvec {format} norm"), &norm)?;
     }
@@ -83,21 +86,25 @@ struct List<'t> {
 }
 
 impl List<'_> {
-    fn add(&mut self, name: String, kernel: Kernel, bytes: usize, operations: usize) {
-        let work = Work { bytes: bytes as u64, operations: operations as u64 };
-        self.all.push(Sample { name, kernel, work });
+    fn add(&mut self, name: String, spec: impl Into<Spec>, bytes: usize, operations: usize) -> Result<(), SpecError> {
+        let (spec, work) = (spec.into(), Work { bytes: bytes as u64, operations: operations as u64 });
+        self.all.push(Sample { name, kernel: spec.kernel(self.target)?, spec: Some(spec), work });
+        Ok(())
     }
 
-    fn moves(&mut self, name: String, kernel: Kernel, bytes: usize) {
-        self.add(name, kernel, bytes, 0);
+    fn moves(&mut self, name: String, spec: impl Into<Spec>, bytes: usize) -> Result<(), SpecError> {
+        self.add(name, spec, bytes, 0)
+    }
+
+    fn at_wave(&mut self, name: String, kernel: Kernel, bytes: usize) {
+        let work = Work { bytes: bytes as u64, operations: 0 };
+        self.all.push(Sample { name, kernel, spec: None, work });
     }
 
     fn matvec(&mut self, name: String, spec: &MatvecSpec) -> Result<(), SpecError> {
         let rows: usize = spec.segments.iter().map(|s| s.rows).sum();
         let ends = 4 * spec.columns * (spec.cols + rows);
-        let kernel = spec.kernel(self.target)?;
-        self.add(name, kernel, spec.weight_bytes()? + ends, 2 * rows * spec.cols * spec.columns);
-        Ok(())
+        self.add(name, spec.clone(), spec.weight_bytes()? + ends, 2 * rows * spec.cols * spec.columns)
     }
 
     fn gemm(&mut self, name: String, spec: &GemmSpec) -> Result<(), SpecError> {
@@ -109,8 +116,7 @@ impl List<'_> {
         // With experts every token has eight of them.
         let tokens = if spec.experts > 1 { 8 * PROMPT } else { spec.tokens };
         let each = 2 * spec.cols + if spec.tiled { 2 } else { 4 } * rows;
-        self.add(name, spec.kernel(self.target)?, weights + tokens * each, 2 * tokens * rows * spec.cols);
-        Ok(())
+        self.add(name, spec.clone(), weights + tokens * each, 2 * tokens * rows * spec.cols)
     }
 
     fn flash(&mut self, name: String, spec: &FlashSpec) -> Result<(), SpecError> {
@@ -119,16 +125,14 @@ impl List<'_> {
         let seen = spec.window.unwrap_or(PROMPT).min(PROMPT);
         // Queries come in f32 and go out in halves; half of a square is seen, or a band of it.
         let pairs = PROMPT * seen - seen * seen / 2;
-        self.add(name, spec.kernel(self.target)?, kv + 6 * PROMPT * heads * dim, 4 * pairs * heads * dim);
-        Ok(())
+        self.add(name, *spec, kv + 6 * PROMPT * heads * dim, 4 * pairs * heads * dim)
     }
 
     fn attend(&mut self, name: String, spec: &AttendSpec) -> Result<(), SpecError> {
         let seen = spec.window.unwrap_or(CONTEXT).min(CONTEXT);
         let kv = 2 * spec.form.kv.bytes(seen).unwrap_or(0);
         let operations = 4 * seen * spec.form.heads * spec.form.kv.head_dim;
-        self.add(name, spec.kernel(self.target)?, kv, operations);
-        Ok(())
+        self.add(name, spec.clone(), kv, operations)
     }
 }
 
@@ -184,7 +188,7 @@ fn products(list: &mut List<'_>) -> Result<(), SpecError> {
         };
         let chosen = 8 * 768 * 2048;
         let bytes = 8 * Layout::new(format(name), 2048)?.bytes(768, 1)?;
-        list.add(format!("experts {name} gated"), gated.kernel(list.target)?, 2 * bytes, 4 * chosen);
+        list.add(format!("experts {name} gated"), gated.clone(), 2 * bytes, 4 * chosen)?;
         let sum = ExpertsSpec {
             rows: 2048,
             cols: 768,
@@ -194,12 +198,12 @@ fn products(list: &mut List<'_>) -> Result<(), SpecError> {
             ..gated
         };
         let bytes = 8 * Layout::new(format(name), 768)?.bytes(2048, 1)?;
-        list.add(format!("experts {name} sum"), sum.kernel(list.target)?, bytes, 2 * chosen);
+        list.add(format!("experts {name} sum"), sum, bytes, 2 * chosen)?;
     }
     for form in [Form::Quantised { split: true }, Form::Plain { unit: 8 }] {
         for prologue in [Prologue::None, Prologue::Norm, Prologue::Silu, Prologue::Gelu] {
             let spec = PrepareSpec { column: Column { cols: 4096, form }, prologue };
-            list.moves(format!("prepare {form:?} {prologue:?}"), spec.kernel(list.target)?, 2 * 4 * 4096);
+            list.moves(format!("prepare {form:?} {prologue:?}"), spec, 2 * 4 * 4096)?;
         }
     }
     Ok(())
@@ -223,8 +227,8 @@ fn heads(list: &mut List<'_>) -> Result<(), SpecError> {
             let soft_cap = (head_dim == 96).then_some(50.0);
             let name = format!("{heads}/{kv_heads} × {head_dim} {storage:?}");
             list.attend(format!("attend {name}"), &AttendSpec { form, window, soft_cap, tuning: None })?;
-            let rope = RopeKvSpec { form, half: true }.kernel(list.target)?;
-            list.moves(format!("rope_kv {name}"), rope, 6 * (heads + 2 * kv_heads) * head_dim);
+            let rope = RopeKvSpec { form, half: true };
+            list.moves(format!("rope_kv {name}"), rope, 6 * (heads + 2 * kv_heads) * head_dim)?;
             let flash = FlashSpec { heads, kv, scale: 1.0 / (head_dim as f32).sqrt(), window, soft_cap, tuning: None };
             list.flash(format!("flash {name}"), &flash)?;
         }
@@ -233,29 +237,27 @@ fn heads(list: &mut List<'_>) -> Result<(), SpecError> {
 }
 
 fn small(list: &mut List<'_>) -> Result<(), SpecError> {
-    let target = list.target;
     for (cols, kind) in [(4096, NormKind::Rms), (16384, NormKind::Rms), (4096, NormKind::Layer { bias: true })] {
-        let kernel = NormSpec { cols, kind, residual: true }.kernel(target)?;
-        list.moves(format!("norm_rows {kind:?} {cols}"), kernel, 16 * cols);
+        let kernel = NormSpec { cols, kind, residual: true };
+        list.moves(format!("norm_rows {kind:?} {cols}"), kernel, 16 * cols)?;
     }
-    list.moves("softmax 4096".to_owned(), SoftmaxSpec { cols: 4096 }.kernel(target)?, 8 * 4096);
+    list.moves("softmax 4096".to_owned(), SoftmaxSpec { cols: 4096 }, 8 * 4096)?;
     for op in [Combine::Add, Combine::Silu, Combine::Gelu] {
-        list.moves(format!("combine {op:?}"), CombineSpec { op }.kernel(target)?, 12 * 4096);
+        list.moves(format!("combine {op:?}"), CombineSpec { op }, 12 * 4096)?;
     }
-    list.moves("rows".to_owned(), RowsSpec.kernel(target)?, 8 * 4096);
-    let route = RouteSpec { experts: 128, top: 8, renormalise: true }.kernel(target)?;
-    list.moves("route 8 of 128".to_owned(), route, 4 * 128);
-    let sum = ExpertSumSpec { cols: 2048, top: 8, residual: true }.kernel(target)?;
-    list.moves("expert_sum".to_owned(), sum, 40 * 2048);
+    list.moves("rows".to_owned(), RowsSpec, 8 * 4096)?;
+    let route = RouteSpec { experts: 128, top: 8, renormalise: true };
+    list.moves("route 8 of 128".to_owned(), route, 4 * 128)?;
+    let sum = ExpertSumSpec { cols: 2048, top: 8, residual: true };
+    list.moves("expert_sum".to_owned(), sum, 40 * 2048)?;
     for choice in [Choice::Largest, Choice::Drawn] {
-        let kernel = SampleSpec { vocab: 128_256, choice }.kernel(target)?;
-        list.moves(format!("sample {choice:?}"), kernel, 4 * 128_256);
+        let kernel = SampleSpec { vocab: 128_256, choice };
+        list.moves(format!("sample {choice:?}"), kernel, 4 * 128_256)?;
     }
     Ok(())
 }
 
 fn prompts(list: &mut List<'_>) -> Result<(), SpecError> {
-    let target = list.target;
     for format in ALL {
         list.gemm(format!("gemm {format} · {PROMPT} tokens"), &GemmSpec::new(format, 4096, 4096, PROMPT))?;
     }
@@ -300,14 +302,14 @@ fn prompts(list: &mut List<'_>) -> Result<(), SpecError> {
         (14336, Prologue::Gelu, false),
         (2048, Prologue::Norm, true),
     ] {
-        let kernel = TilesSpec { cols, prologue, gather }.kernel(target)?;
+        let kernel = TilesSpec { cols, prologue, gather };
         let gathered = if gather { " gathered" } else { "" };
-        list.moves(format!("tiles {cols} {prologue:?}{gathered}"), kernel, 6 * PROMPT * cols);
+        list.moves(format!("tiles {cols} {prologue:?}{gathered}"), kernel, 6 * PROMPT * cols)?;
     }
     let moe = MoeSpec { experts: 128, top: 8, tile: 64, cols: 2048 };
     let pairs = 8 * PROMPT;
     for (step, bytes) in [(MoeStep::Count, 4 * pairs), (MoeStep::Place, 12 * pairs), (MoeStep::Sum, 4 * pairs * 2048)] {
-        list.moves(format!("moe {step:?}"), moe.kernel(step, target)?, bytes);
+        list.moves(format!("moe {step:?}"), MoeKernel { spec: moe, step }, bytes)?;
     }
     Ok(())
 }
@@ -341,11 +343,11 @@ fn other_wave(list: &mut List<'_>, wave: u32) -> Result<(), SpecError> {
         }
     }
     let norm = NormSpec { cols: 4096, kind: NormKind::Rms, residual: true }.kernel_at(target, wave)?;
-    list.moves(format!("norm_rows Rms 4096 @ wave {wave}"), norm, 16 * 4096);
+    list.at_wave(format!("norm_rows Rms 4096 @ wave {wave}"), norm, 16 * 4096);
     let tiles = TilesSpec { cols: 4096, prologue: Prologue::Norm, gather: false }.kernel_at(target, wave)?;
-    list.moves(format!("tiles 4096 Norm @ wave {wave}"), tiles, 6 * PROMPT * 4096);
+    list.at_wave(format!("tiles 4096 Norm @ wave {wave}"), tiles, 6 * PROMPT * 4096);
     let drawn = SampleSpec { vocab: 128_256, choice: Choice::Drawn }.kernel_at(target, wave, 1024)?;
-    list.moves(format!("sample Drawn @ wave {wave}"), drawn, 4 * 128_256);
+    list.at_wave(format!("sample Drawn @ wave {wave}"), drawn, 4 * 128_256);
     Ok(())
 }
 

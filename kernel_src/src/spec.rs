@@ -12,6 +12,7 @@ use crate::matvec::{MatvecSpec, Segment};
 use crate::moe::{MoeSpec, MoeStep};
 use crate::norm::{NormSpec, SoftmaxSpec};
 use crate::prepare::PrepareSpec;
+use crate::read::ReadSpec;
 use crate::repack::RepackSpec;
 use crate::sample::SampleSpec;
 use crate::tiles::TilesSpec;
@@ -119,6 +120,8 @@ specs! {
     ExpertSum(ExpertSumSpec), "expert_sum";
     /// Choice of a token.
     Sample(SampleSpec), "sample";
+    /// Memory, read as fast as it goes.
+    Read(ReadSpec), "read";
 }
 
 /// `Q4_K 4096 + Q6_K 1024 with bias`.
@@ -214,6 +217,7 @@ impl fmt::Display for Spec {
                 write!(f, "{} × {}{}", s.top, s.cols, if s.residual { ", residual" } else { "" })
             }
             Spec::Sample(s) => write!(f, "{:?} of {}", s.choice, s.vocab),
+            Spec::Read(s) => write!(f, "{} in flight", s.flight),
         }
     }
 }

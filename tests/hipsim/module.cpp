@@ -50,7 +50,26 @@ struct Pool {
     }
 };
 
+// What a test wants a kernel to do instead of its work: KJIT_HIPSIM_BREAK is `entry:threads:how`, comma-separated.
+static std::string broken(const char* entry, unsigned threads) {
+    const char* asked = getenv("KJIT_HIPSIM_BREAK");
+    std::string rest = asked ? asked : "", want = std::string(entry) + ":" + std::to_string(threads) + ":";
+    for (size_t from = 0; from < rest.size();) {
+        size_t to = std::min(rest.find(',', from), rest.size());
+        if (rest.compare(from, want.size(), want) == 0) return rest.substr(from + want.size(), to - from - want.size());
+        from = to + 1;
+    }
+    return {};
+}
+
 static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& code) {
+    std::string how = broken(w.entry->name, w.module->library->block);
+    if (how == "abort") abort();
+    if (how == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+    if (how == "fault") {
+        error = std::string(w.entry->name) + ": faults, as a test wants it", code = ILLEGAL_ADDRESS;
+        return;
+    }
     static Pool* pool = new Pool();
     kjsim::Launch l;
     l.library = w.module->library, l.entry = w.entry, l.arguments = w.arguments.data(), l.dynamic_lds = w.shared, l.seed = seed;

@@ -57,13 +57,22 @@ pub struct Matrix {
     pub raw: Vec<u8>,
     /// Row records.
     pub records: Vec<u8>,
-    /// Values, row by row.
+    /// Values of the distinct rows, row by row.
     pub values: Vec<f32>,
+    /// Rows that differ; those behind them repeat them in turn.
+    pub distinct: usize,
 }
+
+/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that no tile of rows falls on its
+/// own values when it is read in another's place.
+const DISTINCT: usize = 509;
+/// Up to so many, all rows differ.
+const FEW: usize = 2048;
 
 impl Matrix {
     /// Random codes and group scales, block scales such that weights have a deviation of about 0.02 to 0.1.
     pub fn random(format: &'static Format, rows: usize, cols: usize, random: &mut Random) -> Result<Matrix, SpecError> {
+        let (all, rows) = (rows, if rows > FEW { DISTINCT } else { rows });
         let layout = Layout::new(format, cols)?;
         let row_bytes = format.row_bytes(cols).unwrap_or(0);
         let mut raw: Vec<u8> = match &format.encoding {
@@ -109,11 +118,20 @@ impl Matrix {
         if values.iter().any(|v| !v.is_finite()) {
             return Err(LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into());
         }
-        Ok(Matrix { raw, records, values })
+        let repeated = |part: Vec<u8>, bytes: usize| -> Vec<u8> {
+            if rows == all { part } else { part.iter().copied().cycle().take(all * bytes).collect() }
+        };
+        let (raw, records) = (repeated(raw, row_bytes), repeated(records, layout.row_bytes));
+        Ok(Matrix { raw, records, values, distinct: rows })
+    }
+
+    /// [`Matrix::dot`] of each distinct row.
+    pub fn dots(&self, x: &[f64]) -> Vec<f64> {
+        (0..self.distinct).map(|row| self.dot(row, x)).collect()
     }
 
     /// `Σ row[i] · x[i]` in f64.
     pub fn dot(&self, row: usize, x: &[f64]) -> f64 {
-        self.values[row * x.len()..][..x.len()].iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
+        self.values[row % self.distinct * x.len()..][..x.len()].iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
     }
 }

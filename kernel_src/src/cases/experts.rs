@@ -1,7 +1,7 @@
 //! Cases of routing and of the experts' matrices.
 
 use super::data::Matrix;
-use super::matvec::{EPS, gelu, prologue, silu};
+use super::matvec::{EPS, activations, gelu, prologue, silu};
 use super::{Case, CaseArg, Expect, QUANTISED, Random, SINGLE, Storage, Tolerance, floats, input, output, words};
 use crate::activations::{Form, Prologue};
 use crate::experts::{ExpertFinish, ExpertSumSpec, ExpertsSpec, RouteSpec};
@@ -10,14 +10,21 @@ use crate::kernel::SpecError;
 use crate::matvec::MatvecTuning;
 use kjit_engine::Target;
 
-fn route(spec: &RouteSpec, target: &Target, wave: u32, random: &mut Random) -> Result<Case, SpecError> {
-    let (tokens, n, scale) = (3, spec.experts, 1.5f32);
+pub(super) fn route(
+    spec: &RouteSpec,
+    target: &Target,
+    (wave, tokens): (u32, usize),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let (n, scale) = (spec.experts, 1.5f32);
     let mut scores = random.normals(tokens * n, 2.0);
     // Ties, also across lanes: the lower index must come first.
     let most = scores[..n].iter().fold(f32::MIN, |a, &b| a.max(b)) + 1.0;
     scores[n - 1] = most;
     scores[n / 2] = most;
-    scores[n..2 * n].fill(0.25);
+    if tokens > 1 {
+        scores[n..2 * n].fill(0.25);
+    }
     let (mut experts, mut shares) = (vec![], vec![]);
     for row in scores.chunks(n) {
         let most = row.iter().fold(f32::MIN, |a, &b| a.max(b));
@@ -45,8 +52,12 @@ fn route(spec: &RouteSpec, target: &Target, wave: u32, random: &mut Random) -> R
     })
 }
 
-fn expert_sum(spec: &ExpertSumSpec, target: &Target, random: &mut Random) -> Result<Case, SpecError> {
-    let tokens = 2;
+pub(super) fn expert_sum(
+    spec: &ExpertSumSpec,
+    target: &Target,
+    tokens: usize,
+    random: &mut Random,
+) -> Result<Case, SpecError> {
     let x = random.normals(tokens * spec.top * spec.cols, 1.0);
     let shares = random.normals(tokens * spec.top, 1.0);
     let residual = if spec.residual { random.normals(tokens * spec.cols, 1.0) } else { vec![] };
@@ -75,8 +86,14 @@ fn expert_sum(spec: &ExpertSumSpec, target: &Target, random: &mut Random) -> Res
     })
 }
 
-fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<Case, SpecError> {
-    let (stack, cols, rows) = (5, spec.cols, spec.rows);
+/// A case with `stack` experts' matrices on a device of `units` compute units.
+pub(super) fn experts(
+    spec: &ExpertsSpec,
+    target: &Target,
+    (units, stack): (u32, usize),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let (cols, rows) = (spec.cols, spec.rows);
     let slots = spec.tokens * spec.top;
     let chosen: Vec<u32> = (0..slots).map(|i| ((i * 3 + 4) % stack) as u32).collect();
     let shares = random.normals(slots, 1.0);
@@ -97,9 +114,11 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
     let gated = matches!(spec.finish, ExpertFinish::Silu | ExpertFinish::Gelu);
     let first = Matrix::random(spec.format, stack * rows, cols, random)?;
     let second = if gated { Some(Matrix::random(spec.format, stack * rows, cols, random)?) } else { None };
-    let dot = |m: &Matrix, slot: usize, row: usize| {
+    let dots = |m: &Matrix| -> Vec<Vec<f64>> { columns.iter().map(|c| m.dots(c)).collect() };
+    let (firsts, seconds) = (dots(&first), second.as_ref().map(dots));
+    let dot = |dots: &[Vec<f64>], slot: usize, row: usize| {
         let column = if spec.per_slot { slot } else { slot / spec.top };
-        m.dot(chosen[slot] as usize * rows + row, &columns[column])
+        dots[column][(chosen[slot] as usize * rows + row) % first.distinct]
     };
     let residual = if spec.finish == (ExpertFinish::Sum { residual: true }) {
         random.normals(spec.tokens * rows, 1.0)
@@ -110,7 +129,7 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
     if let ExpertFinish::Sum { .. } = spec.finish {
         for t in 0..spec.tokens {
             for row in 0..rows {
-                let slot = |s: usize| f64::from(shares[t * spec.top + s]) * dot(&first, t * spec.top + s, row);
+                let slot = |s: usize| f64::from(shares[t * spec.top + s]) * dot(&firsts, t * spec.top + s, row);
                 let sum: f64 = (0..spec.top).map(slot).sum();
                 want.push(sum + residual.get(t * rows + row).map_or(0.0, |&v| f64::from(v)));
             }
@@ -118,8 +137,8 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
     } else {
         for slot in 0..slots {
             for row in 0..rows {
-                let a = dot(&first, slot, row);
-                let b = second.as_ref().map_or(1.0, |m| dot(m, slot, row));
+                let a = dot(&firsts, slot, row);
+                let b = seconds.as_ref().map_or(1.0, |m| dot(m, slot, row));
                 want.push(match spec.finish {
                     ExpertFinish::Silu => silu(a) * b,
                     ExpertFinish::Gelu => gelu(a) * b,
@@ -134,7 +153,7 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
     };
     let tolerance = Tolerance { norm: 2.0 * base.norm, each: 4.0 * base.each, ..base };
     let kernel = spec.kernel(target)?;
-    let blocks = spec.blocks(target, 2)?;
+    let blocks = spec.blocks(target, units)?;
     let t = spec.tuning(target)?;
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
     Ok(Case {
@@ -145,7 +164,7 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
         geometry: kernel.launch(blocks),
         kernel,
         args: vec![
-            floats("x", &x),
+            activations(spec.prepared, &spec.column()?, &x),
             optional("aux", &aux),
             words("experts", &chosen),
             floats("shares", &shares),
@@ -161,10 +180,10 @@ fn experts(spec: &ExpertsSpec, target: &Target, random: &mut Random) -> Result<C
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     for (experts, top, renormalise) in [(128, 8, true), (7, 2, false), (65, 32, true)] {
-        into.push(route(&RouteSpec { experts, top, renormalise }, target, wave, random)?);
+        into.push(route(&RouteSpec { experts, top, renormalise }, target, (wave, 3), random)?);
     }
-    into.push(expert_sum(&ExpertSumSpec { cols: 131, top: 8, residual: true }, target, random)?);
-    into.push(expert_sum(&ExpertSumSpec { cols: 64, top: 1, residual: false }, target, random)?);
+    into.push(expert_sum(&ExpertSumSpec { cols: 131, top: 8, residual: true }, target, 2, random)?);
+    into.push(expert_sum(&ExpertSumSpec { cols: 64, top: 1, residual: false }, target, 2, random)?);
     let tuning = |team, rows, batch| {
         Some(MatvecTuning { wave, block: 2 * wave, team, rows, batch, blocks_per_unit: 1, alone: false })
     };
@@ -178,7 +197,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         let Some(format) = Format::by_name(format) else { continue };
         let prepared = false;
         let spec = ExpertsSpec { format, rows, cols, tokens, top, per_slot, prologue, prepared, finish, tuning };
-        into.push(experts(&spec, target, random)?);
+        into.push(experts(&spec, target, (2, 5), random)?);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::data::Matrix;
 use super::{Case, CaseArg, QUANTISED, Random, SINGLE, Storage, Tolerance, floats, input, output};
-use crate::activations::{Form, Prologue};
+use crate::activations::{Column, Form, Prologue};
 use crate::format::{ALL, Format};
 use crate::kernel::SpecError;
 use crate::matvec::{Finish, MatvecSpec, MatvecTuning, Segment};
@@ -69,27 +69,30 @@ pub fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut Random)
         let bias = if s.bias { random.normals(s.rows, 0.5) } else { vec![] };
         matrices.push((Matrix::random(s.format, s.rows, cols, random)?, bias));
     }
-    let result = |s: usize, column: &[f64], row: usize| {
-        matrices[s].0.dot(row, column) + matrices[s].1.get(row).map_or(0.0, |&b| f64::from(b))
-    };
     let rows = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(n * rows, 1.0) } else { vec![] };
     let all = |s: usize| -> Vec<f64> {
         let mut y = vec![];
         for (i, c) in columns.iter().enumerate() {
+            let dots: Vec<Vec<f64>> = matrices.iter().map(|(m, _)| m.dots(c)).collect();
+            let result = |s: usize, row: usize| {
+                let (matrix, bias) = &matrices[s];
+                dots[s][row % matrix.distinct] + bias.get(row).map_or(0.0, |&b| f64::from(b))
+            };
             for row in 0..spec.segments[s].rows {
                 y.push(match spec.finish {
-                    Finish::Store => result(s, c, row),
-                    Finish::Add => result(s, c, row) + f64::from(residual[i * rows + row]),
-                    Finish::Silu => silu(result(0, c, row)) * result(1, c, row),
-                    Finish::Gelu => gelu(result(0, c, row)) * result(1, c, row),
+                    Finish::Store => result(s, row),
+                    Finish::Add => result(s, row) + f64::from(residual[i * rows + row]),
+                    Finish::Silu => silu(result(0, row)) * result(1, row),
+                    Finish::Gelu => gelu(result(0, row)) * result(1, row),
                 });
             }
         }
         y
     };
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
-    let mut args = vec![floats("x", &x), optional("aux", &aux), optional("residual", &residual)];
+    let mut args = vec![activations(spec.prepared, &spec.column()?, &x), optional("aux", &aux)];
+    args.push(optional("residual", &residual));
     let gated = matches!(spec.finish, Finish::Silu | Finish::Gelu);
     for s in 0..3 {
         let Some((matrix, bias)) = matrices.get(s) else {
@@ -115,6 +118,14 @@ pub fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut Random)
         t.batch
     );
     Ok(Case { name, geometry: kernel.launch(blocks), kernel, args })
+}
+
+/// Activations as they are, or as prepared columns.
+pub(super) fn activations(prepared: bool, column: &Column, x: &[f32]) -> CaseArg {
+    match prepared {
+        true => input("x", x.chunks(column.cols).flat_map(|x| column.pack(x)).collect()),
+        false => floats("x", x),
+    }
 }
 
 fn format(name: &str) -> &'static Format {

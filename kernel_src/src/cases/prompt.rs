@@ -24,21 +24,24 @@ const GATED: Tolerance =
 /// Results rounded to halves: 2⁻¹¹ of each, and a few are fifty times as large as most.
 const ROUNDED: Tolerance = Tolerance { norm: 4e-4, each: 6e-2, reason: "results rounded to half precision" };
 
-/// Random halves as tiles, with NaN in the rows behind the last, and their values.
+/// Different tokens among many.
+const DISTINCT: usize = 61;
+
+/// Random halves as tiles, with NaN in the rows behind the last, and the values of the rows that differ.
 fn tiled(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
     let mut bytes = vec![0xff; tiled_bytes(rows, cols)];
-    let mut values = vec![vec![0.0; cols]; rows];
-    for (row, values) in values.iter_mut().enumerate() {
-        let halves: Vec<f16> = random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect();
+    let mut all: Vec<Vec<f16>> = vec![];
+    // As for rows of a matrix: many tokens are some in turn.
+    for _ in 0..if rows > 256 { DISTINCT } else { rows } {
+        all.push(random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect());
+    }
+    for (row, halves) in (0..rows).zip(all.iter().cycle()) {
         for col in 0..cols.next_multiple_of(64) {
             let v = halves.get(col).copied().unwrap_or(f16::ZERO);
             bytes[2 * tiled_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
-            if let Some(value) = values.get_mut(col) {
-                *value = v.to_f64();
-            }
         }
     }
-    (bytes, values)
+    (bytes, all.iter().map(|row| row.iter().map(|v| v.to_f64()).collect()).collect())
 }
 
 /// What a tiled buffer must hold: the rows' values, zeros behind a row, nothing (NaN) in other rows.
@@ -64,17 +67,18 @@ fn u32s(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// A case of `spec` with `tokens` tokens; with experts, the expert of each tile (`None`: nothing to do) instead.
-fn product(
+/// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the expert of each tile (`None`: nothing to do)
+/// instead of tokens.
+pub(super) fn product(
     spec: &GemmSpec,
     target: &Target,
-    tokens: usize,
+    (tokens, units): (usize, u32),
     experts: &[Option<usize>],
     random: &mut Random,
 ) -> Result<Case, SpecError> {
     let tile = spec.tuning(target)?.tokens() as usize;
     let tokens = if experts.is_empty() { tokens } else { experts.len() * tile };
-    let launch = spec.launch(target, tokens, 2)?;
+    let launch = spec.launch(target, tokens, units)?;
     let (x, values) = tiled(tokens, spec.cols, random);
     let mut matrices = vec![];
     for s in &spec.segments {
@@ -84,14 +88,18 @@ fn product(
     let first = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
     let tile_expert: Vec<u32> = experts.iter().map(|e| e.map_or(u32::MAX, |e| e as u32)).collect();
+    // Of each weight, each different token's products with each different row.
+    let dots: Vec<Vec<Vec<f64>>> =
+        matrices.iter().map(|(m, _)| values.iter().map(|token| m.dots(token)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
         let rows = spec.segments[s].rows;
         (0..tokens)
             .map(|t| {
                 let expert = if experts.is_empty() { 0 } else { experts[t / tile]? };
                 let dot = |s: usize, row: usize| {
-                    matrices[s].0.dot(expert * rows + row, &values[t])
-                        + matrices[s].1.get(row).map_or(0.0, |&b| f64::from(b))
+                    let (matrix, bias) = &matrices[s];
+                    let dot = dots[s][t % values.len()][(expert * rows + row) % matrix.distinct];
+                    dot + bias.get(row).map_or(0.0, |&b| f64::from(b))
                 };
                 let one = |row| match spec.finish {
                     Finish::Store => dot(s, row),
@@ -166,7 +174,7 @@ fn products(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case
                 continue;
             }
             let spec = GemmSpec { tuning: Some(*t), ..GemmSpec::new(f, 33 + 2 * i, cols, 1) };
-            into.push(product(&spec, target, [1, 13, 31, 33][i % 4], &[], random)?);
+            into.push(product(&spec, target, ([1, 13, 31, 33][i % 4], 2), &[], random)?);
         }
     }
     let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
@@ -189,10 +197,10 @@ fn products(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case
             with(GemmSpec { tiled: true, ..GemmSpec::new(format("F16"), 100, 128, 1) }),
         ];
         for (i, spec) in specs.iter().enumerate() {
-            into.push(product(spec, target, [65, 31, 9, 63][i], &[], random)?);
+            into.push(product(spec, target, ([65, 31, 9, 63][i], 2), &[], random)?);
         }
         let experts = with(GemmSpec { experts: 3, ..GemmSpec::new(format("Q4_0"), 40, 96, 1) });
-        into.push(product(&experts, target, 0, &[Some(2), None, Some(0)], random)?);
+        into.push(product(&experts, target, (0, 2), &[Some(2), None, Some(0)], random)?);
     }
     Ok(())
 }
@@ -205,112 +213,134 @@ fn tiles(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) 
         (1000, 3, Prologue::Silu, false),
         (161, 3, Prologue::Gelu, false),
     ];
-    for (cols, rows, prologue_kind, gather) in cases {
-        let spec = TilesSpec { cols, prologue: prologue_kind, gather };
-        let kernel = spec.kernel_at(target, wave)?;
-        let x = random.activations(rows * cols);
-        let aux = match prologue_kind {
-            Prologue::None => vec![],
-            Prologue::Norm => random.normals(cols, 1.0),
-            Prologue::Silu | Prologue::Gelu => random.normals(rows * cols, 1.0),
-        };
-        let made: Vec<Vec<f64>> = (0..rows)
-            .map(|r| {
-                let at = if prologue_kind == Prologue::Norm { 0 } else { r * cols };
-                prologue(prologue_kind, &x[r * cols..][..cols], aux.get(at..).unwrap_or(&[]))
-            })
-            .collect();
-        let source: Vec<u32> = [4, u32::MAX, 0, 8, 4].into_iter().collect();
-        let want: Vec<Option<Vec<f64>>> = match gather {
-            true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
-            false => made.iter().cloned().map(Some).collect(),
-        };
-        let args = vec![
-            floats("x", &x),
-            if aux.is_empty() { CaseArg::Null } else { floats("aux", &aux) },
-            output("y", Storage::F16, want_tiled(&want, cols), ROUNDED),
-            if gather { input("source", u32s(&source)) } else { CaseArg::Null },
-            CaseArg::F32(1e-5),
-        ];
-        let name = format!("tiles {rows} × {cols}, {prologue_kind:?}{}", if gather { ", gathered" } else { "" });
-        into.push(Case { name, geometry: kernel.launch(want.len() as u32), kernel, args });
+    for (cols, rows, prologue, gather) in cases {
+        let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
+        into.push(tile(&TilesSpec { cols, prologue, gather }, target, (wave, rows), &source, random)?);
     }
     Ok(())
 }
 
+/// A case with `rows` rows of values, of which `source` picks.
+pub(super) fn tile(
+    spec: &TilesSpec,
+    target: &Target,
+    (wave, rows): (u32, usize),
+    source: &[u32],
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let TilesSpec { cols, prologue: kind, gather } = *spec;
+    let kernel = spec.kernel_at(target, wave)?;
+    let x = random.activations(rows * cols);
+    let aux = match kind {
+        Prologue::None => vec![],
+        Prologue::Norm => random.normals(cols, 1.0),
+        Prologue::Silu | Prologue::Gelu => random.normals(rows * cols, 1.0),
+    };
+    let made: Vec<Vec<f64>> = (0..rows)
+        .map(|r| {
+            let at = if kind == Prologue::Norm { 0 } else { r * cols };
+            prologue(kind, &x[r * cols..][..cols], aux.get(at..).unwrap_or(&[]))
+        })
+        .collect();
+    let want: Vec<Option<Vec<f64>>> = match gather {
+        true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
+        false => made.iter().cloned().map(Some).collect(),
+    };
+    let args = vec![
+        floats("x", &x),
+        if aux.is_empty() { CaseArg::Null } else { floats("aux", &aux) },
+        output("y", Storage::F16, want_tiled(&want, cols), ROUNDED),
+        if gather { input("source", u32s(source)) } else { CaseArg::Null },
+        CaseArg::F32(1e-5),
+    ];
+    let name = format!("tiles {rows} × {cols}, {kind:?}{}", if gather { ", gathered" } else { "" });
+    Ok(Case { name, geometry: kernel.launch(want.len() as u32), kernel, args })
+}
+
 fn moe(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     for (experts, top, tile, tokens, cols) in [(5, 2, 16, 33, 70), (131, 8, 64, 65, 33), (3, 1, 32, 1, 300)] {
-        let spec = MoeSpec { experts, top, tile, cols };
-        // The first expert is everybody's second choice, so that tiles are uneven and some experts have none.
-        let chosen: Vec<u32> = (0..tokens)
-            .flat_map(|_| {
-                let first = random.below(experts) as u32;
-                (0..top as u32).map(move |s| if s == 1 && first != 0 { 0 } else { (first + s * 3) % experts as u32 })
-            })
-            .collect();
-        let pairs = chosen.len();
-        let counts: Vec<u32> = (0..experts).map(|e| chosen.iter().filter(|&&c| c == e as u32).count() as u32).collect();
-        let tiles = spec.tiles(tokens);
-        let (mut tile_expert, mut source, mut place) = (vec![u32::MAX; tiles], vec![], vec![0u32; pairs]);
-        let mut untouched = vec![];
-        for e in 0..experts as u32 {
-            let first = source.len();
-            for (i, _) in chosen.iter().enumerate().filter(|(_, c)| **c == e) {
-                place[i] = source.len() as u32;
-                source.push((i / top) as u32);
-            }
-            source.resize(source.len().next_multiple_of(tile), u32::MAX);
-            tile_expert[first / tile..source.len() / tile].fill(e);
-        }
-        untouched.resize(4 * (tiles * tile - source.len()), 0xff);
-        let bytes = |name, values: &[u32], rest: &[u8]| {
-            let want = [u32s(values), rest.to_vec()].concat();
-            CaseArg::Buffer { name, before: vec![0xff; want.len()], expect: Expect::Bytes(want) }
-        };
-        let launch = |step| -> Result<_, SpecError> {
-            let kernel = spec.kernel_at(step, target, wave)?;
-            let blocks = if step == MoeStep::Sum { tokens } else { experts };
-            Ok((kernel.launch(blocks as u32), kernel))
-        };
-        let title = format!("{tokens} tokens, {top} of {experts} experts, tiles of {tile}");
-        let (geometry, kernel) = launch(MoeStep::Count)?;
-        let args = vec![input("experts", u32s(&chosen)), bytes("counts", &counts, &[]), CaseArg::U32(pairs as u32)];
-        into.push(Case { name: format!("moe count: {title}"), kernel, geometry, args });
-        let (geometry, kernel) = launch(MoeStep::Place)?;
-        let args = vec![
-            input("experts", u32s(&chosen)),
-            input("counts", u32s(&counts)),
-            bytes("tile_expert", &tile_expert, &[]),
-            bytes("source", &source, &untouched),
-            bytes("place", &place, &[]),
-            CaseArg::U32(pairs as u32),
-            CaseArg::U32(tiles as u32),
-        ];
-        into.push(Case { name: format!("moe place: {title}"), kernel, geometry, args });
-        let (geometry, kernel) = launch(MoeStep::Sum)?;
-        let y = random.normals(tiles * tile * cols, 1.0);
-        let shares: Vec<f32> = (0..pairs).map(|_| random.unit() as f32).collect();
-        let residual = if top == 1 { vec![] } else { random.normals(tokens * cols, 1.0) };
-        let mut want = vec![];
-        for t in 0..tokens {
-            for c in 0..cols {
-                let part = |s: usize| {
-                    let i = t * top + s;
-                    f64::from(shares[i]) * f64::from(y[place[i] as usize * cols + c])
-                };
-                want.push((0..top).map(part).sum::<f64>() + residual.get(t * cols + c).map_or(0.0, |&r| f64::from(r)));
-            }
-        }
-        let args = vec![
-            floats("y", &y),
-            input("place", u32s(&place)),
-            floats("shares", &shares),
-            if residual.is_empty() { CaseArg::Null } else { floats("residual", &residual) },
-            output("out", Storage::F32, want, SINGLE),
-        ];
-        into.push(Case { name: format!("moe sum: {title}"), kernel, geometry, args });
+        into.extend(moe_steps(&MoeSpec { experts, top, tile, cols }, target, (wave, tokens), random)?);
     }
     Ok(())
+}
+
+/// Counting, placing, summing, in this order.
+pub(super) fn moe_steps(
+    spec: &MoeSpec,
+    target: &Target,
+    (wave, tokens): (u32, usize),
+    random: &mut Random,
+) -> Result<[Case; 3], SpecError> {
+    let MoeSpec { experts, top, tile, cols } = *spec;
+    // The first expert is everybody's second choice, so that tiles are uneven and some experts have none.
+    let chosen: Vec<u32> = (0..tokens)
+        .flat_map(|_| {
+            let first = random.below(experts) as u32;
+            (0..top as u32).map(move |s| if s == 1 && first != 0 { 0 } else { (first + s * 3) % experts as u32 })
+        })
+        .collect();
+    let pairs = chosen.len();
+    let counts: Vec<u32> = (0..experts).map(|e| chosen.iter().filter(|&&c| c == e as u32).count() as u32).collect();
+    let tiles = spec.tiles(tokens);
+    let (mut tile_expert, mut source, mut place) = (vec![u32::MAX; tiles], vec![], vec![0u32; pairs]);
+    let mut untouched = vec![];
+    for e in 0..experts as u32 {
+        let first = source.len();
+        for (i, _) in chosen.iter().enumerate().filter(|(_, c)| **c == e) {
+            place[i] = source.len() as u32;
+            source.push((i / top) as u32);
+        }
+        source.resize(source.len().next_multiple_of(tile), u32::MAX);
+        tile_expert[first / tile..source.len() / tile].fill(e);
+    }
+    untouched.resize(4 * (tiles * tile - source.len()), 0xff);
+    let bytes = |name, values: &[u32], rest: &[u8]| {
+        let want = [u32s(values), rest.to_vec()].concat();
+        CaseArg::Buffer { name, before: vec![0xff; want.len()], expect: Expect::Bytes(want) }
+    };
+    let launch = |step| -> Result<_, SpecError> {
+        let kernel = spec.kernel_at(step, target, wave)?;
+        let blocks = if step == MoeStep::Sum { tokens } else { experts };
+        Ok((kernel.launch(blocks as u32), kernel))
+    };
+    let title = format!("{tokens} tokens, {top} of {experts} experts, tiles of {tile}");
+    let (geometry, kernel) = launch(MoeStep::Count)?;
+    let args = vec![input("experts", u32s(&chosen)), bytes("counts", &counts, &[]), CaseArg::U32(pairs as u32)];
+    let count = Case { name: format!("moe count: {title}"), kernel, geometry, args };
+    let (geometry, kernel) = launch(MoeStep::Place)?;
+    let args = vec![
+        input("experts", u32s(&chosen)),
+        input("counts", u32s(&counts)),
+        bytes("tile_expert", &tile_expert, &[]),
+        bytes("source", &source, &untouched),
+        bytes("place", &place, &[]),
+        CaseArg::U32(pairs as u32),
+        CaseArg::U32(tiles as u32),
+    ];
+    let place_case = Case { name: format!("moe place: {title}"), kernel, geometry, args };
+    let (geometry, kernel) = launch(MoeStep::Sum)?;
+    let y = random.normals(tiles * tile * cols, 1.0);
+    let shares: Vec<f32> = (0..pairs).map(|_| random.unit() as f32).collect();
+    let residual = if top == 1 { vec![] } else { random.normals(tokens * cols, 1.0) };
+    let mut want = vec![];
+    for t in 0..tokens {
+        for c in 0..cols {
+            let part = |s: usize| {
+                let i = t * top + s;
+                f64::from(shares[i]) * f64::from(y[place[i] as usize * cols + c])
+            };
+            want.push((0..top).map(part).sum::<f64>() + residual.get(t * cols + c).map_or(0.0, |&r| f64::from(r)));
+        }
+    }
+    let args = vec![
+        floats("y", &y),
+        input("place", u32s(&place)),
+        floats("shares", &shares),
+        if residual.is_empty() { CaseArg::Null } else { floats("residual", &residual) },
+        output("out", Storage::F32, want, SINGLE),
+    ];
+    let sum = Case { name: format!("moe sum: {title}"), kernel, geometry, args };
+    Ok([count, place_case, sum])
 }
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {

@@ -37,11 +37,25 @@ fn largest(row: &[f32]) -> u32 {
     row.iter().position(|&v| v == best).unwrap_or(0) as u32
 }
 
-fn argmax(target: &Target, wave: u32, vocab: usize, logits: &[f32]) -> Result<Case, SpecError> {
+/// How a sampler is launched.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// Lanes in a wave.
+    pub wave: u32,
+    /// Threads of a block.
+    pub block: u32,
+    /// Blocks of a sequence.
+    pub blocks: u32,
+    /// Positions of a sequence.
+    pub capacity: u32,
+}
+
+pub(super) fn argmax(target: &Target, how: How, vocab: usize, logits: &[f32]) -> Result<Case, SpecError> {
     let spec = SampleSpec { vocab, choice: Choice::Largest };
-    let kernel = spec.kernel_at(target, wave, 2 * wave)?;
+    let How { wave, blocks, capacity, .. } = how;
+    let kernel = spec.kernel_at(target, wave, how.block)?;
     let chosen: Vec<u32> = logits.chunks(vocab).map(largest).collect();
-    let (n, blocks, capacity) = (chosen.len(), 3, 6);
+    let n = chosen.len();
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 5).collect();
     let [slots, tokens, position] = moved(&positions, capacity, &chosen);
     let mut geometry = kernel.launch(blocks);
@@ -64,7 +78,7 @@ fn argmax(target: &Target, wave: u32, vocab: usize, logits: &[f32]) -> Result<Ca
 }
 
 /// Top-k, temperature, top-p, min-p.
-type Options = (u32, f32, f32, f32);
+pub(super) type Options = (u32, f32, f32, f32);
 
 /// The host's definition, in f64.
 fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Options, fraction: f32) -> u32 {
@@ -96,18 +110,18 @@ fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Options, fraction: f3
     kept.last().map_or(0, |&i| i as u32)
 }
 
-fn draw(
+pub(super) fn draw(
     target: &Target,
-    wave: u32,
+    how: How,
     vocab: usize,
     logits: &[f32],
     options: Options,
     own: bool,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    let kernel = SampleSpec { vocab, choice: Choice::Drawn }.kernel_at(target, wave, 2 * wave)?;
+    let How { wave, capacity, .. } = how;
+    let kernel = SampleSpec { vocab, choice: Choice::Drawn }.kernel_at(target, wave, how.block)?;
     let n = logits.len() / vocab;
-    let capacity = 9;
     let fractions: Vec<f32> = (0..n * capacity as usize).map(|_| (random.unit() as f32).min(0.999_999)).collect();
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
     // With options of their own, every second place is greedy.
@@ -159,12 +173,13 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     logits[vocab..2 * vocab].fill(-0.0);
     logits[vocab + 700] = 0.0;
     logits[2 * vocab + 99] = f32::INFINITY;
-    into.push(argmax(target, wave, vocab, &logits)?);
-    into.push(argmax(target, wave, 7, &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
+    let how = How { wave, block: 2 * wave, blocks: 3, capacity: 9 };
+    into.push(argmax(target, how, vocab, &logits)?);
+    into.push(argmax(target, how, 7, &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
     let all = [(0, 1.0, 1.0, 0.0), (40, 0.8, 1.0, 0.0), (0, 1.3, 0.9, 0.0), (100, 0.7, 0.95, 0.05), (1, 1.0, 1.0, 0.0)];
     for options in all {
-        into.push(draw(target, wave, vocab, &logits, options, false, random)?);
+        into.push(draw(target, how, vocab, &logits, options, false, random)?);
     }
-    into.push(draw(target, wave, vocab, &logits, (40, 0.9, 0.95, 0.02), true, random)?);
+    into.push(draw(target, how, vocab, &logits, (40, 0.9, 0.95, 0.02), true, random)?);
     Ok(())
 }

@@ -13,8 +13,13 @@ use kjit_engine::Target;
 
 const EPS: f32 = 1e-5;
 
-fn norm(spec: &NormSpec, target: &Target, wave: u32, random: &mut Random) -> Result<Case, SpecError> {
-    let (rows, cols) = (3, spec.cols);
+pub(super) fn norm(
+    spec: &NormSpec,
+    target: &Target,
+    (wave, rows): (u32, usize),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let cols = spec.cols;
     let x: Vec<f32> = random.activations(rows * cols).iter().map(|v| v + 0.3).collect();
     let (weight, bias) = (random.normals(cols, 1.0), random.normals(cols, 1.0));
     let residual = if spec.residual { random.normals(rows * cols, 1.0) } else { vec![] };
@@ -48,8 +53,13 @@ fn norm(spec: &NormSpec, target: &Target, wave: u32, random: &mut Random) -> Res
     })
 }
 
-fn softmax(cols: usize, target: &Target, wave: u32, random: &mut Random) -> Result<Case, SpecError> {
-    let (rows, scale) = (2, 0.7f32);
+pub(super) fn softmax(
+    cols: usize,
+    target: &Target,
+    (wave, rows): (u32, usize),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let scale = 0.7f32;
     let x = random.normals(rows * cols, 8.0);
     let mut want = vec![];
     for row in x.chunks(cols) {
@@ -68,8 +78,13 @@ fn softmax(cols: usize, target: &Target, wave: u32, random: &mut Random) -> Resu
     })
 }
 
-fn combine(op: Combine, target: &Target, random: &mut Random) -> Result<Case, SpecError> {
-    let n = 1009;
+/// A case of `n` elements in so many blocks.
+pub(super) fn combine(
+    op: Combine,
+    target: &Target,
+    (n, blocks): (usize, u32),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
     // From where the activation vanishes to where it is the identity, and infinities that must not turn into NaN.
     let mut a = random.normals(n, 6.0);
     a[0] = 0.0;
@@ -88,31 +103,38 @@ fn combine(op: Combine, target: &Target, random: &mut Random) -> Result<Case, Sp
     let kernel = CombineSpec { op }.kernel(target)?;
     Ok(Case {
         name: format!("combine {op:?} · {n}"),
-        geometry: kernel.launch(2),
+        geometry: kernel.launch(blocks),
         kernel,
         args: vec![
             floats("a", &a),
             floats("b", &b),
             output("y", Storage::F32, want.collect(), SINGLE),
             CaseArg::U64(n as u64),
-            CaseArg::U32(2),
+            CaseArg::U32(blocks),
         ],
     })
 }
 
-fn embed(spec: &EmbedSpec, target: &Target, random: &mut Random) -> Result<Case, SpecError> {
-    let (vocab, rows, capacity) = (41, 3, 9);
+/// A case of `rows` rows of a table of `vocab`.
+pub(super) fn embed(
+    spec: &EmbedSpec,
+    target: &Target,
+    (rows, vocab): (usize, usize),
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let capacity = rows + 6;
     let cols = spec.layout.cols;
     let table = Matrix::random(spec.layout.format, vocab, cols, random)?;
     let tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
-    let position: Vec<u32> = if spec.batch { vec![8, 0, 3] } else { vec![4] };
-    let slots = [2u32, 0, 1];
+    let position: Vec<u32> = if spec.batch { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
+    // Another order than the rows'.
+    let slots: Vec<u32> = (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
     let scale = 1.75f32;
     let mut want = vec![];
-    for (r, slot) in slots.into_iter().enumerate() {
+    for (r, &slot) in slots.iter().enumerate() {
         let place = slot as usize;
         let at = if spec.batch { place * capacity + position[place] as usize } else { position[0] as usize + r };
-        let row = &table.values[tokens[at] as usize * cols..][..cols];
+        let row = &table.values[tokens[at] as usize % table.distinct * cols..][..cols];
         want.extend(row.iter().map(|&v| f64::from(v) * f64::from(scale)));
     }
     let kernel = spec.kernel(target)?;
@@ -134,8 +156,9 @@ fn embed(spec: &EmbedSpec, target: &Target, random: &mut Random) -> Result<Case,
     })
 }
 
-fn rows(target: &Target, random: &mut Random) -> Result<Case, SpecError> {
-    let (width, which) = (301, [6u32, 0, 6, 3]);
+/// A case of rows of `width` words, picked of seven.
+pub(super) fn rows(target: &Target, width: usize, random: &mut Random) -> Result<Case, SpecError> {
+    let which = [6u32, 0, 6, 3];
     let x = random.normals(7 * width, 1.0);
     let want: Vec<u8> =
         which.iter().flat_map(|&r| &x[r as usize * width..][..width]).flat_map(|v| v.to_le_bytes()).collect();
@@ -164,18 +187,23 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (65, NormKind::Layer { bias: true }, false),
         (1021, NormKind::Layer { bias: false }, true),
     ] {
-        into.push(norm(&NormSpec { cols, kind, residual }, target, wave, random)?);
+        into.push(norm(&NormSpec { cols, kind, residual }, target, (wave, 3), random)?);
     }
     for cols in [33, 2053] {
-        into.push(softmax(cols, target, wave, random)?);
+        into.push(softmax(cols, target, (wave, 2), random)?);
     }
     for op in [Combine::Add, Combine::Silu, Combine::Gelu] {
-        into.push(combine(op, target, random)?);
+        into.push(combine(op, target, (1009, 2), random)?);
     }
     for (i, format) in ALL.iter().enumerate() {
         let cols = if format.block_elems() == 1 { 61 + i } else { 2 * format.block_elems() };
-        into.push(embed(&EmbedSpec { layout: Layout::new(format, cols)?, batch: i % 2 == 1 }, target, random)?);
+        into.push(embed(
+            &EmbedSpec { layout: Layout::new(format, cols)?, batch: i % 2 == 1 },
+            target,
+            (3, 41),
+            random,
+        )?);
     }
-    into.push(rows(target, random)?);
+    into.push(rows(target, 301, random)?);
     Ok(())
 }

@@ -11,6 +11,7 @@ mod early;
 mod executor;
 pub mod fuse;
 pub mod limit;
+pub mod measure;
 mod open;
 pub mod plan;
 pub mod prove;

@@ -115,7 +115,7 @@ fn weight(case: &Case) -> u64 {
             let after = match expect {
                 Expect::Same | Expect::Anything => 0,
                 Expect::Bytes(want) => want.len(),
-                Expect::Real { want, .. } => want.len().saturating_mul(8),
+                Expect::Real { want, .. } | Expect::Columns { want, .. } => want.len().saturating_mul(8),
             };
             before.len().saturating_add(after) as u64
         }
@@ -229,7 +229,8 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> After {
         match expect {
             Expect::Same => After::Unchanged,
-            Expect::Anything => After::Anything,
+            // Columns have no form in a bundle, and no case of a bundle has any: there products make their own.
+            Expect::Anything | Expect::Columns { .. } => After::Anything,
             Expect::Bytes(want) => After::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
                 let bytes: Vec<u8> = want.iter().flat_map(|v| v.to_le_bytes()).collect();

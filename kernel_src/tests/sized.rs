@@ -1,0 +1,91 @@
+//! Cases at the sizes at which kernels are timed.
+
+use kjit_engine::Target;
+use kjit_kernels::attend::{AttendSpec, HeadsForm, RopeForm};
+use kjit_kernels::cases::{Case, CaseArg, Random, Size, sized};
+use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
+use kjit_kernels::flash::FlashSpec;
+use kjit_kernels::format::Format;
+use kjit_kernels::gemm::GemmSpec;
+use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::matvec::{Finish, MatvecSpec, Segment};
+use kjit_kernels::spec::Spec;
+
+fn specs() -> Vec<Spec> {
+    let q4 = Format::by_name("Q4_K").unwrap();
+    let kv = KvLayout { heads: 2, head_dim: 64, storage: KvStorage::F16 };
+    let form = HeadsForm { heads: 8, kv, qk_norm: false, rope: RopeForm { dims: 64, halves: false } };
+    let segments = vec![Segment { format: q4, rows: 96, bias: false }; 2];
+    vec![
+        MatvecSpec { segments, finish: Finish::Silu, ..MatvecSpec::new(q4, 96, 256) }.into(),
+        ExpertsSpec {
+            format: q4,
+            rows: 64,
+            cols: 256,
+            tokens: 1,
+            top: 2,
+            per_slot: false,
+            prologue: kjit_kernels::activations::Prologue::Norm,
+            prepared: false,
+            finish: ExpertFinish::Silu,
+            tuning: None,
+        }
+        .into(),
+        GemmSpec::new(q4, 96, 1024, 33).into(),
+        GemmSpec::new(q4, 96, 1024, 16).into(),
+        AttendSpec { form, window: None, soft_cap: None, tuning: None }.into(),
+        FlashSpec { heads: 8, kv, scale: 0.125, window: None, soft_cap: None, tuning: None }.into(),
+    ]
+}
+
+/// Everything of a launch but the data.
+fn shape(case: &Case) -> String {
+    let arg = |a: &CaseArg| match a {
+        CaseArg::Buffer { name, .. } => format!("{name} "),
+        other => format!("{other:?} "),
+    };
+    let args: String = case.args.iter().map(arg).collect();
+    format!("{:?} {} {} {args}", case.geometry, case.kernel.entry, case.kernel.constants)
+}
+
+fn bytes(case: &Case, named: &str) -> usize {
+    let of = |a: &CaseArg| match a {
+        CaseArg::Buffer { name, before, .. } if *name == named => before.len(),
+        _ => 0,
+    };
+    case.args.iter().map(of).sum()
+}
+
+#[test]
+fn a_case_made_another_variants_is_launched_as_that_variants_own() {
+    for arch in ["sm_86", "sm_90", "gfx1100", "gfx942"] {
+        let target = Target::parse(arch).unwrap();
+        for spec in specs() {
+            let size = Size { tokens: if matches!(spec, Spec::Attend(_)) { 1 } else { 33 }, past: 70 };
+            let first = sized(&spec, &target, 60, size, &mut Random::new(1)).unwrap();
+            let space = spec.space(&target);
+            for tuning in space.iter().step_by(space.len().div_ceil(12)) {
+                let variant = spec.with(Some(*tuning));
+                let own = sized(&variant, &target, 60, size, &mut Random::new(1)).unwrap();
+                let mut varied = first.clone();
+                varied.vary(&variant, &target, 60, size).unwrap();
+                for working in ["part", "parts", "counters"] {
+                    assert!(bytes(&varied, working) >= bytes(&own, working), "{variant} {tuning} on {arch}");
+                }
+                // Working memory may be there that the variant has no use for.
+                let plain = |c: &Case| shape(c).replace("parts ", "Null ").replace("counters ", "Null ");
+                assert_eq!(plain(&varied), plain(&own), "{variant} {tuning} on {arch}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_family_without_variants_has_no_other_case() {
+    let target = Target::parse("sm_90").unwrap();
+    let spec: Spec = kjit_kernels::norm::SoftmaxSpec { cols: 64 }.into();
+    let size = Size { tokens: 1, past: 0 };
+    let mut case = sized(&spec, &target, 4, size, &mut Random::new(1)).unwrap();
+    assert!(case.vary(&spec, &target, 4, size).unwrap_err().to_string().contains("one variant"));
+    assert!(spec.space(&target).is_empty());
+}

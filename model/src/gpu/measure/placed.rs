@@ -1,0 +1,244 @@
+//! A case on the device: its buffers, once or many times over; checked, and timed.
+
+use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream};
+use kjit_kernels::cases::{Case, CaseArg, Expect, Size};
+use kjit_kernels::spec::Spec;
+
+/// Time of a launch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Seconds: the median over replays.
+    pub median: f64,
+    /// Seconds between the quarter of replays that were fastest and the quarter that were slowest.
+    pub spread: f64,
+}
+
+impl Timing {
+    /// Of so many samples, in seconds.
+    #[must_use]
+    pub fn of(mut samples: Vec<f64>) -> Timing {
+        samples.sort_by(f64::total_cmp);
+        let at = |part: usize| samples.get((samples.len().saturating_sub(1)) * part / 4).copied().unwrap_or(0.0);
+        Timing { median: at(2), spread: at(3) - at(1) }
+    }
+}
+
+/// A case whose buffers are on the device.
+pub struct Placed {
+    device: Device,
+    stream: Stream,
+    case: Case,
+    /// Buffers of each copy, in the order of the arguments.
+    copies: Vec<Vec<Option<DeviceBuffer<u8>>>>,
+    /// Which copy the next launch gets.
+    next: usize,
+}
+
+/// What is read back of inputs that must not change, when not all of it is.
+const GLANCE: usize = 64 << 10;
+/// A chain's launches at most.
+const CHAIN: usize = 512;
+/// Seconds that a chain should take: far more than starting it does.
+const CHAIN_SECONDS: f64 = 2e-3;
+/// Seconds of a launch from which nothing is repeated more often than it must be: a simulated device.
+const SLOW: f64 = 20e-3;
+/// Bytes of the second cache where the driver does not tell.
+const CACHE: u64 = 64 << 20;
+
+impl Placed {
+    /// Uploads a case.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn new(device: &Device, case: Case) -> Result<Placed> {
+        let stream = device.stream()?;
+        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0 };
+        let arena = device.arena(placed.room()?)?;
+        let copy = placed.copy(&arena)?;
+        for (arg, buffer) in placed.case.args.iter().zip(&copy) {
+            if let (CaseArg::Buffer { before, .. }, Some(buffer)) = (arg, buffer) {
+                placed.stream.write(buffer, before)?;
+            }
+        }
+        placed.copies.push(copy);
+        Ok(placed)
+    }
+
+    /// The case.
+    #[must_use]
+    pub fn case(&self) -> &Case {
+        &self.case
+    }
+
+    /// Bytes of a copy.
+    fn room(&self) -> Result<u64> {
+        let buffers = self.case.args.iter().map(|a| match a {
+            CaseArg::Buffer { before, .. } => Arena::room::<u8>(before.len()),
+            _ => Ok(0),
+        });
+        buffers.sum::<Result<u64>>().map(|n| n.max(256))
+    }
+
+    fn copy(&self, arena: &Arena) -> Result<Vec<Option<DeviceBuffer<u8>>>> {
+        let buffers = self.case.args.iter().map(|a| match a {
+            CaseArg::Buffer { before, .. } => arena.buffer::<u8>(before.len()).map(Some),
+            _ => Ok(None),
+        });
+        buffers.collect()
+    }
+
+    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are not looked at for changes.
+    ///
+    /// # Errors
+    /// What is wrong, as a sentence.
+    pub fn check(&mut self, kernel: &Kernel, all: bool) -> std::result::Result<(), String> {
+        let after = self.run_once(kernel, all).map_err(|e| e.to_string())?;
+        self.case.check_some(&after)
+    }
+
+    fn run_once(&mut self, kernel: &Kernel, all: bool) -> Result<Vec<Option<Vec<u8>>>> {
+        self.next = 0;
+        let Some(first) = self.copies.first() else { return Err(Error::Buffer("a case without buffers".to_owned())) };
+        let buffers = || {
+            self.case.args.iter().zip(first).filter_map(|(arg, buffer)| match (arg, buffer) {
+                (CaseArg::Buffer { before, expect, .. }, Some(buffer)) => Some((before, expect, buffer)),
+                _ => None,
+            })
+        };
+        // Outputs are poisoned again: a kernel before this one has filled them.
+        for (before, expect, buffer) in buffers() {
+            if !matches!(expect, Expect::Same) {
+                self.stream.write(buffer, before)?;
+            }
+        }
+        self.launch(kernel, false, 0)?;
+        let back = |(before, expect, buffer): (&Vec<u8>, &Expect, &DeviceBuffer<u8>)| {
+            let skip = match expect {
+                Expect::Same => !all && before.len() > GLANCE,
+                Expect::Anything => true,
+                _ => false,
+            };
+            if skip { self.stream.synchronize().map(|()| None) } else { self.stream.read(buffer).map(Some) }
+        };
+        buffers().map(back).collect()
+    }
+
+    /// As many copies as let a chain of launches read past the second cache, within `most` bytes; whether there are.
+    ///
+    /// # Errors
+    /// As of [`Placed::new`].
+    pub fn spread_out(&mut self, launches: usize, most: u64) -> Result<bool> {
+        let (each, cache) =
+            (self.room()?, if self.device.info().l2_bytes > 0 { self.device.info().l2_bytes } else { CACHE });
+        let wanted = (4 * cache).div_ceil(each).clamp(1, launches.max(1) as u64);
+        let wanted = usize::try_from(wanted.min(most / each).max(1)).unwrap_or(1);
+        if wanted > self.copies.len() {
+            let arena = self.device.arena(each * (wanted - self.copies.len()) as u64)?;
+            while self.copies.len() < wanted {
+                let copy = self.copy(&arena)?;
+                let first = self.copies.first().map_or(&[][..], Vec::as_slice);
+                for (from, to) in first.iter().flatten().zip(copy.iter().flatten()) {
+                    self.stream.copy(from, to)?;
+                }
+                self.copies.push(copy);
+            }
+            self.stream.synchronize()?;
+        }
+        Ok(each * self.copies.len() as u64 >= 2 * cache)
+    }
+
+    /// Puts a launch of `kernel` into the placed stream, with the next copy's buffers.
+    fn launch(&self, kernel: &Kernel, dependent: bool, copy: usize) -> Result<()> {
+        self.launch_into(&self.stream, kernel, &self.case, dependent, copy)
+    }
+
+    fn launch_into(&self, stream: &Stream, kernel: &Kernel, case: &Case, dependent: bool, copy: usize) -> Result<()> {
+        let buffers = self.copies.get(copy).map_or(&[][..], Vec::as_slice);
+        let args: Vec<Arg<'_>> = case
+            .args
+            .iter()
+            .enumerate()
+            .map(|(i, arg)| match arg {
+                CaseArg::Buffer { .. } => Arg::from(buffers.get(i).and_then(Option::as_ref)),
+                CaseArg::Null => Arg::Null,
+                CaseArg::U32(v) => Arg::from(*v),
+                CaseArg::U64(v) => Arg::from(*v),
+                CaseArg::F32(v) => Arg::from(*v),
+            })
+            .collect();
+        stream.launch(kernel, &case.geometry.dependent(dependent), &args)
+    }
+
+    /// A launch into a stream that is being captured, in a chain with others.
+    ///
+    /// # Errors
+    /// As of [`Stream::launch`].
+    pub fn chain(&mut self, stream: &Stream, kernel: &Kernel) -> Result<()> {
+        let copy = self.next;
+        self.next = (copy + 1) % self.copies.len().max(1);
+        self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
+    }
+
+    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get past the second cache.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn alone(&mut self, kernel: &Kernel) -> Result<(Timing, bool)> {
+        let once = self.seconds(|placed| placed.launch(kernel, false, 0))?;
+        let slow = once > SLOW;
+        let launches = if slow { 1 } else { ((CHAIN_SECONDS / once.max(1e-7)) as usize).clamp(8, CHAIN) };
+        // A chain of launches that each take a microsecond needs hundreds of copies.
+        let (free, _) = self.device.memory()?;
+        let past = if slow { false } else { self.spread_out(CHAIN, free / 3)? };
+        let launches = launches.max(if slow { 1 } else { self.copies.len().min(CHAIN) });
+        self.next = 0;
+        let stream = self.device.stream()?;
+        let graph = stream.capture(|| (0..launches).try_for_each(|_| self.chain(&stream, kernel)))?;
+        let samples = time(&stream, &graph, if slow { 2 } else { 11 })?;
+        Ok((Timing::of(samples.into_iter().map(|s| s / launches as f64).collect()), !past))
+    }
+
+    /// Seconds of what is put into the stream.
+    fn seconds(&self, work: impl FnOnce(&Placed) -> Result<()>) -> Result<f64> {
+        let (from, to) = (self.device.timed_event()?, self.device.timed_event()?);
+        self.stream.record(&from)?;
+        work(self)?;
+        self.stream.record(&to)?;
+        self.stream.synchronize()?;
+        Ok(f64::from(to.milliseconds_since(&from)?) * 1e-3)
+    }
+
+    /// Launches go by another variant of the kernel from now on; the buffers stay.
+    ///
+    /// # Errors
+    /// As of [`Case::vary`]; working memory that it was not placed with.
+    pub fn vary(&mut self, spec: &Spec, size: Size) -> std::result::Result<(), String> {
+        let (target, units) = (self.device.target().clone(), self.device.info().units);
+        let bytes = |case: &Case| -> usize {
+            case.args.iter().map(|a| if let CaseArg::Buffer { before, .. } = a { before.len() } else { 0 }).sum()
+        };
+        let placed = bytes(&self.case);
+        self.case.vary(spec, &target, units, size).map_err(|e| e.to_string())?;
+        if bytes(&self.case) == placed { Ok(()) } else { Err(format!("{spec}: a variant that needs more memory")) }
+    }
+}
+
+/// Seconds of each replay, after two that do not count.
+///
+/// # Errors
+/// What the device says.
+pub fn time(stream: &Stream, graph: &kjit_engine::Graph, replays: usize) -> Result<Vec<f64>> {
+    let device = stream.device();
+    let mut samples = vec![];
+    for i in 0..replays + 2 {
+        let (from, to) = (device.timed_event()?, device.timed_event()?);
+        stream.record(&from)?;
+        stream.replay(graph)?;
+        stream.record(&to)?;
+        stream.synchronize()?;
+        if i >= 2 {
+            samples.push(f64::from(to.milliseconds_since(&from)?) * 1e-3);
+        }
+    }
+    Ok(samples)
+}

@@ -1,0 +1,194 @@
+//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every kernel of a model is checked and timed;
+//! variants that fault, hang or kill their process are lines in the record, and what is kept is what later plans run.
+
+use kjit_engine::{Device, Engine, Target, TuningSubject};
+use kjit_kernels::spec::Spec;
+use kjit_kernels::tuning::Choices;
+use kjit_model::exec::{ExecOptions, KvType};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::measure::{Limits, measure, of_plan};
+use kjit_model::gpu::plan::{Plan, Request, plan};
+use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
+use kjit_tests::simulator::{Setup, cache, engine};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+/// Set in the process that measures for a test.
+const CHILD: &str = "KJIT_TESTS_MEASURE";
+
+fn model(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("KJIT_TEST_MODELS")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
+    let path = folder.join(name);
+    if !path.exists() {
+        eprintln!(
+            "SKIPPED: {} is not there (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
+            path.display()
+        );
+        return None;
+    }
+    Some(path)
+}
+
+fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
+    let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
+    let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 8 };
+    plan(&Request { graph: &graph, target, options: &options, keep: &[], tuned }).unwrap()
+}
+
+fn setup(arch: &str) -> Setup {
+    Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+}
+
+#[test]
+fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
+    let test = "every_kernel_of_a_model_is_checked_and_timed_with_its_resources";
+    let Some(path) = model("tiny/tiny-moe-q4_k_m.gguf") else { return };
+    setup("gfx90a").run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let plan = planned(&path, device.target(), &Kept::of(&engine));
+        let subjects = of_plan(&plan, 20);
+        for job in &plan.jobs {
+            assert!(subjects.iter().any(|s| s.spec == job.spec), "{} is not measured", job.spec);
+        }
+        for family in ["matvec", "experts", "attend", "gemm", "flash", "moe", "repack", "embed", "sample", "route"] {
+            assert!(subjects.iter().any(|s| s.spec.family() == family), "no {family}");
+        }
+        let limits = Limits::measure(&engine, &device).unwrap();
+        assert!(limits.read > 0.0 && limits.product.is_some());
+        for m in measure(&engine, &device, &subjects, &|_| {}) {
+            let name = format!("{} ({}, {})", m.subject.name, m.subject.spec, m.subject.program);
+            let timed = m.outcome.unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert!(timed.timing.median > 0.0 && timed.work.bytes > 0.0, "{name}: {timed:?}");
+            let (part, _) = timed.of_limit(&limits).unwrap();
+            assert!(part > 0.0 && part.is_finite(), "{name}: {part}");
+            assert_eq!(m.report.unwrap().wave, 64, "{name}");
+        }
+    });
+}
+
+/// A tuned model's kernels, the asking process and the measuring one alike.
+fn course(path: &PathBuf, engine: &Engine, device: &Device) -> Course {
+    Course::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
+}
+
+/// Tunes the product of one matrix of a tiny model in a cache of its own, in children of this test.
+fn tuned(test: &str, path: &PathBuf, body: impl FnOnce(&Engine, &Device, &[Tuned])) {
+    let folder = PathBuf::from(TEMPORARY).join(test);
+    if std::env::var_os(CHILD).is_none() {
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    let engine = engine(&folder, WORKER, "hiprtc");
+    let device = engine.device("rocm:0").unwrap();
+    let course = course(path, &engine, &device);
+    if std::env::var_os(CHILD).is_some() {
+        serve(&engine, &device, &course, std::io::stdin().lock(), std::io::stdout()).unwrap();
+        return;
+    }
+    let spawn = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+        command
+    };
+    let options = Options { patience: Duration::from_secs(8), start: Duration::from_secs(100), rounds: 2, variants: 9 };
+    let wanted = |s: &kjit_model::gpu::measure::Subject| s.name == "blk.0.ffn_out" || s.name == "blk.0.ffn_down";
+    let all = tune(&engine, &device, &course, &wanted, &options, &spawn, &|_| {}).unwrap();
+    body(&engine, &device, &all);
+}
+
+fn block_of(tuning: &str) -> u32 {
+    let after = tuning.split("block: ").nth(1).unwrap();
+    after.split(',').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured() {
+    let test = "a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured";
+    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    let breaks = "matvec:512:abort,matvec:1024:hang";
+    setup("gfx1100").set("KJIT_HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
+        tuned(test, &path, |engine, device, all| {
+            let [one] = all else { panic!("{} subjects", all.len()) };
+            assert_eq!(one.candidates.len(), 9);
+            let (mut killed, mut hung, mut timed) = (0, 0, 0);
+            for c in &one.candidates {
+                match (block_of(&c.tuning), &c.outcome) {
+                    (512, Err(why)) => {
+                        assert!(why.contains("signal 6"), "{why}");
+                        killed += 1;
+                    }
+                    (1024, Err(why)) => {
+                        assert!(why.contains("said nothing for"), "{why}");
+                        hung += 1;
+                    }
+                    (256, Ok(t)) => {
+                        assert!(t.median > 0.0);
+                        timed += 1;
+                    }
+                    other => panic!("{}: {other:?}", c.tuning),
+                }
+            }
+            assert!(killed > 0 && hung > 0 && timed > 2, "{killed} killed, {hung} hung, {timed} timed");
+            // All of it is kept, under the driver it was measured with, and without the device's number.
+            let spec = one.subject.spec.with(None);
+            let (what, kernel) = (spec.to_string(), spec.kernel(device.target()).unwrap());
+            let subject = TuningSubject { target: device.target(), source: &kernel.source, what: &what };
+            let record = engine.tuning_timings(&subject, device.info().driver).unwrap().unwrap();
+            let record = String::from_utf8(record).unwrap();
+            assert!(one.candidates.iter().all(|c| record.contains(&c.tuning)), "{record}");
+            assert!(record.contains("signal 6") && record.contains("said nothing for"), "{record}");
+            assert!(!record.contains("rocm:"), "{record}");
+        });
+    });
+}
+
+#[test]
+fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
+    let test = "a_default_that_faults_is_given_up_and_never_beaten_by_chance";
+    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    setup("gfx1100").set("KJIT_HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
+        tuned(test, &path, |engine, device, all| {
+            let [one] = all else { panic!("{} subjects", all.len()) };
+            for c in &one.candidates {
+                // A token has the default of other products in it, which fault too.
+                assert!(c.outcome.is_err(), "{c:?}");
+            }
+            assert_eq!((&one.chosen, one.duel), (&one.default, None));
+            assert_eq!(Kept::of(engine).choice(&one.subject.spec.with(None), device.target()), None);
+        });
+    });
+}
+
+#[test]
+fn what_was_chosen_is_what_later_plans_and_models_run() {
+    let test = "what_was_chosen_is_what_later_plans_and_models_run";
+    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    setup("gfx1100").run(test, TEMPORARY, || {
+        tuned(test, &path, |engine, device, all| {
+            let [one] = all else { panic!("{} subjects", all.len()) };
+            assert!(one.candidates.iter().all(|c| c.outcome.is_ok()), "{one:?}");
+            // Times are chance here: whatever came of it, the last variant is made the choice.
+            let (spec, kept) = (one.subject.spec.with(None), Kept::of(engine));
+            let last = &one.candidates.last().unwrap().tuning;
+            let tuning = spec.named(device.target(), last).unwrap();
+            kept.keep(&spec, device.target(), tuning, "a test").unwrap();
+            let has = |p: &Plan, s: &Spec| p.jobs.iter().any(|j| j.spec == *s);
+            let plan = planned(&path, device.target(), &Kept::of(engine));
+            assert!(has(&plan, &spec.with(Some(tuning))) && !has(&plan, &spec));
+            // What `warm` compiles is all that a run loads.
+            let gguf = std::sync::Arc::new(Gguf::open(&path).unwrap());
+            let graph = kjit_model::arch::build(&gguf).unwrap();
+            let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 8 };
+            let jobs = kjit_model::gpu::jobs_for(engine, &graph, device.target(), &options).unwrap();
+            assert!(engine.compile_all(&jobs).iter().all(Result::is_ok));
+            let before = engine.counts().compiled;
+            let model = kjit_model::gpu::open(engine, "rocm:0", gguf, graph, &options).unwrap();
+            assert_eq!(engine.counts().compiled, before);
+            assert_eq!(model.statistics().kernels.compiled, 0);
+        });
+    });
+}
