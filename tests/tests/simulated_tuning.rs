@@ -2,11 +2,12 @@
 //! variants that fault, hang or kill their process are lines in the record, and what is kept is what later plans run.
 
 use kjit_engine::{Device, Engine, Target, TuningSubject};
+use kjit_kernels::matvec::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Choices;
 use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::measure::{Limits, measure, of_plan};
+use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
 use kjit_tests::simulator::{Setup, cache, engine};
@@ -95,8 +96,10 @@ fn tuned(test: &str, path: &PathBuf, body: impl FnOnce(&Engine, &Device, &[Tuned
         command
     };
     let options = Options { patience: Duration::from_secs(8), start: Duration::from_secs(100), rounds: 2, variants: 9 };
-    let wanted = |s: &kjit_model::gpu::measure::Subject| s.name == "blk.0.ffn_out" || s.name == "blk.0.ffn_down";
-    let all = tune(&engine, &device, &course, &wanted, &options, &spawn, &|_| {}).unwrap();
+    // The one that takes a gated unit's result back to the width of the model.
+    let down =
+        |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
+    let all = tune(&engine, &device, &course, &down, &options, &spawn, &|_| {}).unwrap();
     body(&engine, &device, &all);
 }
 

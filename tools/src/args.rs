@@ -86,7 +86,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Compile kernels into the cache, with no GPU present
     #[command(
-        after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json"
+        after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json\n  \
+                            kjit warm model.gguf --tune"
     )]
     Warm(Warm),
     /// The cache of compiled kernels
@@ -94,7 +95,8 @@ pub enum Command {
     Cache(Cache),
     /// Measure a model's speed
     #[command(
-        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench --kernels --arch gfx1100 -o csv"
+        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench --kernels --arch gfx1100 -o csv\n  \
+                            kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
     )]
     Bench(Bench),
 }
@@ -328,8 +330,17 @@ pub struct Warm {
     /// The model file: exactly its kernels are compiled; without one, one of each kernel at common sizes
     pub model: Option<PathBuf>,
     /// Architectures to compile for: sm_90, gfx1100, …
-    #[arg(long, value_name = "ARCH", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', required_unless_present = "tune")]
     pub arch: Vec<String>,
+    /// Measure the variants of the model's kernels on the device first, keep the best in the cache, and warm for that device
+    #[arg(long, requires = "model", conflicts_with = "arch")]
+    pub tune: bool,
+    /// For --tune: variants of a kernel at most (default: all)
+    #[arg(long, value_name = "N", value_parser = positive, requires = "tune")]
+    pub tries: Option<usize>,
+    /// Started by --tune, to measure
+    #[arg(long, hide = true)]
+    pub measure_for_parent: bool,
     /// Compiles at once (default: cores, as far as memory allows)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub jobs: Option<usize>,
@@ -380,20 +391,33 @@ impl Compiler {
 #[derive(Debug, Args)]
 pub struct Bench {
     /// The model file
-    #[arg(required_unless_present = "kernels", conflicts_with = "kernels")]
+    #[arg(required_unless_present = "kernels")]
     pub model: Option<PathBuf>,
-    /// What each kernel costs: registers, spills, LDS, occupancy; compiled for --arch, on no card, so untimed
-    #[arg(long, requires = "arch")]
+    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and timed on the device: time, rate, % of the
+    /// limit measured in the same run, registers, spills, LDS, occupancy
+    #[arg(long)]
     pub kernels: bool,
-    /// Architectures for --kernels
-    #[arg(long, value_name = "ARCH", value_delimiter = ',', requires = "kernels")]
+    /// For --kernels: compiled for these architectures, on no card; resources only, untimed
+    #[arg(long, value_name = "ARCH", value_delimiter = ',', requires = "kernels", conflicts_with = "model")]
     pub arch: Vec<String>,
-    /// Only kernels whose name this regular expression finds, for --kernels
+    /// For --kernels: only those whose name, sizes or program this regular expression matches
     #[arg(long, value_name = "RE", requires = "kernels")]
     pub filter: Option<regex_lite::Regex>,
-    /// Which compiler, for --kernels
+    /// For --kernels: which compiler
     #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
     pub compiler: Compiler,
+    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every later run and warm
+    #[arg(long, requires = "kernels", conflicts_with = "arch")]
+    pub tune: bool,
+    /// For --tune: variants of a kernel at most (default: all)
+    #[arg(long, value_name = "N", value_parser = positive, requires = "tune")]
+    pub tries: Option<usize>,
+    /// For --tune: append what beat its default to this file, as lines of the shipped table (kernel_src/tuning/measured.tsv)
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub rows: Option<PathBuf>,
+    /// Started by --tune, to measure
+    #[arg(long, hide = true)]
+    pub measure_for_parent: bool,
     /// Tokens of the prompt
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     pub prompt: usize,

@@ -1,6 +1,7 @@
 //! `kjit warm`: fills the cache for a card that is not there.
 
 use crate::args::{self, Shared};
+use crate::commands::kernels::{Tuning, tune_for};
 use crate::engine;
 use crate::load::default_context;
 use crate::report::{bytes, say};
@@ -18,8 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
     let engine = Engine::new(config(args, shared));
+    if args.tune || args.measure_for_parent {
+        match tune_for(&engine, args, shared)? {
+            Tuning::Measured(code) => return Ok(code),
+            Tuning::Done(target) => targets.push(target),
+        }
+    }
     let jobs = jobs(&engine, args, &targets)?;
     if !shared.quiet {
         for target in &targets {

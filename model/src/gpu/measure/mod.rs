@@ -25,6 +25,8 @@ pub struct Measured {
     pub tuning: Option<String>,
     /// What its code takes; none if it could not be had.
     pub report: Option<KernelReport>,
+    /// Bytes of LDS that a launch adds for a block.
+    pub shared: u32,
     /// The time, or why there is none: a kernel that is wrong is not timed.
     pub outcome: Result<Timed, String>,
 }
@@ -71,12 +73,14 @@ pub fn measure(engine: &Engine, device: &Device, subjects: &[Subject], done: &dy
             subject: subject.clone(),
             tuning: subject.spec.tuning(target).map(|t| t.to_string()),
             report: None,
+            shared: 0,
             outcome: Err(String::new()),
         };
         measured.outcome = kernel.map_err(|e| e.to_string()).and_then(|kernel| {
             let module = modules.next().unwrap_or_else(|| engine.load(device, &kernel.job(target)));
             let module = module.map_err(|e| e.to_string())?;
             let reports = module.code().report(target, kernel.shared);
+            measured.shared = kernel.shared;
             measured.report = reports.into_iter().find(|r| r.kernel == kernel.entry);
             let units = device.info().units;
             let case = sized(&subject.spec, target, units, subject.size, &mut Random::new(SEED));

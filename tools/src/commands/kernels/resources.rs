@@ -1,10 +1,10 @@
 //! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is timed: beside what the compiler made of
 //! a kernel stands what a launch has to do, and the least time for that at a card's stated peak rates.
 
-use crate::args::{self, BenchOutput, Shared};
-use crate::engine;
+use super::Filter;
+use crate::args::{self, BenchOutput};
 use crate::report::say;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kjit_engine::arch::Card;
 use kjit_engine::{Engine, Job, KernelReport, Target};
 use kjit_kernels::matrix::{Sample, Work, representative};
@@ -22,20 +22,17 @@ struct Row {
     card: Option<&'static Card>,
 }
 
-pub fn kernels(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let engine = Engine::new(args.compiler.choose(engine::config(shared)));
+pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow::Result<ExitCode> {
     let (mut rows, mut failed) = (vec![], 0);
     for arch in &args.arch {
         let target = Target::parse(arch)?;
         let mut all = representative(&target).with_context(|| format!("for {target}"))?;
-        if let Some(filter) = &args.filter {
-            all.retain(|s| filter.is_match(&s.name));
-            if all.is_empty() {
-                bail!("no kernel's name is found by '{filter}'");
-            }
+        all.retain(|s| filter.takes(&s.name));
+        if all.is_empty() {
+            return Err(filter.nothing());
         }
         let jobs: Vec<Job> = all.iter().map(|s| s.kernel.job(&target)).collect();
-        for (Sample { name, kernel, work }, result) in all.into_iter().zip(engine.compile_all(&jobs)) {
+        for (Sample { name, kernel, work, .. }, result) in all.into_iter().zip(engine.compile_all(&jobs)) {
             match result {
                 Ok(code) => {
                     // A source may hold several kernels; the sample is of one.
