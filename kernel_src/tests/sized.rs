@@ -89,3 +89,21 @@ fn a_family_without_variants_has_no_other_case() {
     assert!(case.vary(&spec, &target, 4, size).unwrap_err().to_string().contains("one variant"));
     assert!(spec.space(&target).is_empty());
 }
+
+#[test]
+fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
+    let target = Target::parse("sm_90").unwrap();
+    let mut families = std::collections::BTreeSet::new();
+    for sample in kjit_kernels::matrix::representative(&target).unwrap() {
+        let Some(spec) = sample.spec else { continue };
+        // Matrices of 4096 rows and more take an oracle's time: one of each family.
+        let heavy = matches!(spec, Spec::Gemm(_) | Spec::Matvec(_) | Spec::Experts(_) | Spec::Repack(_));
+        if heavy && !families.insert(spec.family()) {
+            continue;
+        }
+        let size = Size { tokens: 3, past: 5 };
+        let case = sized(&spec, &target, 60, size, &mut Random::new(1)).unwrap();
+        let work = spec.work(&case, size);
+        assert!(work.bytes > 0.0 && work.operations >= 0.0, "{spec}: {work:?}");
+    }
+}

@@ -193,7 +193,8 @@ pub(super) fn rope_kv(
     let elements = kv.bytes(capacity).unwrap_or(0) / size;
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
-        for head in 0..kv.heads {
+        // Bytes with scales are held against the oracle where they are read, in the cases of attention.
+        for head in 0..if kv.storage == KvStorage::Q8_0 { 0 } else { kv.heads } {
             let at = (t * kv.heads + head) * dim;
             let row = (head * capacity + start + t) * dim;
             want[0][row..row + dim].copy_from_slice(&ready(form, &k[at..at + dim], &norms[1], &table, start + t));
@@ -202,7 +203,6 @@ pub(super) fn rope_kv(
     }
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
     let [keys, values] = want;
-    // Bytes with scales are held against the oracle where they are read, in the cases of attention.
     let bytes = kv.bytes(capacity).unwrap_or(0);
     let rows = |name, want| match kv.storage {
         KvStorage::Q8_0 => CaseArg::Buffer { name, before: vec![0xff; bytes], expect: Expect::Anything },

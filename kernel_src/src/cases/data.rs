@@ -119,7 +119,12 @@ impl Matrix {
             return Err(LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into());
         }
         let repeated = |part: Vec<u8>, bytes: usize| -> Vec<u8> {
-            if rows == all { part } else { part.iter().copied().cycle().take(all * bytes).collect() }
+            if rows == all {
+                return part;
+            }
+            let mut whole = part.repeat(all.div_ceil(rows));
+            whole.truncate(all * bytes);
+            whole
         };
         let (raw, records) = (repeated(raw, row_bytes), repeated(records, layout.row_bytes));
         Ok(Matrix { raw, records, values, distinct: rows })

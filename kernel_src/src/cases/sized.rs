@@ -154,12 +154,13 @@ fn read(
     let vectors = mebibytes << 16;
     let (kernel, blocks) = (spec.kernel(target)?, spec.blocks(vectors as u64, units));
     // A prime number of words in turn.
-    let some: Vec<u32> = (0..4099).map(|_| random.bits() as u32).collect();
-    let words: Vec<u32> = some.iter().copied().cycle().take(4 * vectors).collect();
+    let some: Vec<u8> = (0..4099).flat_map(|_| (random.bits() as u32).to_le_bytes()).collect();
+    let mut x = some.repeat((16 * vectors).div_ceil(some.len()));
+    x.truncate(16 * vectors);
     let threads = (blocks * kernel.block) as usize;
     let mut want = vec![0u32; threads];
-    for (i, vector) in words.as_chunks::<4>().0.iter().enumerate() {
-        want[i % threads] ^= vector.iter().fold(0, |all, word| all ^ word);
+    for (i, vector) in x.as_chunks::<16>().0.iter().enumerate() {
+        want[i % threads] ^= vector.as_chunks::<4>().0.iter().fold(0, |all, word| all ^ u32::from_le_bytes(*word));
     }
     let bytes = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     Ok(Case {
@@ -167,7 +168,7 @@ fn read(
         geometry: kernel.launch(blocks),
         kernel,
         args: vec![
-            super::input("x", bytes(&words)),
+            super::input("x", x),
             CaseArg::Buffer { name: "out", before: vec![0xff; 4 * threads], expect: Expect::Bytes(bytes(&want)) },
             CaseArg::U64(vectors as u64),
             CaseArg::U32(blocks),

@@ -27,7 +27,7 @@ pub struct Product {
 }
 
 /// Seconds of a launch that are enough to say a rate.
-const ENOUGH: f64 = 0.4e-3;
+const ENOUGH: f64 = 0.2e-3;
 
 impl Limits {
     /// Measures them: with ever more work, until a launch takes long enough to say.
@@ -37,7 +37,7 @@ impl Limits {
     pub fn measure(engine: &Engine, device: &Device) -> Result<Limits, String> {
         let (free, _) = device.memory().map_err(|e| e.to_string())?;
         let mut read = 0.0f64;
-        for mebibytes in [1usize, 16, 256, 2048] {
+        for mebibytes in [1usize, 16, 128, 1024] {
             if (mebibytes as u64) << 20 > free / 4 {
                 break;
             }
