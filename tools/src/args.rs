@@ -113,7 +113,7 @@ pub struct Json {
 #[derive(Debug, Clone, Args)]
 pub struct Setup {
     /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
-    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -138,7 +138,7 @@ pub struct Run {
     #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive)]
     pub batch: Option<usize>,
     /// At most this many tokens (default: until the model ends, or the context is full)
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
@@ -169,19 +169,19 @@ pub struct Run {
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
     /// Temperature; 0 takes the likeliest token, the same each time
-    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T")]
+    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
     pub temp: f32,
     /// Choose among the K likeliest (0: all)
-    #[arg(long, default_value_t = 40, value_name = "K")]
+    #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
     pub top_k: usize,
     /// Choose among the likeliest that together have this probability
-    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P")]
+    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub top_p: f32,
     /// Leave out what is less likely than this times the likeliest
-    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P")]
+    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub min_p: f32,
     /// Divide (or multiply) the scores of tokens seen lately by this
-    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X")]
+    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X", allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Take this off the scores of tokens seen lately
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
@@ -190,7 +190,7 @@ pub struct Sampling {
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub frequency_penalty: f32,
     /// Seed of the choice (default: another each time)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 
@@ -203,7 +203,7 @@ pub struct Inspect {
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
     /// Tokens of context for the memory estimate
-    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive)]
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
     /// Storage of keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -255,7 +255,7 @@ pub struct Logits {
     /// The model file
     pub model: PathBuf,
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
     pub ids: Vec<u32>,
     /// How many of the best to print
     #[arg(long, default_value_t = 20, value_name = "N")]
@@ -514,6 +514,18 @@ fn finite(s: &str) -> Result<f32, String> {
 
 fn unit(s: &str) -> Result<f32, String> {
     number(s, |v| (0.0..=1.0).contains(&v), "a number from 0 to 1")
+}
+
+fn whole(s: &str) -> Result<usize, String> {
+    s.parse().map_err(|_| "give a whole number of at least 0".to_string())
+}
+
+fn id(s: &str) -> Result<u32, String> {
+    s.trim().parse().map_err(|_| "give token ids, whole numbers with commas between them".to_string())
+}
+
+fn seed(s: &str) -> Result<u64, String> {
+    s.parse().map_err(|_| "give a whole number of at least 0".to_string())
 }
 
 fn positive(s: &str) -> Result<usize, String> {

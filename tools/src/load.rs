@@ -105,7 +105,7 @@ impl Loaded {
         };
         let per_token = graph.bytes_per_token();
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
-        let kv = options.kv_stored().bytes(graph.kv_elems_per_token()) * context as u64;
+        let kv = options.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64);
         let on = on_device(shared, gguf.clone(), graph, options, how)?;
         let loaded = Loaded {
             gguf,

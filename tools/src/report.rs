@@ -14,9 +14,30 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
         .filter_map(|e| e.downcast_ref::<std::io::Error>())
         .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
     if !pipe {
-        say(format_args!("error: {}", one_line(&format!("{error:#}"))));
+        say(format_args!("error: {}", one_line(&sentence(error))));
     }
     ExitCode::FAILURE
+}
+
+/// A system's error alone, without a word of ours, comes from writing to stdout: all else names its file.
+fn sentence(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(bare) if error.chain().len() == 1 => format!("cannot write to stdout: {bare}"),
+        _ => causes(error),
+    }
+}
+
+/// The error and its causes, each that the line has not said already: some types say their cause themselves.
+fn causes(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 /// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line.
@@ -40,6 +61,15 @@ pub fn bytes(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_cause_that_the_error_names_itself_is_said_once() {
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let own = kjit_model::gpu::bundle::BundleError::Io { path: "/x".into(), source: missing() };
+        assert_eq!(super::sentence(&own.into()), format!("/x: {}", missing()));
+        let context = anyhow::Error::from(missing()).context("cannot read /x");
+        assert_eq!(super::sentence(&context), format!("cannot read /x: {}", missing()));
+    }
+
     #[test]
     fn an_error_stays_one_line_whatever_is_in_it() {
         assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");

@@ -101,3 +101,73 @@ fn dequant_names_an_unknown_format_and_a_partial_block() {
     let line = error_line(kjit().args(["dequant", "--type", "Q8_0", "--hex"]).write_stdin("xyz\n"), 1);
     assert!(line.contains("line 1"), "{line}");
 }
+
+#[test]
+fn a_number_that_a_flag_cannot_take_is_wrong_usage_that_names_the_flag_also_when_negative() {
+    for (flag, value, want) in [
+        ("--tokens", "-1", "whole number"),
+        ("--context", "-1", "above 0"),
+        ("--temp", "-1", "at least 0"),
+        ("--top-k", "-40", "whole number"),
+        ("--top-p", "-0.5", "from 0 to 1"),
+        ("--seed", "-1", "whole number"),
+    ] {
+        let line = error_line(kjit().args(["run", "model.gguf", "-p", "x", flag, value]), 2);
+        assert!(line.contains(flag) && line.contains(value) && line.contains(want), "{line}");
+    }
+}
+
+#[test]
+fn an_empty_prompt_is_not_answered() {
+    for arguments in [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]] {
+        let line = error_line(kjit().arg("run").arg(smollm2()).args(arguments).write_stdin(""), 1);
+        assert!(line.contains("the prompt is empty"), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn a_measurement_of_nothing_or_of_more_than_there_is_room_for_is_refused() {
+    for (arguments, word) in [
+        (&["-p", "0", "-n", "0"][..], "nothing to measure"),
+        (&["-p", "8", "-n", "4", "-d", "18446744073709551615"], "give a smaller -c"),
+        (&["-p", "8", "-n", "4", "-c", "4"], "a context of 8 tokens"),
+    ] {
+        let line = error_line(kjit().arg("bench").arg(smollm2()).args(["--device", "cpu"]).args(arguments), 1);
+        assert!(line.contains(word), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_no_bundle_is_said_to_be_none_and_a_reason_is_given_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = error_line(kjit().args(["doctor", "--bundle"]).arg(dir.path()), 1);
+    assert!(line.contains("no proof bundle"), "{line}");
+    let target = dir.path().join("none");
+    let export = ["--arch", "gfx1100", "--filter", "no such kernel"];
+    let line = error_line(kjit().args(["doctor", "--export"]).arg(&target).args(export), 1);
+    assert!(line.contains("no such kernel") && !target.exists(), "{line}");
+}
+
+#[test]
+fn a_missing_compiler_is_one_line_not_one_for_each_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut warm = kjit();
+    warm.args(["warm", "--arch", "sm_90,sm_90", "--compiler", "hiprtc", "--cache-dir"]).arg(dir.path());
+    let output = warm.assert().failure().code(1).get_output().clone();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error")).collect();
+    assert!(matches!(errors.as_slice(), [one] if one.contains("sm_90") && one.contains("hiprtc")), "{text}");
+}
+
+#[test]
+fn a_full_disk_under_stdout_is_named() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_kjit"))
+        .arg("inspect")
+        .arg(smollm2())
+        .stdout(full)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(1) && text.starts_with("error: cannot write to stdout: "), "{text}");
+}

@@ -34,8 +34,17 @@ impl Row {
 pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let Some(model) = &args.model else { bail!("no model given") };
     let mut setup = args.setup.clone();
-    let needed = args.depth + args.prompt.max(args.tokens);
-    setup.context = Some(setup.context.unwrap_or(needed).max(needed).max(1));
+    let most = args.prompt.max(args.tokens);
+    if most == 0 {
+        bail!("nothing to measure: give -p or -n above 0");
+    }
+    let needed = args.depth.saturating_add(most);
+    match setup.context {
+        Some(context) if context < needed => {
+            bail!("-d, -p and -n need a context of {needed} tokens, -c gives {context}")
+        }
+        _ => setup.context = Some(setup.context.unwrap_or(needed)),
+    }
     let mut loaded = Loaded::open(model, &setup, shared)?;
     let exec = loaded.exec.as_mut();
     let mut rows = vec![];

@@ -62,7 +62,11 @@ impl Memory {
     fn of(graph: &Graph, args: &args::Inspect) -> Memory {
         let context = args.context.unwrap_or_else(|| default_context(graph.context));
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
-        Memory { weights, kv: KvType::from(args.kv_type).bytes(graph.kv_elems_per_token()) * context as u64, context }
+        Memory {
+            weights,
+            kv: KvType::from(args.kv_type).bytes(graph.kv_elems_per_token()).saturating_mul(context as u64),
+            context,
+        }
     }
 }
 

@@ -104,6 +104,10 @@ fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
 
 /// Token ids of the prompt, through the chat template unless `--raw`.
 fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result<Vec<u32>> {
+    let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
+    if !args.raw && prompt.trim().is_empty() {
+        bail!(empty); // a template around nothing: the model would answer a question that nobody asked
+    }
     let ids = if args.raw {
         loaded.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
@@ -114,7 +118,7 @@ fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result
         loaded.tokenizer.encode_chat(&template.render(&messages, true)?)
     };
     if ids.is_empty() {
-        bail!("the prompt is empty");
+        bail!(empty);
     }
     let context = loaded.exec.context();
     if ids.len() > context {
@@ -160,6 +164,11 @@ fn rate(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
+/// Tokens of the prompt a second; 0 where no token was asked for, since then the prompt was not computed.
+fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
+    if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
+}
+
 fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
     json!({
         "text": a.text,
@@ -172,7 +181,7 @@ fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
         "timings": {
             "load_s": loaded.took.as_secs_f64(),
             "first_token_s": a.first_token.as_secs_f64(),
-            "prompt_tok_s": rate(prompt, a.first_token.as_secs_f64()),
+            "prompt_tok_s": prompt_rate(a, prompt),
             "decode_tok_s": rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
         },
         "memory": { "weights": loaded.weights, "kv": loaded.kv, "peak": kjit_model::host::peak_memory() },
@@ -207,7 +216,7 @@ fn told(early: &EarlyStatus) -> String {
 pub fn statistics(a: &Answer, prompt: usize, loaded: &Loaded) {
     say(format_args!(
         "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · first token {:.2} s · weights {} · {}",
-        rate(prompt, a.first_token.as_secs_f64()),
+        prompt_rate(a, prompt),
         a.ids.len(),
         rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
         loaded.took.as_secs_f64(),

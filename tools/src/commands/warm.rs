@@ -7,7 +7,7 @@ use crate::load::default_context;
 use crate::report::{bytes, say};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
+use kjit_engine::{CodeObject, Engine, Error, Job, Origin, Target};
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu;
@@ -19,7 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let mut targets = args.arch.iter().map(|a| Ok(Target::parse(a)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut targets: Vec<Target> = vec![];
+    for arch in &args.arch {
+        let target = Target::parse(arch)?;
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
     let engine = Engine::new(config(args, shared));
     if args.tune || args.measure_for_parent {
         match tune_for(&engine, args, shared)? {
@@ -32,8 +38,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         for target in &targets {
             match engine.compiler_for(target) {
                 Ok(choice) => say(format_args!("{target}: {}", choice.reason)),
-                // Kernels may all be there already; what is missing then fails by name.
-                Err(e) => say(format_args!("{target}: {e}")),
+                // Kernels may all be there already; what is missing then fails, and says why.
+                Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
             }
         }
     }
@@ -66,9 +72,13 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         )?;
     }
     out.flush()?;
-    // Each distinct failure once: one wrong line in a header fails every kernel.
+    // Each distinct failure once: one wrong line in a header fails every kernel, and so does a compiler that is not there.
     let mut told = vec![];
-    for error in failed.iter().map(ToString::to_string) {
+    let sentence = |error: &Error| match error {
+        Error::Miss { target, why, .. } => format!("kernels for {target} cannot be compiled here: {why}"),
+        other => other.to_string(),
+    };
+    for error in failed.iter().map(|e| sentence(e)) {
         if !told.contains(&error) {
             say(format_args!("error: {error}"));
             told.push(error);

@@ -39,6 +39,9 @@ pub enum BundleError {
     /// The folder that is to become a bundle has something in it.
     #[error("{}: there is something in it already; give a new or empty folder", .0.display())]
     NotEmpty(PathBuf),
+    /// There is no bundle there.
+    #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
+    NoBundle(PathBuf),
     /// What is there is not what its maker wrote. Nothing of it is run.
     #[error("{}: {why}; get the bundle anew", path.display())]
     Damaged {

@@ -235,6 +235,9 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 /// All files that the sums list, checked against them.
 fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
     let path = folder.join(SUMS);
+    if !path.is_file() {
+        return Err(BundleError::NoBundle(folder.to_path_buf()));
+    }
     let damaged = |path: &Path, why: String| BundleError::Damaged { path: path.to_path_buf(), why };
     let sums = String::from_utf8(read(&path)?).map_err(|e| damaged(&path, e.to_string()))?;
     let mut files = HashMap::new();

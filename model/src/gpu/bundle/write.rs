@@ -48,8 +48,8 @@ pub fn export(
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
-    std::fs::create_dir_all(folder).map_err(io(folder))?;
-    if std::fs::read_dir(folder).map_err(io(folder))?.next().is_some() {
+    // First of all, since compiling takes minutes; the folder is made when there is something to put into it.
+    if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
     let mut all: Vec<(String, Case)> = vec![];
@@ -66,6 +66,7 @@ pub fn export(
     if all.is_empty() {
         return Err(BundleError::NoCase(wish.filter.clone()));
     }
+    std::fs::create_dir_all(folder).map_err(io(folder))?;
     let codes = compile(engine, target, &all, progress)?;
     let mut writer = Writer { limit: wish.limit, ..Writer::default() };
     // The small ones first, so that the largest are those for which there is no room.
