@@ -50,6 +50,34 @@ fn the_embedding_example_compiles_its_kernel_once_and_computes_right() {
 }
 
 #[test]
+fn a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves() {
+    let test = "a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves";
+    Setup::devices("gfx1100,gfx1100").run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
+        let (here, there) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
+        let stream = here.stream().unwrap();
+        let near = stream.upload(&[1u32; 4]).unwrap();
+        let far = there.stream().unwrap().upload(&[2u32; 4]).unwrap();
+        let (near_host, far_host) = (here.pinned::<u32>(4).unwrap(), there.pinned::<u32>(4).unwrap());
+        for refused in [
+            stream.write(&far, &[3; 4]),
+            stream.read(&far).map(drop),
+            stream.fill(&far, 0),
+            stream.copy(&far, &near),
+            stream.copy(&near, &far),
+            stream.copy_in(&near_host, &far),
+            stream.copy_in(&far_host, &near),
+            stream.copy_out(&far, &near_host),
+            stream.copy_out(&near, &far_host),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("is on rocm:1, the stream on rocm:0"), "{error}");
+        }
+        assert_eq!(stream.read(&near).unwrap(), [1; 4]);
+    });
+}
+
+#[test]
 fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
     Setup::devices("gfx942").run("arguments_of_every_size_arrive_and_the_block_shares_its_memory", TEMPORARY, || {
         let b = Bench::new("rocm:0");

@@ -3,6 +3,7 @@
 mod api;
 mod blas;
 mod call;
+mod copy;
 mod counters;
 mod cuda;
 mod device;

@@ -1,0 +1,201 @@
+//! Copies: between host and device, within a device, between two.
+//!
+//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may return before the device
+//! has the data (seen on the H200: the kernel read what was there before). So every copy goes through a stream, and
+//! those from ordinary host memory end with a wait.
+
+use super::counters::add;
+use super::memory::{DeviceBuffer, resolve};
+use super::pinned::{HostMap, PinnedBuffer};
+use super::stream::{Stream, Use};
+use crate::error::{Error, Result};
+use bytemuck::{Pod, Zeroable};
+use std::ops::Range;
+
+impl Stream {
+    /// A new buffer with `data` in it. Waits; for set-up, not for the decode path.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Driver`].
+    pub fn upload<T: Pod>(&self, data: &[T]) -> Result<DeviceBuffer<T>> {
+        let buffer = self.device().buffer(data.len())?;
+        self.write(&buffer, data)?;
+        Ok(buffer)
+    }
+
+    /// Copies `data` into the buffer and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ, or during a capture; [`Error::Driver`].
+    pub fn write<T: Pod>(&self, to: &DeviceBuffer<T>, data: &[T]) -> Result<()> {
+        self.same_len("write", to.len(), data.len())?;
+        self.not_capturing("a copy from ordinary host memory")?;
+        self.here(to.memory().device(), "the destination")?;
+        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
+        let bytes = to.bytes();
+        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy has ended.
+        let copied =
+            unsafe { self.device().raw().copy_in(to.address(), data.as_ptr().cast(), bytes, self.inner().raw()) };
+        self.count_in(bytes);
+        let waited = self.synchronize();
+        self.device().ok(copied)?;
+        waited?;
+        used.done()
+    }
+
+    /// The buffer's values, after everything that is in the stream. Waits.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]: also what an earlier kernel did wrong; [`Error::Buffer`] during a capture.
+    pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
+        self.not_capturing("a copy to ordinary host memory")?;
+        self.here(from.memory().device(), "the source")?;
+        let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::empty())?;
+        let mut data = vec![T::zeroed(); from.len()];
+        let bytes = from.bytes();
+        // SAFETY: both ranges are `bytes` long; the wait below comes before `data` is seen or dropped.
+        let copied = unsafe {
+            self.device().raw().copy_out(data.as_mut_ptr().cast(), from.address(), bytes, self.inner().raw())
+        };
+        self.count_out(bytes);
+        let waited = self.synchronize();
+        self.device().ok(copied)?;
+        waited?;
+        used.done()?;
+        Ok(data)
+    }
+
+    /// Copies from page-locked memory; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    pub fn copy_in<T: Pod>(&self, from: &PinnedBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy_in", to.len(), from.len())?;
+        self.here(from.shared().device(), "the source")?;
+        self.here(to.memory().device(), "the destination")?;
+        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
+        let bytes = to.bytes();
+        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by its event afterwards.
+        let copied = unsafe { self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner().raw()) };
+        self.device().ok(copied)?;
+        self.count_in(bytes);
+        used.done()
+    }
+
+    /// Copies a range of a registered mapping; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`, or during a capture.
+    pub fn copy_in_mapped(&self, from: &HostMap, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+        self.not_capturing("a copy from a mapping")?;
+        let (start, end) = resolve(range, from.bytes())?;
+        self.same_len("copy_in_mapped", to.len(), end - start)?;
+        self.here(to.memory().device(), "the destination")?;
+        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
+        let mut pending = from.pending();
+        // SAFETY: the range lies within the registered bytes, which stay until the event noted below has passed.
+        let copied =
+            unsafe { self.device().raw().copy_in(to.address(), from.host(start), end - start, self.inner().raw()) };
+        self.device().ok(copied)?;
+        pending.note(self.device(), self.inner().raw(), self.inner().id())?;
+        self.count_in(end - start);
+        used.done()
+    }
+
+    /// Copies to page-locked memory; returns at once. [`PinnedBuffer::read`] waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    pub fn copy_out<T: Pod>(&self, from: &DeviceBuffer<T>, to: &PinnedBuffer<T>) -> Result<()> {
+        self.same_len("copy_out", to.len(), from.len())?;
+        self.here(from.memory().device(), "the source")?;
+        self.here(to.shared().device(), "the destination")?;
+        let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::once(to.shared()))?;
+        let bytes = from.bytes();
+        // SAFETY: as in `copy_in`.
+        let copied = unsafe { self.device().raw().copy_out(to.host(), from.address(), bytes, self.inner().raw()) };
+        self.device().ok(copied)?;
+        self.count_out(bytes);
+        used.done()
+    }
+
+    /// Copies within the device; returns at once. The two must not overlap.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ or the ranges overlap; [`Error::Driver`].
+    pub fn copy<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy", to.len(), from.len())?;
+        let (a, b, n) = (from.address(), to.address(), from.bytes() as u64);
+        if a < b.saturating_add(n) && b < a.saturating_add(n) && n > 0 {
+            return Err(Error::Buffer("the two ranges of a copy overlap".to_owned()));
+        }
+        self.here(from.memory().device(), "the source")?;
+        self.here(to.memory().device(), "the destination")?;
+        let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        // SAFETY: both ranges are `n` bytes long and apart.
+        self.device().ok(unsafe { self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw()) })?;
+        add(&self.device().inner.counters.copies_within, 1);
+        used.done()
+    }
+
+    /// Copies from another device of the same vendor, directly where [`Device::reach`](crate::Device::reach) said true, else the way that the vendor's runtime
+    /// takes; returns when it is done, because the other device's memory goes back the moment its owner drops it. What fills the source
+    /// is to be waited for, as between any two streams. AMD only so far.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or during a capture;
+    /// [`Error::Driver`].
+    pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy", to.len(), from.len())?;
+        self.not_capturing("a copy between devices")?;
+        self.here(to.memory().device(), "the destination")?;
+        let other = from.memory().device();
+        if other.same(self.device()) || other.target().vendor() != self.device().target().vendor() {
+            let (here, there) = (self.device().label(), other.label());
+            return Err(Error::Buffer(format!(
+                "a copy from {there} to {here} is none between two devices of a vendor"
+            )));
+        }
+        let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let (device, number) = (self.device(), other.info().ordinal);
+        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the wait below has ended.
+        let copied =
+            unsafe { device.raw().copy_peer(to.address(), from.address(), number, from.bytes(), self.inner().raw()) };
+        device.ok(copied)?;
+        add(&device.inner.counters.copies_within, 1);
+        used.done()?;
+        self.synchronize()
+    }
+
+    /// Sets every byte of the buffer; returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn fill<T: Zeroable>(&self, buffer: &DeviceBuffer<T>, byte: u8) -> Result<()> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        self.here(buffer.memory().device(), "the buffer")?;
+        let used = Use::of(self.inner(), std::iter::once(buffer.shared()), std::iter::empty())?;
+        let (to, bytes) = (buffer.address(), buffer.bytes());
+        // SAFETY: the buffer has that many bytes.
+        let filled = unsafe { self.device().raw().fill(to, byte, bytes, self.inner().raw()) };
+        self.device().ok(filled)?;
+        add(&self.device().inner.counters.copies_within, 1);
+        used.done()
+    }
+
+    fn same_len(&self, call: &str, to: usize, from: usize) -> Result<()> {
+        if to == from { Ok(()) } else { Err(Error::Buffer(format!("{call}: {from} values into {to}"))) }
+    }
+
+    fn count_in(&self, bytes: usize) {
+        add(&self.device().inner.counters.copies_in, 1);
+        add(&self.device().inner.counters.bytes_in, bytes as u64);
+    }
+
+    fn count_out(&self, bytes: usize) {
+        add(&self.device().inner.counters.copies_out, 1);
+        add(&self.device().inner.counters.bytes_out, bytes as u64);
+    }
+}
