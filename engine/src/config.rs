@@ -33,7 +33,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s and 16 GiB of addresses a compile.
+    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and as many addresses as there is memory
+    /// (4 to 16 GiB).
     #[must_use]
     pub fn new() -> Config {
         Config {
@@ -41,7 +42,7 @@ impl Config {
             wish: Wish::default(),
             jobs: default_jobs(),
             isolation: Isolation::default(),
-            limits: Limits { timeout: Duration::from_secs(300), memory: 16 << 30 },
+            limits: Limits { timeout: Duration::from_secs(300), memory: default_memory() },
             trace: None,
         }
     }
@@ -122,6 +123,12 @@ fn default_jobs() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let room = available_memory().map_or(cores, |bytes| usize::try_from(bytes / (512 << 20)).unwrap_or(cores));
     cores.min(room).max(1)
+}
+
+/// What a compiler that allocates without end gets: no more than is free, or the whole machine would suffer. The least is what run-time
+/// compilers map before they do anything.
+fn default_memory() -> u64 {
+    available_memory().unwrap_or(u64::MAX).clamp(4 << 30, 16 << 30)
 }
 
 /// Bytes of memory the system says it can give.

@@ -164,7 +164,7 @@ impl std::fmt::Display for CompileFailure {
         }
         write!(f, ": {}", first.unwrap_or("the compiler said nothing").trim())?;
         if let Some(kept) = &self.kept {
-            write!(f, "; source, options and log are in {}", kept.display())?;
+            write!(f, "; source, options and log are in {0}, sh {0}/again.sh repeats it", kept.display())?;
         }
         Ok(())
     }

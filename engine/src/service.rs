@@ -3,7 +3,7 @@
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
 use crate::compiler::protocol::{Answer, Ask, Request};
 use crate::compiler::toolchain::Toolchain;
-use crate::compiler::worker::{kept_folder, path_text};
+use crate::compiler::worker::{keep_log, kept_folder, path_text};
 use crate::compiler::{Compiled, child};
 use crate::driver;
 use crate::engine::{Engine, lock, lost};
@@ -12,7 +12,7 @@ use crate::gate::{Line, Urgency};
 use crate::key::{Job, build_key};
 use kjit_cache::{Artefact, BuildKey, Found, Key, Scope};
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -259,7 +259,7 @@ impl Engine {
             kernel: name.to_owned(),
             compiler: toolchain.name(),
             what: format!("failed: {why}"),
-            log: None,
+            log: keep_log(name, &printed),
         };
         let (code, log) = match answer {
             Answer::Compiled(Compiled::Code { code, log }) => (code, log),
@@ -299,7 +299,8 @@ impl Engine {
             Ask::Probe { .. } => Vec::new(),
         };
         let constants = job.constants.to_string();
-        let kept = keep(job, toolchain, ask, &arguments, &log).ok();
+        let program = self.inner.workers.program().unwrap_or_else(|_| "kjit-cc".into());
+        let kept = keep(job, toolchain, ask, &program, &log).ok();
         Error::Compile(Arc::new(CompileFailure {
             kernel: job.source.name().to_owned(),
             target: prepared.compile_id.clone(),
@@ -371,28 +372,40 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
     }
 }
 
+/// The script in a kept folder that repeats the compile.
+pub(crate) const AGAIN: &str = "again.sh";
+
 /// Writes rendered source, headers, options and log into a new folder, with the request that repeats the compile.
-fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, arguments: &[String], log: &str) -> std::io::Result<PathBuf> {
+fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, program: &Path, log: &str) -> std::io::Result<PathBuf> {
     let folder = kept_folder(job.source.name())?;
     let plain = |name: &str| name.replace(['/', '\\', '\0'], "_");
     std::fs::write(folder.join(plain(job.source.main_file())), job.source.render(&job.constants, &job.options))?;
     for (name, text) in job.source.reached().unwrap_or_default() {
         std::fs::write(folder.join(plain(name)), text)?;
     }
+    let arguments = match ask {
+        Ask::Compile { request, .. } => request.arguments.join(" "),
+        Ask::Probe { .. } => String::new(),
+    };
     let options = format!(
-        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: {}\nagain: kjit-cc {} {}\n",
+        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: {arguments}\nagain: sh {}\n",
         toolchain.name(),
         toolchain.file.display(),
         job.target,
         job.options.wave,
         job.options.fast_math,
         job.constants,
-        arguments.join(" "),
-        child::REPEAT,
-        folder.display()
+        folder.join(AGAIN).display()
     );
     std::fs::write(folder.join("options.txt"), options)?;
     std::fs::write(folder.join("log.txt"), log)?;
+    let quoted = format!("'{}'", program.display().to_string().replace('\'', "'\\''"));
+    let again = format!(
+        "#!/bin/sh\n# Compiles what is in request.bin again and shows what the compiler says. Source and options, to read: the other files.\n\
+         exec {quoted} {} \"$(dirname \"$0\")\"\n",
+        child::REPEAT
+    );
+    std::fs::write(folder.join(AGAIN), again)?;
     std::fs::write(folder.join(child::REQUEST), ask.encode())?;
     Ok(folder)
 }

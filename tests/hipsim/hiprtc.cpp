@@ -1,6 +1,9 @@
 // hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading what was compiled.
 #include <dlfcn.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include "compile.h"
@@ -102,6 +105,18 @@ static const char* told(const char* variable, const std::string& file) {
     return nullptr;
 }
 
+// Does as run-time compilers do that go wrong. True: the code is what came of it.
+static bool misbehave(const std::string& how, std::string& code) {
+    const char* once = getenv("KJIT_HIPSIM_ONCE");
+    if (once && mkdir(once, 0700) != 0) return false;
+    if (how == "print") puts("this is no answer"), fflush(stdout);
+    if (how == "abort") say("comgr: LLVM ERROR: as the test wants it"), abort();
+    if (how == "kill") raise(SIGKILL);
+    if (how == "loop") for (volatile int i = 0;; i = i + 1) {}
+    if (how == "eat") for (;;) memset(new char[1 << 20], 1, 1 << 20);
+    return how == "garbage" ? code = "no code object", true : false;
+}
+
 // The real code object by clang where there is one, else one of our own with the same note; and the same kernels for the CPU.
 static int compile(Program& p) {
     std::string why, id = keep(p.source, why);
@@ -143,6 +158,8 @@ API hiprtcCompileProgram(void* program, int count, const char** options) {
     }
     if (const char* seconds = told("KJIT_HIPSIM_SLOW", p->source.file)) usleep((useconds_t)(atof(seconds) * 1e6));
     if (told("KJIT_HIPSIM_REFUSE", p->source.file)) return p->log = p->source.file + ":1:1: error: refused, as the test wants it", RTC_COMPILATION;
+    const char* how = told("KJIT_HIPSIM_MISBEHAVE", p->source.file);
+    if (how && misbehave(std::string(how, strcspn(how, ",")), p->code)) return p->compiled = true, RTC_OK;
     int code = compile(*p);
     p->compiled = code == RTC_OK;
     return code;

@@ -3,6 +3,7 @@
 use crate::args::Shared;
 use crate::report::say;
 use kjit_engine::{Config, Engine};
+use std::time::Duration;
 
 /// The cache that the flags name. Its warnings go to stderr: the run goes on, slower.
 pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
@@ -19,13 +20,29 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     cache
 }
 
-/// The engine's setup that the flags ask for.
+/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a compile.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
         config = config.compiler_path(file);
     }
+    if let Some(seconds) = number("KJIT_COMPILE_SECONDS", shared) {
+        config = config.timeout(Duration::from_secs(seconds));
+    }
+    if let Some(mebibytes) = number("KJIT_COMPILE_MEMORY", shared) {
+        config = config.memory_limit(mebibytes.saturating_mul(1 << 20));
+    }
     config
+}
+
+/// A positive number from a variable. Anything else there is said, not obeyed.
+fn number(variable: &str, shared: &Shared) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
+    let number = text.parse().ok().filter(|n| *n > 0);
+    if number.is_none() && !shared.quiet {
+        say(format_args!("warning: {variable}={text} is no whole number above 0, and is not obeyed"));
+    }
+    number
 }
 
 /// An engine as the flags ask for.

@@ -138,7 +138,7 @@ impl Opened {
         command.output().map_err(|e| format!("{}: {e}", self.file.display()))
     }
 
-    fn run(&self, request: &Request) -> Result<Compiled, String> {
+    fn run(&self, request: &Request) -> Result<Ended, String> {
         let folder = tempfile::Builder::new().prefix("kjit-clang-").tempdir().map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
             // Names come from sources: none may leave the folder.
@@ -167,15 +167,39 @@ impl Opened {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
             let code = std::fs::read(folder.path().join(OUT)).map_err(|e| format!("its output: {e}"))?;
-            return Ok(Compiled::Code { code, log });
+            return Ok(Ended::Answered(Compiled::Code { code, log }));
+        }
+        if output.status.signal().is_some() || !in_source(&log) {
+            // Into the log of this process, which is kept with the error.
+            eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {
-            return Err(format!("it was killed by signal {signal}: {}", first_error(&log)));
+            return Ok(Ended::Killed(format!("was killed by signal {signal}: {}", first_error(&log))));
         }
-        // A refused source is reported at a place in it; everything else is the compiler's or the machine's.
-        let in_source = log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"));
-        if in_source { Ok(Compiled::Refused { log }) } else { Err(first_error(&log)) }
+        if in_source(&log) { Ok(Ended::Answered(Compiled::Refused { log })) } else { Err(first_error(&log)) }
     }
+
+    /// Once more where it was killed: by the system for want of memory, perhaps, which others have given back since.
+    fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
+        if let Ended::Answered(compiled) = self.run(request)? {
+            return Ok(compiled);
+        }
+        match self.run(request)? {
+            Ended::Answered(compiled) => Ok(compiled),
+            Ended::Killed(how) => Err(format!("{how}, twice")),
+        }
+    }
+}
+
+/// How a clang process ended.
+enum Ended {
+    Answered(Compiled),
+    Killed(String),
+}
+
+/// A refused source is reported at a place in it; everything else is the compiler's or the machine's.
+fn in_source(log: &str) -> bool {
+    log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"))
 }
 
 fn first_error(log: &str) -> String {
@@ -221,7 +245,7 @@ impl Backend for Opened {
     }
 
     fn compile(&self, request: &Request) -> Compiled {
-        self.run(request).unwrap_or_else(|why| Compiled::Broken { why })
+        self.run_twice(request).unwrap_or_else(|why| Compiled::Broken { why })
     }
 }
 

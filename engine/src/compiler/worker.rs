@@ -73,8 +73,13 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already. Waited for, so that no zombie stays.
+        // It may be gone already; what it started (a clang that hangs, its linker) is in its group and goes along.
+        if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
+            // SAFETY: numbers only. The child leads the group and has not been waited for, so the number is still its own.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
         let _ = self.child.kill();
+        // Waited for, so that no zombie stays.
         let _ = self.child.wait();
     }
 }
@@ -178,7 +183,8 @@ impl Workers {
         Ok(Worker { child, questions, answers, log, seen: 0, done: 0 })
     }
 
-    fn program(&self) -> Result<PathBuf> {
+    /// The executable that compiler processes are: what repeats a compile, too.
+    pub fn program(&self) -> Result<PathBuf> {
         if let Isolation::Worker(path) = &self.isolation {
             return Ok(path.clone());
         }
@@ -269,7 +275,7 @@ fn last_words(log: &str) -> String {
     log.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim())).unwrap_or_default()
 }
 
-fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
+pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
     if log.trim().is_empty() {
         return None;
     }
