@@ -41,6 +41,7 @@
 )]
 
 pub mod arch;
+pub mod catalogue;
 pub mod chat;
 pub mod conversation;
 pub mod exec;

@@ -327,7 +327,7 @@ pub struct Doctor {
 /// `kjit warm`.
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// The model file: exactly its kernels are compiled; without one, one of each kernel at common sizes
+    /// The model file: exactly its kernels are compiled; without one, those of some common models
     pub model: Option<PathBuf>,
     /// Architectures to compile for: sm_90, gfx1100, …
     #[arg(long, value_name = "ARCH", value_delimiter = ',', required_unless_present = "tune")]

@@ -35,7 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kjit_kernels::ggml::GgmlType;
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut, MmapOptions};
 
 pub use error::{Error, ErrorKind, TypeId};
 use layout::Layout;
@@ -138,6 +138,21 @@ impl Gguf {
             map.make_read_only()
         };
         let map = copy().map_err(|source| Error::new(path, ErrorKind::Io { doing: "copy", source }))?;
+        Gguf::assemble(Part::read(path, map)?, Vec::new())
+    }
+
+    /// The same from a header in memory, with so many bytes of data that are all zero and take no room: to plan for a model, or to compile
+    /// for it, without its file.
+    pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        let map = || -> io::Result<Mmap> {
+            let len = usize::try_from(data).ok().and_then(|data| data.checked_add(header.len()));
+            let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let mut map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?;
+            map.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
+            map.make_read_only()
+        };
+        let map = map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 

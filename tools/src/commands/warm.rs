@@ -8,6 +8,7 @@ use crate::report::{bytes, say};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_engine::{CodeObject, Engine, Error, Job, Origin, Target};
+use kjit_model::catalogue::COMMON;
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu;
@@ -95,27 +96,29 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// Exactly what `run` will ask for, for every architecture; without a model, one of each kernel at common sizes.
+/// Exactly what `run` will ask for, for every architecture; without a model, what it will ask for the models of the catalogue. Each once.
 fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
-    let mut jobs = vec![];
-    let Some(model) = &args.model else {
-        for target in targets {
-            let all = kjit_kernels::matrix::representative(target).with_context(|| format!("for {target}"))?;
-            jobs.extend(all.into_iter().map(|s| s.kernel.job(target)));
+    let graphs = match &args.model {
+        Some(model) => {
+            let gguf = Gguf::open(model)?;
+            vec![kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?]
         }
-        return Ok(jobs);
+        None => COMMON.iter().map(|c| c.graph().context(c.name)).collect::<anyhow::Result<_>>()?,
     };
-    let gguf = Gguf::open(model)?;
-    let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
-    let options = ExecOptions {
-        context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
-        kv: args.setup.kv_type.into(),
-        precise: args.setup.precise,
-        threads: 1,
-        batch: args.batch,
-    };
-    for target in targets {
-        jobs.extend(gpu::jobs_for(engine, &graph, target, &options).with_context(|| format!("for {target}"))?);
+    let mut jobs: Vec<Job> = vec![];
+    for (target, graph) in targets.iter().flat_map(|t| graphs.iter().map(move |g| (t, g))) {
+        let options = ExecOptions {
+            context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
+            kv: args.setup.kv_type.into(),
+            precise: args.setup.precise,
+            threads: 1,
+            batch: args.batch,
+        };
+        for job in gpu::jobs_for(engine, graph, target, &options).with_context(|| format!("for {target}"))? {
+            if !jobs.contains(&job) {
+                jobs.push(job);
+            }
+        }
     }
     Ok(jobs)
 }
@@ -133,7 +136,8 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
             size.fetch_add(code.bytes().len() as u64, Relaxed);
             hits.fetch_add(u64::from(*code.origin() != Origin::Compiled), Relaxed);
         }
-        bar.set_message(format!("{} hits, {}", hits.load(Relaxed), bytes(size.load(Relaxed))));
+        let (hits, size) = (hits.load(Relaxed), bytes(size.load(Relaxed)));
+        bar.set_message(format!("{hits} hits, {:.1} s of compiling, {size}", engine.counts().seconds));
         bar.inc(1);
         if shared.verbose > 0
             && let (Ok(code), Some(job)) = (result, jobs.get(index))

@@ -1,0 +1,65 @@
+//! The catalogue of common models: every row is a model, and real files find their kernels among its.
+
+mod support;
+
+use kjit_engine::{Config, Engine, Job, Target};
+use kjit_model::catalogue::COMMON;
+use kjit_model::exec::{ExecOptions, KvType};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::jobs_for;
+use kjit_model::gpu::plan::{Request, plan};
+use kjit_model::gpu::tune::Kept;
+use kjit_model::graph::Graph;
+use support::shapes::LLAMA_8B;
+
+const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
+
+/// As `run` and `warm` have it where nothing else is asked.
+fn options() -> ExecOptions {
+    ExecOptions { context: 8192, kv: KvType::F16, precise: false, threads: 1, batch: 2048 }
+}
+
+fn jobs(graph: &Graph, target: &str) -> Vec<Job> {
+    let engine = Engine::new(Config::new().no_cache());
+    jobs_for(&engine, graph, &Target::parse(target).unwrap(), &options()).unwrap()
+}
+
+fn common(target: &str) -> Vec<Job> {
+    COMMON.iter().flat_map(|c| jobs(&c.graph().unwrap(), target)).collect()
+}
+
+fn assert_covered(what: &str, graph: &Graph) {
+    for target in TARGETS {
+        let all = common(target);
+        for job in jobs(graph, target) {
+            let (name, constants) = (job.source.name(), &job.constants);
+            assert!(all.contains(&job), "{what} on {target}: {name} with {constants} is not in the common set");
+        }
+    }
+}
+
+#[test]
+fn every_row_is_a_model_with_kernels_for_prompts_too() {
+    let engine = Engine::new(Config::new().no_cache());
+    for row in COMMON {
+        let graph = row.graph().unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        for target in TARGETS {
+            let target = Target::parse(target).unwrap();
+            let (options, tuned) = (options(), Kept::of(&engine));
+            let plan = plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &tuned });
+            let plan = plan.unwrap_or_else(|e| panic!("{} on {target}: {e}", row.name));
+            assert_eq!(plan.no_prompts, None, "{} on {target}", row.name);
+        }
+    }
+}
+
+#[test]
+fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
+    assert_covered("llama 3.1 8B", &kjit_model::arch::build(&LLAMA_8B.open()).unwrap());
+}
+
+#[test]
+fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
+    let Some(path) = support::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
+}
