@@ -136,6 +136,14 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
+        // Whoever opens a device will look for kernels next, and for that must know the compiler: found out meanwhile. (A context takes
+        // 110 ms to make, a compiler never seen before 80 ms to hash.) Without a thread it is done then.
+        let word = asked.split(':').next().unwrap_or_default();
+        if let Some(vendor) = [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word) {
+            let engine = self.clone();
+            let search = move || drop(engine.search(vendor));
+            let _ = std::thread::Builder::new().name("kjit looks for compilers".into()).spawn(search);
+        }
         driver::open(asked, self.inner.config.trace.clone())
     }
 

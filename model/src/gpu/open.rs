@@ -62,6 +62,14 @@ pub fn jobs_for_batch(
     Ok(plan.jobs.into_iter().map(|j| j.job).collect())
 }
 
+/// The plan that a run of this graph on such a target follows, with an engine of this cache: [`jobs_for`] and what is launched of them.
+///
+/// # Errors
+/// As [`jobs_for`].
+pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &ExecOptions) -> Result<Plan, ExecError> {
+    Ok(plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, 0)?)
+}
+
 /// Opens a model on a device: `cuda:0`, `cuda`, `auto`. Kernels are compiled (or found) while the weights travel.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ pub mod chat;
 pub mod dequant;
 pub mod devices;
 pub mod doctor;
+mod emit;
 pub mod inspect;
 pub mod kernels;
 pub mod logits;

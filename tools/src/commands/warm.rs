@@ -11,10 +11,9 @@ use kjit_engine::{CodeObject, Engine, Error, Job, Origin, Target};
 use kjit_model::catalogue::COMMON;
 use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu;
+use kjit_model::gpu::{self, plan::Plan};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -34,7 +33,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
             Tuning::Done(target) => targets.push(target),
         }
     }
-    let jobs = jobs(&engine, args, &targets)?;
+    let (jobs, plans) = wanted(&engine, args, &targets)?;
     if !shared.quiet {
         for target in &targets {
             match engine.compiler_for(target) {
@@ -48,7 +47,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     let results = compile(&engine, &jobs, shared);
     let seconds = start.elapsed().as_secs_f64();
     if let Some(dir) = &args.emit {
-        emit(dir, &jobs, &results)?;
+        super::emit::emit(dir, &jobs, &results, &plans)?;
     }
     let failed: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).collect();
     let (cached, compiled) = results.iter().flatten().fold((0, 0), |(h, c), code| match code.origin() {
@@ -96,8 +95,9 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// Exactly what `run` will ask for, for every architecture; without a model, what it will ask for the models of the catalogue. Each once.
-fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Result<Vec<Job>> {
+/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model, what it will ask for the models of the
+/// catalogue, and no plans. Each job once.
+fn wanted(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Result<(Vec<Job>, Vec<Plan>)> {
     let graphs = match &args.model {
         Some(model) => {
             let gguf = Gguf::open(model)?;
@@ -105,7 +105,7 @@ fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Resul
         }
         None => COMMON.iter().map(|c| c.graph().context(c.name)).collect::<anyhow::Result<_>>()?,
     };
-    let mut jobs: Vec<Job> = vec![];
+    let (mut jobs, mut plans) = (Vec::<Job>::new(), vec![]);
     for (target, graph) in targets.iter().flat_map(|t| graphs.iter().map(move |g| (t, g))) {
         let options = ExecOptions {
             context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
@@ -114,13 +114,17 @@ fn jobs(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Resul
             threads: 1,
             batch: args.batch,
         };
-        for job in gpu::jobs_for(engine, graph, target, &options).with_context(|| format!("for {target}"))? {
-            if !jobs.contains(&job) {
-                jobs.push(job);
+        let plan = gpu::plan_for(engine, graph, target, &options).with_context(|| format!("for {target}"))?;
+        for job in plan.jobs.iter().map(|j| &j.job) {
+            if !jobs.contains(job) {
+                jobs.push(job.clone());
             }
         }
+        if args.model.is_some() {
+            plans.push(plan);
+        }
     }
-    Ok(jobs)
+    Ok((jobs, plans))
 }
 
 /// Compiles with a bar on a terminal, and a line per kernel with `-v`.
@@ -169,7 +173,7 @@ fn line(job: &Job, code: &CodeObject) -> String {
 }
 
 /// One kernel as scripts see it. Where a code object holds several, the hungriest counts.
-fn describe(job: &Job, code: &CodeObject) -> Value {
+pub(super) fn describe(job: &Job, code: &CodeObject) -> Value {
     let most = |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);
     let (registers, lds) = (most(kjit_engine::KernelInfo::all_registers), most(|k| k.shared));
     let threads = match job.constants.get("KJ_BLOCK") {
@@ -183,31 +187,4 @@ fn describe(job: &Job, code: &CodeObject) -> Value {
         "spills": code.kernels().iter().filter_map(|k| k.spills).max(), "lds": lds,
         "occupancy": (occupancy * 100.0).round() / 100.0,
     })
-}
-
-/// Writes the code objects, named by kernel, architecture and content, and what they are.
-fn emit(dir: &Path, jobs: &[Job], results: &[kjit_engine::Result<CodeObject>]) -> anyhow::Result<()> {
-    let at = || format!("cannot write to {}", dir.display());
-    std::fs::create_dir_all(dir).with_context(at)?;
-    let mut manifest = vec![];
-    for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
-        let digest = code.digest().hex();
-        let file = format!(
-            "{}-{}-{}.co",
-            job.source.name(),
-            code.compile_id().replace(':', "_"),
-            digest.get(..12).unwrap_or(&digest)
-        );
-        std::fs::write(dir.join(&file), code.bytes()).with_context(at)?;
-        let mut entry = describe(job, code);
-        if let Some(map) = entry.as_object_mut() {
-            map.insert("file".into(), file.into());
-            map.insert("sha256".into(), kjit_cache::Digest::of(code.bytes()).hex().into());
-            map.insert("constants".into(), job.constants.to_string().into());
-            map.insert("entries".into(), job.source.entries().collect::<Vec<_>>().into());
-        }
-        manifest.push(entry);
-    }
-    let text = serde_json::to_string_pretty(&manifest)?;
-    std::fs::write(dir.join("manifest.json"), text + "\n").with_context(at)
 }

@@ -1,0 +1,77 @@
+//! `kjit warm --emit DIR`: code objects, and what somebody else needs to launch them.
+//!
+//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it, and `file`, `sha256`, `source` (its main
+//! file under `source/`, which says at its top what the arguments are), `constants`, `block` (threads of a block; the kernels never ask for
+//! it), and `kernels`: `entry` with its arguments by offset and size in bytes, static LDS, and the bytes of the argument block where
+//! the code object tells. With a model, `plan-ARCH.txt` has every launch of a token and of a prompt: grid, dynamic LDS, arguments.
+
+use super::warm::describe;
+use anyhow::Context;
+use kjit_cache::Digest;
+use kjit_engine::{ArgKind, CodeObject, Job, KernelInfo, Value as Constant};
+use kjit_model::gpu::plan::Plan;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Writes all that was compiled, and the plans that it was compiled for.
+pub fn emit(
+    dir: &Path,
+    jobs: &[Job],
+    results: &[kjit_engine::Result<CodeObject>],
+    plans: &[Plan],
+) -> anyhow::Result<()> {
+    let put = |name: &str, bytes: &[u8]| {
+        let file = dir.join(name);
+        let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(&file, bytes)).with_context(|| format!("cannot write {}", file.display()))
+    };
+    let mut manifest = vec![];
+    for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
+        let digest = Digest::of(code.bytes()).hex();
+        let arch = code.compile_id().replace(':', "_");
+        let file = format!("{}-{arch}-{}.co", job.source.name(), digest.get(..12).unwrap_or(&digest));
+        put(&file, code.bytes())?;
+        for (name, text) in
+            std::iter::once((job.source.main_file(), job.source.main_text())).chain(job.source.reached()?)
+        {
+            put(&format!("source/{name}"), text.as_bytes())?;
+        }
+        let mut entry = describe(job, code);
+        if let Some(map) = entry.as_object_mut() {
+            let wanted = |k: &&KernelInfo| job.source.entries().any(|e| e == k.name);
+            let more = json!({
+                "file": file, "sha256": digest, "source": format!("source/{}", job.source.main_file()),
+                "constants": job.constants.iter().map(|(n, v)| (n.to_owned(), constant(v))).collect::<Map<_, _>>(),
+                "block": job.constants.get("KJ_BLOCK").map(constant),
+                "kernels": code.kernels().iter().filter(wanted).map(kernel).collect::<Vec<_>>(),
+            });
+            map.extend(more.as_object().cloned().unwrap_or_default());
+        }
+        manifest.push(entry);
+    }
+    for plan in plans {
+        put(&format!("plan-{}.txt", plan.target.id().replace(':', "_")), plan.to_string().as_bytes())?;
+    }
+    put("manifest.json", (serde_json::to_string_pretty(&manifest)? + "\n").as_bytes())
+}
+
+fn constant(value: &Constant) -> Value {
+    match value {
+        Constant::Int(n) => json!(n),
+        other => json!(other.to_string()),
+    }
+}
+
+fn kernel(k: &KernelInfo) -> Value {
+    let arguments = k.args.iter().map(|a| {
+        let kind = a.kind.map(|kind| match kind {
+            ArgKind::Buffer => "buffer",
+            ArgKind::Value => "value",
+        });
+        json!({ "offset": a.offset, "size": a.size, "kind": kind })
+    });
+    json!({
+        "entry": k.name, "arguments": arguments.collect::<Vec<_>>(), "argument_bytes": k.arg_bytes, "static_lds": k.shared,
+        "max_threads": k.max_threads,
+    })
+}
