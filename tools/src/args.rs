@@ -95,7 +95,8 @@ pub enum Command {
     Cache(Cache),
     /// Measure a model's speed
     #[command(
-        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench --kernels --arch gfx1100 -o csv\n  \
+        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf -n 128 -b 1,8,32\n  \
+                      kjit bench --kernels --arch gfx1100 -o csv\n  \
                             kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
     )]
     Bench(Bench),
@@ -355,6 +356,9 @@ pub struct Warm {
     /// Tokens of a prompt that go through the model at once, as `run` will have it
     #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = GPU_BATCH)]
     pub batch: usize,
+    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1 to 64, as `bench -b`
+    #[arg(long, value_name = "N", value_parser = sequences)]
+    pub sequences: Option<usize>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,
@@ -424,6 +428,9 @@ pub struct Bench {
     /// Tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     pub tokens: usize,
+    /// Sequences decoded side by side, each number in turn; but for 1 alone, on a GPU and without a prompt
+    #[arg(short = 'b', long = "sequences", value_name = "N[,N…]", value_delimiter = ',', default_value = "1", value_parser = sequences)]
+    pub sequences: Vec<usize>,
     /// Tokens that are in the context before
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub depth: usize,
@@ -526,6 +533,10 @@ fn id(s: &str) -> Result<u32, String> {
 
 fn seed(s: &str) -> Result<u64, String> {
     s.parse().map_err(|_| "give a whole number of at least 0".to_string())
+}
+
+fn sequences(s: &str) -> Result<usize, String> {
+    s.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| "give whole numbers from 1 to 64".to_string())
 }
 
 fn positive(s: &str) -> Result<usize, String> {

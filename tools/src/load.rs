@@ -149,6 +149,28 @@ struct OnDevice {
     line: String,
 }
 
+/// The GPU that the flags ask for; none: the CPU.
+pub fn gpu_label(shared: &Shared) -> Option<String> {
+    match shared.device {
+        Device::Cpu => None,
+        Device::Cuda(n) => Some(format!("cuda:{n}")),
+        Device::Rocm(n) => Some(format!("rocm:{n}")),
+        Device::Auto => engine(shared).devices().devices.first().map(kjit_engine::DeviceInfo::label),
+    }
+}
+
+impl DeviceInfo {
+    /// That of a GPU.
+    pub fn of(info: &kjit_engine::DeviceInfo) -> DeviceInfo {
+        DeviceInfo {
+            label: Some(info.label()),
+            kind: info.vendor.device_word(),
+            name: info.name.clone(),
+            arch: info.arch_id.clone(),
+        }
+    }
+}
+
 /// The device that the flags ask for. `auto` takes the CPU only where there is no GPU; a GPU that cannot be used is an error.
 fn on_device(
     shared: &Shared,
@@ -158,13 +180,7 @@ fn on_device(
     how: &How,
 ) -> anyhow::Result<OnDevice> {
     let &How { batch, trace, early } = how;
-    let label = match shared.device {
-        Device::Cpu => None,
-        Device::Cuda(n) => Some(format!("cuda:{n}")),
-        Device::Rocm(n) => Some(format!("rocm:{n}")),
-        Device::Auto => engine(shared).devices().devices.first().map(kjit_engine::DeviceInfo::label),
-    };
-    let Some(label) = label else {
+    let Some(label) = gpu_label(shared) else {
         let threads = options.threads;
         let exec = HostExecutor::new(gguf, graph, options)?;
         let cpu = Cpu::here();
@@ -194,12 +210,7 @@ fn on_device(
     };
     let info = exec.device();
     let line = format!("{label}, {} ({})", info.name, info.arch_id);
-    let device = DeviceInfo {
-        label: Some(label.clone()),
-        kind: info.vendor.device_word(),
-        name: info.name.clone(),
-        arch: info.arch_id.clone(),
-    };
+    let device = DeviceInfo::of(info);
     let early = exec.early().cloned();
     if (early.is_some() || engine.counts().compiled > 0)
         && !shared.quiet

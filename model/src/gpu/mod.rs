@@ -22,7 +22,7 @@ mod upload;
 pub use batch::{After, GpuBatch, Slot, Start};
 pub use early::{Early, EarlyStatus};
 pub use executor::GpuExecutor;
-pub use open::{Statistics, jobs_for, jobs_for_batch, open, open_batch, open_early, open_on, plan_for};
+pub use open::{Statistics, jobs_for, jobs_for_batch, open, open_batch, open_early, open_on, plan_for, plan_for_batch};
 
 use crate::exec::ExecError;
 use kjit_engine::Error;

@@ -58,7 +58,7 @@ pub fn jobs_for_batch(
     options: &ExecOptions,
     sequences: usize,
 ) -> Result<Vec<kjit_engine::Job>, ExecError> {
-    let plan = plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, sequences)?;
+    let plan = plan_for_batch(engine, graph, target, options, sequences)?;
     Ok(plan.jobs.into_iter().map(|j| j.job).collect())
 }
 
@@ -67,7 +67,21 @@ pub fn jobs_for_batch(
 /// # Errors
 /// As [`jobs_for`].
 pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &ExecOptions) -> Result<Plan, ExecError> {
-    Ok(plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, 0)?)
+    plan_for_batch(engine, graph, target, options, 0)
+}
+
+/// The same with what decodes up to so many sequences side by side: [`jobs_for_batch`] and what is launched of them.
+///
+/// # Errors
+/// As [`jobs_for_batch`].
+pub fn plan_for_batch(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &ExecOptions,
+    sequences: usize,
+) -> Result<Plan, ExecError> {
+    Ok(plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, sequences)?)
 }
 
 /// Opens a model on a device: `cuda:0`, `cuda`, `auto`. Kernels are compiled (or found) while the weights travel.

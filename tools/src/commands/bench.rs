@@ -2,7 +2,7 @@
 
 use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
-use crate::load::Loaded;
+use crate::load::{DeviceInfo, Loaded};
 use anyhow::bail;
 use kjit_model::exec::{ExecError, Executor, Want};
 use kjit_model::sample::{SampleOptions, Sampler};
@@ -13,9 +13,22 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// One line of the table: what ran, and tokens a second of each repetition.
-struct Row {
-    test: String,
-    rates: Vec<f64>,
+pub(super) struct Row {
+    pub test: String,
+    pub rates: Vec<f64>,
+    /// Tokens for which the weights are read once; none where that is no measure.
+    pub together: Option<usize>,
+}
+
+/// What all lines have in common.
+pub(super) struct Head<'a> {
+    pub device: &'a DeviceInfo,
+    /// Bytes of all weights.
+    pub weights: u64,
+    /// Bytes of the weights that a token reads.
+    pub per_token: u64,
+    /// Bytes a second that the memory gives.
+    pub limit: f64,
 }
 
 impl Row {
@@ -33,6 +46,9 @@ impl Row {
 
 pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let Some(model) = &args.model else { bail!("no model given") };
+    if args.sequences != [1] {
+        return super::bench_batch::bench(model, args, shared);
+    }
     let mut setup = args.setup.clone();
     let most = args.prompt.max(args.tokens);
     if most == 0 {
@@ -50,7 +66,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut rows = vec![];
     if args.prompt > 0 {
         let rates = measure(exec, args, |exec, ids| exec.feed(ids, Want::Last).map(drop), args.prompt)?;
-        rows.push(Row { test: name("pp", args.prompt, args.depth), rates });
+        rows.push(Row { test: name("pp", args.prompt, args.depth), rates, together: None });
     }
     if args.tokens > 0 {
         // As an answer is generated, the choice of each token included: a device keeps to itself then.
@@ -62,14 +78,15 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
             })
         };
         let rates = measure(exec, args, one_by_one, args.tokens)?;
-        rows.push(Row { test: name("tg", args.tokens, args.depth), rates });
+        rows.push(Row { test: name("tg", args.tokens, args.depth), rates, together: Some(1) });
     }
-    let limit = bandwidth(&loaded, shared)?;
-    print(&rows, args.output, &loaded, limit)?;
+    let limit = bandwidth(loaded.device.label.as_deref(), shared)?;
+    let Loaded { device, weights, per_token, .. } = &loaded;
+    print(&rows, args.output, &Head { device, weights: *weights, per_token: *per_token, limit })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn name(kind: &str, n: usize, depth: usize) -> String {
+pub(super) fn name(kind: &str, n: usize, depth: usize) -> String {
     match depth {
         0 => format!("{kind}{n}"),
         d => format!("{kind}{n} @ {d}"),
@@ -104,8 +121,8 @@ fn measure(
 }
 
 /// Bytes a second that the device's memory gives, measured now.
-fn bandwidth(loaded: &Loaded, shared: &Shared) -> anyhow::Result<f64> {
-    match &loaded.device.label {
+pub(super) fn bandwidth(label: Option<&str>, shared: &Shared) -> anyhow::Result<f64> {
+    match label {
         Some(label) => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(label)?)?),
         None => {
             let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
@@ -114,26 +131,28 @@ fn bandwidth(loaded: &Loaded, shared: &Shared) -> anyhow::Result<f64> {
     }
 }
 
-/// Share of the limit that reading the weights once a token takes, in percent; nothing for prompts, which read them once for many.
-fn share(row: &Row, loaded: &Loaded, limit: f64) -> Option<f64> {
-    (row.test.starts_with("tg") && limit > 0.0).then(|| row.mean() * loaded.per_token as f64 / limit * 100.0)
+/// Share of the limit that reading the weights once a step takes, in percent.
+fn share(row: &Row, head: &Head<'_>) -> Option<f64> {
+    let together = row.together.filter(|_| head.limit > 0.0)? as f64;
+    Some(row.mean() / together * head.per_token as f64 / head.limit * 100.0)
 }
 
-fn print(rows: &[Row], output: BenchOutput, loaded: &Loaded, limit: f64) -> anyhow::Result<()> {
+pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyhow::Result<()> {
+    let (device, limit) = (head.device, head.limit);
     let mut out = io::stdout().lock();
     match output {
         BenchOutput::Md => {
             writeln!(out, "| device | test | tok/s | of {:.0} GB/s |\n|---|---|---|---|", limit / 1e9)?;
             for r in rows {
-                let part = share(r, loaded, limit).map_or(String::new(), |p| format!("{p:.0} %"));
-                writeln!(out, "| {} | {} | {:.2} ± {:.2} | {part} |", loaded.device.name, r.test, r.mean(), r.sd())?;
+                let part = share(r, head).map_or(String::new(), |p| format!("{p:.0} %"));
+                writeln!(out, "| {} | {} | {:.2} ± {:.2} | {part} |", device.name, r.test, r.mean(), r.sd())?;
             }
         }
         BenchOutput::Csv => {
             writeln!(out, "device,test,tok_s,sd,limit_gb_s,percent")?;
             for r in rows {
-                let part = share(r, loaded, limit).map_or(String::new(), |p| format!("{p:.1}"));
-                let name = loaded.device.name.replace('"', "");
+                let part = share(r, head).map_or(String::new(), |p| format!("{p:.1}"));
+                let name = device.name.replace('"', "");
                 writeln!(out, "\"{name}\",{},{:.3},{:.3},{:.1},{part}", r.test, r.mean(), r.sd(), limit / 1e9)?;
             }
         }
@@ -141,13 +160,13 @@ fn print(rows: &[Row], output: BenchOutput, loaded: &Loaded, limit: f64) -> anyh
             let rows: Vec<_> = rows
                 .iter()
                 .map(|r| {
-                    let part = share(r, loaded, limit);
+                    let part = share(r, head);
                     json!({ "test": r.test, "tok_s": r.mean(), "sd": r.sd(), "all": r.rates, "percent_of_limit": part })
                 })
                 .collect();
-            let device = json!({ "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch });
+            let device = json!({ "kind": device.kind, "name": device.name, "arch": device.arch });
             let doc = json!({
-                "device": device, "weights": loaded.weights, "bytes_per_token": loaded.per_token, "limit_gb_s": limit / 1e9,
+                "device": device, "weights": head.weights, "bytes_per_token": head.per_token, "limit_gb_s": limit / 1e9,
                 "tests": rows,
             });
             writeln!(out, "{doc}")?;

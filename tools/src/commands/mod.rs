@@ -1,6 +1,7 @@
 //! One file per command, or per few that are one idea.
 
 pub mod bench;
+mod bench_batch;
 pub mod cache;
 pub mod chat;
 pub mod dequant;

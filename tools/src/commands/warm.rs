@@ -114,7 +114,8 @@ fn wanted(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Res
             threads: 1,
             batch: args.batch,
         };
-        let plan = gpu::plan_for(engine, graph, target, &options).with_context(|| format!("for {target}"))?;
+        let plan = gpu::plan_for_batch(engine, graph, target, &options, args.sequences.unwrap_or(0));
+        let plan = plan.with_context(|| format!("for {target}"))?;
         for job in plan.jobs.iter().map(|j| &j.job) {
             if !jobs.contains(job) {
                 jobs.push(job.clone());
