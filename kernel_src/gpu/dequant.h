@@ -64,9 +64,8 @@ STEP void zero_piece(u16* tile, u32 row, u32 first) {
     UNROLL for (u32 i = 0; i < 4; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
 }
 
-// Writes the piece into row `row` of a tile, as chunks `first` … `first` + 3 of the row's eight.
-template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row, u32 first) {
-    u32 pair[16];
+// Its weights as halves, two a word.
+template <class W> STEP void piece_pairs(const Piece<W>& q, u32 (&pair)[16]) {
     if constexpr (W::PLAIN != 0) {
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
             const u32* v = q.unit[u].big;
@@ -99,6 +98,12 @@ template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row,
             }
         }
     }
+}
+
+// Writes the piece into row `row` of a tile, as chunks `first` … `first` + 3 of the row's eight.
+template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row, u32 first) {
+    u32 pair[16];
+    piece_pairs<W>(q, pair);
     UNROLL for (u32 i = 0; i < 4; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }

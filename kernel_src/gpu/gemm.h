@@ -3,6 +3,10 @@
 #pragma once
 #include "mma.h"
 
+#ifndef STRIPS
+#define STRIPS 0  // 1: halves go out in strips, not in tiles
+#endif
+
 constexpr u32 K_TILES = (COLS + 63) / 64;
 
 // The share of a block: BN rows of one segment (BN/2 of each of two with GLU).
@@ -23,7 +27,7 @@ struct Segments {
 };
 
 constexpr u32 PART_ROWS = GLU ? BN / 2 : BN;
-#define PARTS_OF(rows) CEIL_DIV(OUT_F16 ? CEIL_DIV(rows, 64) * 64 : rows, PART_ROWS)  // tiled results have zeros up to 64
+#define PARTS_OF(rows) CEIL_DIV(OUT_F16 && !STRIPS ? CEIL_DIV(rows, 64) * 64 : rows, PART_ROWS)  // tiled results have zeros up to 64
 constexpr u32 TILES_0 = PARTS_OF(ROWS_0);
 constexpr u32 TILES_1 = TILES_0 + (GLU || SEGMENTS < 2 ? 0 : PARTS_OF(ROWS_1));
 constexpr u32 TILES_2 = TILES_1 + (GLU || SEGMENTS < 3 ? 0 : PARTS_OF(ROWS_2));
@@ -73,7 +77,10 @@ STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n,
         u32 col = GLU ? g / 2 * 32 + g % 2 * 8 : g * 8;  // in the stage
         u32 row = p.first + (GLU ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
         if (token >= tokens) continue;
-#if OUT_F16
+#if OUT_F16 && STRIPS
+        if (row >= p.rows) continue;
+        u16* y = (u16*)p.y + strip_at(token, row, CEIL_DIV(p.rows, 128));
+#elif OUT_F16
         u32 out_tiles = (p.rows + 63) / 64;
         u16* y = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 + tile_at(token % 64, row % 64);
         if (row >= p.rows) {  // the next product reads whole tiles

@@ -31,6 +31,12 @@
 // below for the same reason.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
+// Index of an element in strips, `steps` of 128 columns: for 8 tokens and 128 columns, four times 32 lanes with eight columns each; lane
+// 4t + p has token t, and of the 32 columns of piece p the first eight in the first round (strips.hip).
+STEP u64 strip_at(u32 token, u32 col, u32 steps) {
+    return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 + (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
+}
+
 #if KJ_MMA == 1
 #define MMA_M 16
 #define MMA_N 16

@@ -1,12 +1,12 @@
 // tiles: rows of f32 made into the tiles of halves that gemm.hip reads: blocks of 64 rows × 64 columns, zeros behind COLS.
 //
 //   x       f32, rows of COLS        aux  INPUT 1: COLS f32, the norm's weight; 2, 3: as x, the other factor
-//   y       tiles of as many rows as the grid has blocks
+//   y       tiles of as many rows as the grid has blocks; OUT_STRIPS 1: strips (mma.h), nothing behind COLS
 //   source  GATHER 1: the row of x for each row of y, or ~0: nothing to do
 // INPUT 0: y = x; 1: RMS norm, y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4);
 //       2: y = silu(x)·aux; 3: y = gelu(x)·aux
 //
-// Constants: COLS, INPUT, GATHER. A block a row.
+// Constants: COLS, INPUT, GATHER, OUT_STRIPS. A block a row.
 #include "mma.h"
 
 constexpr u32 chunks = CEIL_DIV(COLS, 64) * 8;           // of eight columns
@@ -46,7 +46,8 @@ KERNEL tiles(const float* x, const float* aux, u16* y, const u32* source, float 
             UNROLL for (u32 i = 0; i < 8; i++)
                 v[p][i] = INPUT == 1 ? v[p][i] * scale * w[i] : (INPUT == 2 ? v[p][i] * sigmoid(v[p][i]) : gelu_tanh(v[p][i])) * w[i];
         }
-        *(u32x4*)(y + ((u64)(to / 64) * (chunks / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8)) =
+        if (OUT_STRIPS && 8 * c >= COLS) break;
+        *(u32x4*)(y + (OUT_STRIPS ? strip_at(to, 8 * c, CEIL_DIV(COLS, 128)) : ((u64)(to / 64) * (chunks / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8))) =
             u32x4{pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]), pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
     }
 }

@@ -120,6 +120,7 @@ const FILES: &[(&str, &str)] = &[
     ("rows.hip", include_str!("../gpu/rows.hip")),
     ("sample.h", include_str!("../gpu/sample.h")),
     ("softmax.hip", include_str!("../gpu/softmax.hip")),
+    ("strips.hip", include_str!("../gpu/strips.hip")),
     ("tiles.hip", include_str!("../gpu/tiles.hip")),
     ("weights.h", include_str!("../gpu/weights.h")),
 ];

@@ -51,6 +51,7 @@ pub mod render;
 pub mod repack;
 pub mod sample;
 pub mod spec;
+pub mod strips;
 pub mod tiles;
 pub mod tuning;
 

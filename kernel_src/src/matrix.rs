@@ -18,6 +18,7 @@ use crate::prepare::PrepareSpec;
 use crate::repack::RepackSpec;
 use crate::sample::{Choice, SampleSpec};
 use crate::spec::{MoeKernel, Spec};
+use crate::strips::{self, StripsSpec};
 use crate::tiles::TilesSpec;
 use kjit_engine::Target;
 
@@ -119,6 +120,16 @@ impl List<'_> {
         self.add(name, spec.clone(), weights + tokens * each, 2 * tokens * rows * spec.cols)
     }
 
+    fn strips(&mut self, name: String, spec: &StripsSpec) -> Result<(), SpecError> {
+        let mut bytes = 0;
+        for s in &spec.segments {
+            bytes += Layout::new(s.format, spec.cols)?.bytes(s.rows, 1)?;
+        }
+        let rows: usize = spec.segments.iter().map(|s| s.rows).sum();
+        let ends = spec.tokens * (2 * spec.cols + 4 * rows);
+        self.add(name, spec.clone(), bytes + ends, 2 * spec.tokens * rows * spec.cols)
+    }
+
     fn flash(&mut self, name: String, spec: &FlashSpec) -> Result<(), SpecError> {
         let kv = 2 * spec.kv.bytes(PROMPT).unwrap_or(0);
         let (heads, dim) = (spec.heads, spec.kv.head_dim);
@@ -169,6 +180,10 @@ fn products(list: &mut List<'_>) -> Result<(), SpecError> {
         for columns in [2, 4, 8] {
             let batch = MatvecSpec { columns, prepared: true, ..MatvecSpec::new(format(name), 4096, 4096) };
             list.matvec(format!("matvec {name} × {columns}"), &batch)?;
+        }
+        for tokens in if strips::covers(list.target) { vec![8, 16, 32, 64] } else { vec![] } {
+            let spec = StripsSpec { finish: Finish::Add, ..StripsSpec::new(format(name), 4096, 4096, tokens) };
+            list.strips(format!("strips {name} × {tokens}"), &spec)?;
         }
         let small = MatvecSpec { finish: Finish::Add, ..MatvecSpec::new(format(name), 576, 1536) };
         list.matvec(format!("matvec {name} small"), &small)?;
@@ -302,7 +317,7 @@ fn prompts(list: &mut List<'_>) -> Result<(), SpecError> {
         (14336, Prologue::Gelu, false),
         (2048, Prologue::Norm, true),
     ] {
-        let kernel = TilesSpec { cols, prologue, gather };
+        let kernel = TilesSpec { cols, prologue, gather, strips: false };
         let gathered = if gather { " gathered" } else { "" };
         list.moves(format!("tiles {cols} {prologue:?}{gathered}"), kernel, 6 * PROMPT * cols)?;
     }
@@ -344,7 +359,8 @@ fn other_wave(list: &mut List<'_>, wave: u32) -> Result<(), SpecError> {
     }
     let norm = NormSpec { cols: 4096, kind: NormKind::Rms, residual: true }.kernel_at(target, wave)?;
     list.at_wave(format!("norm_rows Rms 4096 @ wave {wave}"), norm, 16 * 4096);
-    let tiles = TilesSpec { cols: 4096, prologue: Prologue::Norm, gather: false }.kernel_at(target, wave)?;
+    let tiles =
+        TilesSpec { cols: 4096, prologue: Prologue::Norm, gather: false, strips: false }.kernel_at(target, wave)?;
     list.at_wave(format!("tiles 4096 Norm @ wave {wave}"), tiles, 6 * PROMPT * 4096);
     let drawn = SampleSpec { vocab: 128_256, choice: Choice::Drawn }.kernel_at(target, wave, 1024)?;
     list.at_wave(format!("sample Drawn @ wave {wave}"), drawn, 4 * 128_256);

@@ -1,6 +1,7 @@
 //! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which activations travel between such
 //! kernels.
 
+use crate::strips;
 use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 
 /// The family of `gpu/mma.h` for a target at a wave width.
@@ -34,20 +35,45 @@ impl Product {
     }
 }
 
-/// Rows of activations up to which a matrix meets each as a column of its own ([`MatvecSpec`](crate::matvec::MatvecSpec)); above, tiles on
-/// the matrix units ([`GemmSpec`](crate::gemm::GemmSpec)) take less time.
+/// Bytes of `rows × cols` activations in strips (`gpu/mma.h`).
 #[must_use]
-pub fn columns_at_once(target: &Target) -> usize {
-    match target.vendor() {
-        Vendor::Nvidia => 4,
-        Vendor::Amd => 8,
+pub const fn strip_bytes(rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(8) * cols.next_multiple_of(128) * 2
+}
+
+/// Index of an element in strips: for each 8 rows and 128 columns, four rounds of 32 lanes with eight neighbouring columns each; lane
+/// `4 · row + piece` has in each round a quarter of the 32 columns of its piece.
+#[must_use]
+pub const fn strip_index(row: usize, col: usize, cols: usize) -> usize {
+    let block = row / 8 * cols.div_ceil(128) + col / 128;
+    block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
+}
+
+/// What multiplies a matrix with the rows of a batch, one for each sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Few {
+    /// Each row is a column of its own: [`MatvecSpec`](crate::matvec::MatvecSpec).
+    Columns,
+    /// [`StripsSpec`](crate::strips::StripsSpec).
+    Strips,
+    /// [`GemmSpec`](crate::gemm::GemmSpec).
+    Tiles,
+}
+
+/// What takes the least time for so many rows, 64 at most.
+#[must_use]
+pub fn few(target: &Target, rows: usize) -> Few {
+    match (strips::covers(target), rows) {
+        (_, 0 | 1) | (false, 2..=8) => Few::Columns,
+        (true, _) => Few::Strips,
+        (false, _) => Few::Tiles,
     }
 }
 
-/// Rows of activations that tiles of the matrix units take for the same time as fewer: sizes to plan for.
+/// Numbers of rows that are worth a kernel of their own, up to 64: fewer take the next one's time.
 #[must_use]
-pub fn token_tiles(_target: &Target) -> &'static [u32] {
-    &[16, 32, 64]
+pub fn few_sizes(target: &Target) -> &'static [u32] {
+    if strips::covers(target) { &[1, 8, 16, 24, 32, 40, 48, 56, 64] } else { &[1, 2, 4, 8, 16, 32, 64] }
 }
 
 /// Rows (tokens) and columns of the blocks of a tiled matrix of halves.

@@ -15,6 +15,7 @@ use crate::prepare::PrepareSpec;
 use crate::read::ReadSpec;
 use crate::repack::RepackSpec;
 use crate::sample::SampleSpec;
+use crate::strips::StripsSpec;
 use crate::tiles::TilesSpec;
 use kjit_engine::Target;
 use std::fmt;
@@ -90,6 +91,8 @@ specs! {
     Experts(ExpertsSpec), "experts";
     /// Matrix × matrix.
     Gemm(GemmSpec), "gemm";
+    /// Matrix × a few rows.
+    Strips(StripsSpec), "strips";
     /// Attention of new tokens, one a sequence.
     Attend(AttendSpec), "attend";
     /// Attention of a prompt.
@@ -186,6 +189,10 @@ impl fmt::Display for Spec {
                 write!(f, "{} × {}, {:?}{tiled}, {} tokens", Weights(&s.segments), s.cols, s.finish, s.tokens)?;
                 if s.experts > 1 { write!(f, ", {} experts", s.experts) } else { Ok(()) }
             }
+            Spec::Strips(s) => {
+                let out = if s.strips { ", strips" } else { "" };
+                write!(f, "{} × {}, {:?}{out}, {} tokens", Weights(&s.segments), s.cols, s.finish, s.tokens)
+            }
             Spec::Attend(s) => write!(f, "{}{}", Heads(&s.form), seen(s.window, s.soft_cap)),
             Spec::Flash(s) => {
                 let (kv, seen) = (s.kv, seen(s.window, s.soft_cap));
@@ -194,7 +201,8 @@ impl fmt::Display for Spec {
             Spec::RopeKv(s) => write!(f, "{}{}", Heads(&s.form), if s.half { ", halves out" } else { "" }),
             Spec::Prepare(s) => write!(f, "{}, {:?}{}", s.column.cols, s.column.form, First(s.prologue, false)),
             Spec::Tiles(s) => {
-                write!(f, "{}{}{}", s.cols, First(s.prologue, false), if s.gather { ", gathered" } else { "" })
+                let (gather, form) = (if s.gather { ", gathered" } else { "" }, if s.strips { ", strips" } else { "" });
+                write!(f, "{}{}{gather}{form}", s.cols, First(s.prologue, false))
             }
             Spec::Moe(m) => {
                 let MoeSpec { experts, top, tile, cols } = m.spec;

@@ -16,6 +16,8 @@ pub struct TilesSpec {
     pub prologue: Prologue,
     /// Rows are picked by `source`.
     pub gather: bool,
+    /// Into strips ([`strip_index`](crate::product::strip_index)) instead of tiles.
+    pub strips: bool,
 }
 
 const NAME: &str = "tiles";
@@ -53,7 +55,8 @@ impl TilesSpec {
                     Prologue::Gelu => 3,
                 },
             )
-            .set("GATHER", i64::from(self.gather));
+            .set("GATHER", i64::from(self.gather))
+            .set("OUT_STRIPS", i64::from(self.strips));
         Ok(Kernel {
             source: source(NAME, "tiles.hip").entry(NAME),
             constants,

@@ -259,7 +259,9 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
                 let mut seen = side_by_side::scores(&mut batch, &mut host, n);
                 seen.sort_by(f64::total_cmp);
                 let (median, worst) = (seen[seen.len() / 2], seen[seen.len() - 1]);
-                if median.is_nan() || median > middle || worst > most {
+                // Of a few, one near-tie is the median.
+                let tight = if n < 5 && routes { most } else { middle };
+                if median.is_nan() || median > tight || worst > most {
                     failed.push(format!("{label}: {n} sequences: median {median:.1e}, worst {worst:.1e}"));
                 }
             }

@@ -96,7 +96,7 @@ pub enum Command {
     /// Measure a model's speed
     #[command(
         after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf -n 128 -b 1,8,32\n  \
-                      kjit bench --kernels --arch gfx1100 -o csv\n  \
+                            kjit bench --kernels --arch gfx1100 -o csv\n  \
                             kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
     )]
     Bench(Bench),

@@ -14,6 +14,7 @@ mod repack;
 mod sample;
 mod sized;
 mod small;
+mod strips;
 mod vary;
 
 pub use data::Random;
@@ -289,6 +290,7 @@ pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError
     experts::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     sample::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     prompt::cases(target, wave, &mut Random::new(seed), &mut cases)?;
+    strips::cases(target, &mut Random::new(seed), &mut cases)?;
     flash::cases(target, wave, &mut Random::new(seed), &mut cases)?;
     Ok(cases)
 }

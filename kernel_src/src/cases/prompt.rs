@@ -9,7 +9,7 @@ use crate::gemm::{GemmSpec, GemmTuning};
 use crate::kernel::SpecError;
 use crate::matvec::{Finish, Segment};
 use crate::moe::{MoeSpec, MoeStep};
-use crate::product::{tiled_bytes, tiled_index};
+use crate::product::{strip_bytes, strip_index, tiled_bytes, tiled_index};
 use crate::tiles::TilesSpec;
 use half::f16;
 use kjit_engine::{MatrixUnit, Target};
@@ -18,7 +18,7 @@ use kjit_engine::{MatrixUnit, Target};
 pub(super) const PRODUCT: Tolerance =
     Tolerance { norm: 1.2e-3, each: 1e-2, reason: "weights and scales rounded to half precision" };
 /// A product of two such results, itself rounded to a half.
-const GATED: Tolerance =
+pub(super) const GATED: Tolerance =
     Tolerance { norm: 3e-3, each: 4e-2, reason: "two results of weights rounded to half precision, multiplied" };
 
 /// Results rounded to halves: 2⁻¹¹ of each, and a few are fifty times as large as most.
@@ -56,7 +56,21 @@ pub(super) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     want
 }
 
-fn working(name: &'static str, bytes: usize) -> CaseArg {
+/// The same for strips.
+pub(super) fn want_strips(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
+    let mut want = vec![f64::NAN; strip_bytes(rows.len(), cols) / 2];
+    for (row, values) in rows.iter().enumerate() {
+        let values = values.iter().flatten().enumerate();
+        values.for_each(|(col, &v)| want[strip_index(row, col, cols)] = v);
+    }
+    want
+}
+
+fn said(whether: bool, what: &str) -> &str {
+    if whether { what } else { "" }
+}
+
+pub(super) fn working(name: &'static str, bytes: usize) -> CaseArg {
     if bytes == 0 {
         return CaseArg::Null;
     }
@@ -153,7 +167,7 @@ pub(super) fn product(
     Ok(Case { name, geometry: launch.geometry, kernel: spec.kernel(target)?, args })
 }
 
-fn format(name: &str) -> &'static Format {
+pub(super) fn format(name: &str) -> &'static Format {
     Format::by_name(name).unwrap_or(&ALL[0])
 }
 
@@ -207,15 +221,17 @@ fn products(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case
 
 fn tiles(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     let cases = [
-        (96, 5, Prologue::None, false),
-        (2500, 3, Prologue::Norm, false),
-        (576, 9, Prologue::Norm, true),
-        (1000, 3, Prologue::Silu, false),
-        (161, 3, Prologue::Gelu, false),
+        (96, 5, Prologue::None, false, false),
+        (2500, 3, Prologue::Norm, false, false),
+        (576, 9, Prologue::Norm, true, false),
+        (1000, 3, Prologue::Silu, false, false),
+        (161, 3, Prologue::Gelu, false, false),
+        (96, 5, Prologue::None, false, true),
+        (1056, 11, Prologue::Norm, false, true),
     ];
-    for (cols, rows, prologue, gather) in cases {
+    for (cols, rows, prologue, gather, strips) in cases {
         let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
-        into.push(tile(&TilesSpec { cols, prologue, gather }, target, (wave, rows), &source, random)?);
+        into.push(tile(&TilesSpec { cols, prologue, gather, strips }, target, (wave, rows), &source, random)?);
     }
     Ok(())
 }
@@ -228,7 +244,7 @@ pub(super) fn tile(
     source: &[u32],
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    let TilesSpec { cols, prologue: kind, gather } = *spec;
+    let TilesSpec { cols, prologue: kind, gather, strips } = *spec;
     let kernel = spec.kernel_at(target, wave)?;
     let x = random.activations(rows * cols);
     let aux = match kind {
@@ -249,11 +265,12 @@ pub(super) fn tile(
     let args = vec![
         floats("x", &x),
         if aux.is_empty() { CaseArg::Null } else { floats("aux", &aux) },
-        output("y", Storage::F16, want_tiled(&want, cols), ROUNDED),
+        output("y", Storage::F16, if strips { want_strips(&want, cols) } else { want_tiled(&want, cols) }, ROUNDED),
         if gather { input("source", u32s(source)) } else { CaseArg::Null },
         CaseArg::F32(1e-5),
     ];
-    let name = format!("tiles {rows} × {cols}, {kind:?}{}", if gather { ", gathered" } else { "" });
+    let (gathered, form) = (said(gather, ", gathered"), said(strips, ", strips"));
+    let name = format!("tiles {rows} × {cols}, {kind:?}{gathered}{form}");
     Ok(Case { name, geometry: kernel.launch(want.len() as u32), kernel, args })
 }
 

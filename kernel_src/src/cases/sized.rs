@@ -3,7 +3,7 @@
 use super::matvec::{EPS, prologue};
 use super::sample::How;
 use super::{Case, CaseArg, Expect, QUANTISED, Random, SINGLE, attend, experts, flash, floats, matvec, prompt, repack};
-use super::{sample, small};
+use super::{sample, small, strips};
 use crate::activations::{Form, Prologue};
 use crate::attend::AttendSpec;
 use crate::elementwise::CombineSpec;
@@ -49,6 +49,7 @@ pub fn sized(spec: &Spec, target: &Target, units: u32, size: Size, random: &mut 
             prompt::product(s, target, (0, units), &chosen, random)
         }
         Spec::Gemm(s) => prompt::product(s, target, (tokens, units), &[], random),
+        Spec::Strips(s) => strips::product(s, target, s.tokens, random),
         Spec::Attend(s) => attended(s, target, units, size, random),
         Spec::Flash(s) => flash::case(s, target, tokens, past, random),
         Spec::RopeKv(s) => attend::rope_kv(s, target, (wave, [tokens, past, past + tokens + 1]), random),

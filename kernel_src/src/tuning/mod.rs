@@ -12,6 +12,7 @@ use crate::flash::FlashTuning;
 use crate::gemm::GemmTuning;
 use crate::matvec::MatvecTuning;
 use crate::spec::Spec;
+use crate::strips::StripsTuning;
 use kjit_engine::Target;
 use std::fmt;
 
@@ -22,6 +23,8 @@ pub enum Tuning {
     Matvec(MatvecTuning),
     /// Products of matrices.
     Gemm(GemmTuning),
+    /// Products with a few rows.
+    Strips(StripsTuning),
     /// Attention of new tokens.
     Attend(AttendTuning),
     /// Attention of prompts.
@@ -34,10 +37,11 @@ impl fmt::Display for Tuning {
         let text = match self {
             Tuning::Matvec(t) => format!("{t:?}"),
             Tuning::Gemm(t) => format!("{t:?}"),
+            Tuning::Strips(t) => format!("{t:?}"),
             Tuning::Attend(t) => format!("{t:?}"),
             Tuning::Flash(t) => format!("{t:?}"),
         };
-        let text = text.strip_prefix("MatvecTuning { ").unwrap_or(&text);
+        let text = ["MatvecTuning { ", "StripsTuning { "].iter().find_map(|n| text.strip_prefix(n)).unwrap_or(&text);
         f.write_str(if text.contains('{') { text } else { text.trim_end_matches([' ', '}']) })
     }
 }
@@ -61,6 +65,7 @@ macro_rules! families {
 families! {
     Matvec(MatvecTuning);
     Gemm(GemmTuning);
+    Strips(StripsTuning);
     Attend(AttendTuning);
     Flash(FlashTuning);
 }
@@ -73,6 +78,7 @@ impl Spec {
             Spec::Matvec(s) => s.tuning(target).ok().map(Tuning::Matvec),
             Spec::Experts(s) => s.tuning(target).ok().map(Tuning::Matvec),
             Spec::Gemm(s) => s.tuning(target).ok().map(Tuning::Gemm),
+            Spec::Strips(s) => s.tuning(target).ok().map(Tuning::Strips),
             Spec::Attend(s) => s.tuning(target).ok().map(Tuning::Attend),
             Spec::Flash(s) => s.tuning(target).ok().map(Tuning::Flash),
             _ => None,
@@ -87,6 +93,7 @@ impl Spec {
             Spec::Matvec(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
             Spec::Experts(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
             Spec::Gemm(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
+            Spec::Strips(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
             Spec::Attend(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
             Spec::Flash(s) => s.tuning = tuning.and_then(|t| t.try_into().ok()),
             _ => {}

@@ -9,6 +9,7 @@ use crate::gemm::{GemmSpec, GemmTuning};
 use crate::layout::Layout;
 use crate::matvec::{Finish, MatvecTuning};
 use crate::spec::Spec;
+use crate::strips::StripsSpec;
 use kjit_engine::{MatrixUnit, Target, Vendor};
 
 /// Candidates, some of which may not fit the target.
@@ -26,6 +27,7 @@ pub(super) fn candidates(spec: &Spec, target: &Target) -> Vec<Tuning> {
             matvec(target, units, lists)
         }
         Spec::Gemm(s) => gemm(s, target),
+        Spec::Strips(_) => StripsSpec::space().into_iter().map(Tuning::Strips).collect(),
         Spec::Attend(_) => AttendTuning::space(target).into_iter().map(Tuning::Attend).collect(),
         Spec::Flash(_) => flash(target),
         _ => vec![],

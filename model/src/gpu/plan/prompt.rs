@@ -31,8 +31,8 @@ pub const UNITS: u32 = 256;
 /// What the lowering of a prompt remembers from step to step.
 #[derive(Debug, Default)]
 pub(super) struct Prompt {
-    /// Inputs that are in tiles: the value, and the norm on the way.
-    tiles: HashMap<(ValueId, Option<WeightId>), Bind>,
+    /// Inputs that are in tiles, or in strips: the value, and the norm on the way.
+    pub tiles: HashMap<(ValueId, Option<WeightId>), Bind>,
     /// Tokens grouped, by the value that has their experts.
     groups: HashMap<ValueId, Group>,
 }
@@ -122,7 +122,7 @@ impl Lower<'_> {
     }
 
     /// Whether all that reads a value later are products, of the value as it is.
-    fn only_products_read(&self, v: ValueId, rest: &[Step]) -> bool {
+    pub(super) fn only_products_read(&self, v: ValueId, rest: &[Step]) -> bool {
         rest.iter().filter(|s| s.reads().contains(&v)).all(|s| {
             matches!(s, Step::Project { input: Input::Plain(x), finish, .. }
                 if *x == v && !matches!(finish, Finish::Add { residual, .. } if *residual == v))
@@ -149,7 +149,7 @@ impl Lower<'_> {
         }
         let (x, cols) = (self.value(input.value())?, self.graph.value(input.value()).width);
         let prologue = if norm.is_some() { Prologue::Norm } else { Prologue::None };
-        let spec = TilesSpec { cols, prologue, gather: group.is_some() };
+        let spec = TilesSpec { cols, prologue, gather: group.is_some(), strips: false };
         let job = self.job(name, spec)?;
         let aux = norm.map_or(Bind::Null, |w| self.vector(w));
         let (rows, grid, source) = match group {
