@@ -59,10 +59,11 @@ template <class W> STEP void fetch_piece(Piece<W>& q, const u8* row, u32 p) {
     UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
 }
 
-// Zeros in its place: the row ends before.
-STEP void zero_piece(u16* tile, u32 row, u32 first) {
-    UNROLL for (u32 i = 0; i < 4; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
+// Zeros in the place of `chunks` chunks from `first`, a multiple of them, on: the row ends before.
+STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
+    UNROLL for (u32 i = 0; i < chunks; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
 }
+STEP void zero_piece(u16* tile, u32 row, u32 first) { zero_chunks(tile, row, first, 4); }
 
 // Its weights as halves, two a word.
 template <class W> STEP void piece_pairs(const Piece<W>& q, u32 (&pair)[16]) {
@@ -105,5 +106,23 @@ template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row,
     u32 pair[16];
     piece_pairs<W>(q, pair);
     UNROLL for (u32 i = 0; i < 4; i++)
+        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
+}
+
+// The same with one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
+template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u32 first) {
+    static_assert(W::UNIT == 16 && W::GROUPS != 2 && W::GROUPS != 3, "one group");
+    Factors f = unit_factors<W>(t);
+    const u32 scale = h2_both(f.scale[0]), offset = h2_both(f.offset[0]), zero = h2_both((float)(1024 + W::BIAS + 128));
+    u32 quad[4], pair[8];
+    unit_codes<W>(t, quad);
+    UNROLL for (u32 i = 0; i < 4; i++) {
+        bytes_to_halves(quad[i] ^ 0x80808080u, pair[2 * i], pair[2 * i + 1]);
+        UNROLL for (u32 h = 0; h < 2; h++) {
+            u32 v = h2_sub(pair[2 * i + h], zero);
+            pair[2 * i + h] = W::OFFSET != 0 ? h2_fma(v, scale, offset) : h2_mul(v, scale);
+        }
+    }
+    UNROLL for (u32 i = 0; i < 2; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }

@@ -26,7 +26,6 @@ struct Stages {
 // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the number of the next tile's first.
 template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
     const u32 filler = thread_id() / 128, t = thread_id() % 128;
-    [[maybe_unused]] const u32 half = t % 2;
     const u32 k_first = (filler + FILLERS - first % FILLERS) % FILLERS;
     // Waits for the stage of columns kt to be free, and has X brought there.
     auto begin = [&](u32 kt) {
@@ -65,11 +64,30 @@ template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const 
         const u32 mine = K_TILES > k_first ? CEIL_DIV(K_TILES - k_first, FILLERS) : 0;
         for (u32 n = mine > AHEAD ? mine - AHEAD : 0; n < mine; n++) end(k_first + n * FILLERS);
     } else {
-        const u8* row[2] = {part_row<W>(part, t / 2, expert), part_row<W>(part, t / 2 + 64, expert)};
-        auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 32 * half < COLS); };
+        // Threads that share a row's 64 columns: two with 32 each, or of 8-bit codes four with 16, so that a copy of a warp takes whole sectors.
+        constexpr u32 across = W::PLAIN == 0 && W::UNIT == 16 ? 4 : 2;
+        const u8* row[across];
+        UNROLL for (u32 i = 0; i < across; i++) row[i] = part_row<W>(part, t / across + 128 / across * i, expert);
+        auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 64 / across * (t % across) < COLS); };
         Piece<W> raw[AHEAD][2];
         auto fetch = [&](Piece<W>(&q)[2], u32 kt) {
-            if (inside(kt)) UNROLL for (u32 i = 0; i < 2; i++) fetch_piece<W>(q[i], row[i], 2 * kt + half);
+            if (!inside(kt)) return;
+            UNROLL for (u32 i = 0; i < across; i++) {
+                if constexpr (across == 4) q[i / 2].unit[i % 2] = load_unit<W>(row[i], 4 * kt + t % 4);
+                else fetch_piece<W>(q[i], row[i], 2 * kt + t % 2);
+            }
+        };
+        auto expand = [&](const Piece<W>(&q)[2], u16* tile, u32 kt) {
+            UNROLL for (u32 i = 0; i < across; i++) {
+                u32 r = t / across + 128 / across * i, first = 8 / across * (t % across);
+                if constexpr (across == 4) {
+                    if (inside(kt)) expand_unit<W>(q[i / 2].unit[i % 2], tile, r, first);
+                    else zero_chunks(tile, r, first, 2);
+                } else {
+                    if (inside(kt)) expand_piece<W>(q[i], tile, r, first);
+                    else zero_chunks(tile, r, first, 4);
+                }
+            }
         };
         UNROLL for (u32 a = 0; a < AHEAD; a++) fetch(raw[a], k_first + a * FILLERS);
         for (u32 k0 = k_first; k0 < K_TILES; k0 += AHEAD * FILLERS)
@@ -77,10 +95,7 @@ template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const 
                 u32 kt = k0 + a * FILLERS;
                 if (kt >= K_TILES) break;
                 u16* tile = begin(kt);
-                UNROLL for (u32 i = 0; i < 2; i++) {
-                    if (inside(kt)) expand_piece<W>(raw[a][i], tile, t / 2 + 64 * i, 4 * half);
-                    else zero_piece(tile, t / 2 + 64 * i, 4 * half);
-                }
+                expand(raw[a], tile, kt);
                 fetch(raw[a], kt + AHEAD * FILLERS);
                 end(kt);
             }
