@@ -5,8 +5,8 @@
 // sixteen positions at a time from a ring of its own in shared memory, filled by asynchronous copies (no register waits for memory, no
 // barrier in the loop), and GROUP heads share two products of the matrix units. Those have sixteen rows, twice the heads: row h is the
 // half nearest to a query, row h + 8 the half nearest to what is left of it, so that scores keep 22 bits of the query; likewise the
-// result of a probability with values in halves. Both rows of a head are in one lane. Of 8-bit codes, keys are multiplied by their scales
-// in halves (as in flash.hip); a value's scale goes to its probability, the half of which suffices beside 8 bits.
+// result of a probability with values in halves. Both rows of a head are in one lane. 8-bit keys are multiplied as they are, by queries of
+// 15 bits in two bytes, a product for each scale; a value's scale goes to its probability, the half of which suffices beside 8 bits.
 //
 // Old positions are read before the wait for the kernel before: no kernel of this replay writes them (kept tokens come from replays and
 // prompts before), nor the position. The new token's row is put into the ring by hand.
@@ -20,7 +20,6 @@
 
 constexpr u32 ROWS = 16;
 constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
-constexpr u32 DK = HEAD_DIM / MMA_K;
 constexpr u32 Q_TILES = CEIL_DIV(HEAD_DIM, 64);
 static_assert(KJ_WAVE == 32 && KJ_MMA == 1 && GROUP <= 8 && GROUP * HEAD_PARTS * KV_HEADS == HEADS && KV_TYPE > 0, "what is covered");
 constexpr float CAP = SOFT_CAP != 0.0f ? SOFT_CAP : 1.0f;
@@ -45,6 +44,7 @@ struct Shared {
     float head[GROUP + 1][HEAD_DIM];                       // queries, key
     u32x4 fresh[2][CEIL_DIV(KV_ROW + 2 * KV_SCALES, 16)];  // the new key and value as they are stored
     u32x2 turn[ROPE_DIMS > 0 ? ROPE_DIMS / 2 : 1];
+    float unit[GROUP];  // of queries in bytes
     float most[PARTS][GROUP], sum[PARTS][GROUP];
 };
 
@@ -52,7 +52,6 @@ STEP u32 place(u32 row, u32 byte) {
     u32 at = row * KV_ROW + byte;
     return at ^ (KV_ROW % 128 == 0 ? row : at / 128) % 8 * 16;
 }
-STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }  // in mma.h's tiles of queries
 
 // Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the second cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
@@ -121,68 +120,117 @@ STEP void put_row(u8* to, u32 r, const u32x4* from, u32 skew) {
 #endif
 }
 
-// Which element of a query is at depth k of the products: of 8-bit codes a lane has those of whole words, bytes 0 and 2, then 1 and 3.
-STEP u32 element_at(u32 k) {
 #if KV_TYPE == 1
-    return k;
-#else
-    constexpr u32 steps = KV_GROUP / MMA_K;
-    u32 in = k % KV_GROUP, lane = in % 8 / 2;
-    return k / KV_GROUP * KV_GROUP + lane * (4 * steps) + in / MMA_K * 4 + in % 2 * 2 + in % MMA_K / 8;
-#endif
-}
+STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }  // in mma.h's tiles of queries
 
 // A product's input in two halves: rows of heads, and eight rows on what their rounding lost.
 STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
     nearest = pack_input(a, b);
     rest = pack_input(a - half_low(nearest), b - half_high(nearest));
 }
+#endif
+
+// The queries as a lane multiplies them.
+#if KV_TYPE == 1
+constexpr u32 DK = HEAD_DIM / MMA_K;
+struct Queries { FragA held[HOLD_Q ? DK : 1]; };
+#else
+constexpr u32 WORDS = KV_GROUP / 16;  // neighbouring codes that a lane takes of each group, in words
+struct Queries { u32 word[KV_SCALES][2 * WORDS]; float unit; };
+
+// Results of bytes' products as floats: with this in the sum before, they are its bits' last (below 2^22: 32 products of 127 · 127).
+constexpr u32 MAGIC = 0x4b400000u;
+STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
+#if HEAD_DIM % 32 == 0
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(MAGIC));
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(MAGIC));
+#endif
+}
+STEP void load_words(u32 (&w)[WORDS], const u8* at) {
+    if (WORDS == 2) {
+        u32x2 two = load8(at);
+        w[0] = two.x, w[WORDS - 1] = two.y;
+    } else {
+        w[0] = *(const u32*)at;
+    }
+}
+#endif
+STEP void load_queries(Queries& q, const u8* tile, const float* unit) {
+#if KV_TYPE == 1
+    if (HOLD_Q)
+        UNROLL for (u32 d = 0; d < DK; d++) load_a(q.held[HOLD_Q ? d : 0], (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
+#else
+    UNROLL for (u32 g = 0; g < KV_SCALES; g++)
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            u32 w[WORDS];
+            load_words(w, tile + (lane_id() / 4 + 8 * r) * HEAD_DIM + g * KV_GROUP + lane_id() % 4 * (4 * WORDS));
+            UNROLL for (u32 i = 0; i < WORDS; i++) q.word[g][2 * i + r] = w[i];
+        }
+    q.unit = lane_id() / 4 < GROUP ? unit[lane_id() / 4] : 0.0f;
+#endif
+}
+// A ready query to rows h and h + 8 of the tile, by a wave.
+STEP void put_query(u8* tile, u32 h, const float* row, float scale, float* unit) {
+#if KV_TYPE == 1
+    for (u32 e = 2 * lane_id(); e < HEAD_DIM; e += 2 * KJ_WAVE) {
+        u32 nearest, rest;
+        split_pair(nearest, rest, row[e] * scale, row[e + 1] * scale);
+        *(u32*)(tile + 2 * query_at(h, e)) = nearest;
+        *(u32*)(tile + 2 * query_at(h + 8, e)) = rest;
+    }
+#else
+    float most = 0.0f, none = 0.0f;  // what is no number, or infinite, makes all scores no numbers
+    for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE) most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
+    most = wave_max(most), none = wave_sum(none);
+    float inverse = most > 0.0f ? 16256.0f / most : 0.0f;  // 127 · 128
+    for (u32 e = 4 * lane_id(); e < HEAD_DIM; e += 4 * KJ_WAVE) {
+        u32 high = 0, low = 0;
+        UNROLL for (u32 i = 0; i < 4; i++) {
+            i32 x = round_int(row[e + i] * scale * inverse), h128 = (x + 64) >> 7;
+            high |= (u32)(u8)h128 << (8 * i);
+            low |= (u32)(u8)(x - h128 * 128) << (8 * i);
+        }
+        *(u32*)(tile + h * HEAD_DIM + e) = high;
+        *(u32*)(tile + (h + 8) * HEAD_DIM + e) = low;
+    }
+    if (lane_id() == 0) unit[h] = most / 16256.0f + none;
+#endif
+}
 
 // Four scores of this lane's head (lane / 4): of positions 2c, 2c + 1, 2c + 8, 2c + 9 of the tile, c = lane % 4.
-STEP void scores(float (&s)[4], const u8* keys, const u16* queries, const FragA (&held)[HOLD_Q ? DK : 1], u32 skew) {
+STEP void scores(float (&s)[4], const u8* keys, const u8* tile, const Queries& q, u32 skew) {
 #if KV_TYPE == 1
     FragC c;
     acc_zero(c);
     UNROLL for (u32 d = 0; d < DK; d++) {
         FragA a;
         FragB b;
-        if (HOLD_Q) a = held[HOLD_Q ? d : 0];
-        else load_a(a, queries + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
+        if (HOLD_Q) a = q.held[HOLD_Q ? d : 0];
+        else load_a(a, (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
         ldmatrix4(b.v, (const u16*)(keys + place(lane_id() % 8 + lane_id() / 16 * 8, 2 * d * MMA_K + lane_id() / 8 % 2 * 16)));
         mma(c, a, b);
     }
     UNROLL for (u32 e = 0; e < 4; e++) s[e] = c.v[e / 2 * 4 + e % 2] + c.v[e / 2 * 4 + 2 + e % 2];
 #else
-    constexpr u32 steps = KV_GROUP / MMA_K;
-    Scales scale[2] = {scales_of(keys, lane_id() / 4, skew), scales_of(keys, lane_id() / 4 + 8, skew)};
-    FragC c;
-    acc_zero(c);
-    UNROLL for (u32 g = 0; g < KV_SCALES; g++) {
-        u32 word[2][steps];  // neighbouring codes of two rows, four for each step of depth: the queries lie accordingly
-        UNROLL for (u32 r = 0; r < 2; r++) {
-            const u8* at = keys + place(lane_id() / 4 + 8 * r, g * KV_GROUP + lane_id() % 4 * (4 * steps));
-            if (steps == 2) {
-                u32x2 w = load8(at);
-                word[r][0] = w.x, word[r][steps - 1] = w.y;
-            } else {
-                word[r][0] = *(const u32*)at;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        const u32 row = 8 * r + lane_id() % 4 * 2;
+        const Scales scale[2] = {scales_of(keys, row, skew), scales_of(keys, row + 1, skew)};
+        s[2 * r] = s[2 * r + 1] = 0.0f;
+        UNROLL for (u32 g = 0; g < KV_SCALES; g++) {
+            u32 w[WORDS], d[4];
+            load_words(w, keys + place(lane_id() / 4 + 8 * r, g * KV_GROUP + lane_id() % 4 * (4 * WORDS)));
+            mma_bytes(d, q.word[g], w);
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                float dot = fma_f32(as_f32(d[e]) - as_f32(MAGIC), 128.0f, as_f32(d[2 + e]) - as_f32(MAGIC));
+                u32 pair = scale[e].pair[g / 2];
+                s[2 * r + e] = fma_f32(g % 2 ? half_high(pair) : half_low(pair), dot, s[2 * r + e]);
             }
-        }
-        UNROLL for (u32 d = 0; d < steps; d++) {
-            FragA a;
-            FragB b;
-            u32 step = g * steps + d;
-            if (HOLD_Q) a = held[HOLD_Q ? step : 0];
-            else load_a(a, queries + step * MMA_K / 64 * (ROWS * 64), 0, step * MMA_K % 64);
-            UNROLL for (u32 r = 0; r < 2; r++) {
-                u32 by = scale_pair(scale[r], scale[r], g);
-                b.v[2 * r] = h2_mul(codes_to_halves(word[r][d]), by);
-                b.v[2 * r + 1] = h2_mul(codes_to_halves(word[r][d] >> 8), by);
-            }
-            mma(c, a, b);
         }
     }
-    UNROLL for (u32 e = 0; e < 4; e++) s[e] = c.v[e / 2 * 4 + e % 2] + c.v[e / 2 * 4 + 2 + e % 2];
+    UNROLL for (u32 e = 0; e < 4; e++) s[e] *= q.unit;
 #endif
 }
 
@@ -263,7 +311,7 @@ KERNEL attend_mma(const float* q, const float* k, const float* v, const float* R
     u8* pool = dynamic + (128 - shared_address(dynamic) % 128) % 128;
     LDS_ARRAY(Shared, all, 1);
     Shared& lds = all[0];
-    u16* queries = (u16*)(pool + kj_waves * RING);
+    u8* queries = pool + kj_waves * RING;
     launch_dependents();
     u32 sequence = block_id_z(), kv_head = block_id_y() / HEAD_PARTS, head = kv_head * (HEADS / KV_HEADS) + block_id_y() % HEAD_PARTS * GROUP;
     u32 slot = slots ? slots[sequence] : sequence, here = position[slot], end = here + 1;
@@ -294,12 +342,7 @@ KERNEL attend_mma(const float* q, const float* k, const float* v, const float* R
         float* row = lds.head[h];
         if (h < GROUP) {
             ready_head(row, q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, QK_NORM, q_norm, eps, lds.turn);
-            for (u32 e = 2 * lane_id(); e < HEAD_DIM; e += 2 * KJ_WAVE) {
-                u32 nearest, rest;
-                split_pair(nearest, rest, row[element_at(e)] * scale, row[element_at(e + 1)] * scale);
-                *(u32*)(queries + query_at(h, e)) = nearest;
-                *(u32*)(queries + query_at(h + 8, e)) = rest;
-            }
+            put_query(queries, h, row, scale, lds.unit);
         } else {
             u32x4* fresh = lds.fresh[h - GROUP];
             if (h == GROUP) ready_head(row, k + kv_at, QK_NORM, k_norm, eps, lds.turn);
@@ -310,9 +353,8 @@ KERNEL attend_mma(const float* q, const float* k, const float* v, const float* R
     }
     block_sync();
 
-    FragA held[HOLD_Q ? DK : 1];
-    if (HOLD_Q)
-        UNROLL for (u32 d = 0; d < DK; d++) load_a(held[HOLD_Q ? d : 0], queries + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
+    Queries held;
+    load_queries(held, queries, lds.unit);
     float acc[HEAD_DIM / 8][4], most = NEVER, sum = 0.0f;  // of head lane / 4
     UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
         UNROLL for (u32 e = 0; e < 4; e++) acc[n][e] = 0.0f;
