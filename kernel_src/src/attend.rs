@@ -69,7 +69,8 @@ impl HeadsForm {
 /// `part` [`AttendSpec::part_bytes`] of working memory; `counters` [`AttendSpec::counters`] u32, zero before the first launch and after
 /// every one; `out` as `q`. The new token's key and value are written to the cache.
 ///
-/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum of two halves: 22 bits of it.
+/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum of two halves: 22 bits of it;
+/// with 8-bit keys and values a query is 15 bits of its largest element, a probability times a value's scale a half.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttendSpec {
     /// Heads.
