@@ -54,6 +54,7 @@
 //! function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of it; the engine has no kernel of
 //! its own and has never heard of models.
 
+#![deny(unsafe_code)]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
@@ -63,8 +64,10 @@ pub mod arch;
 mod args;
 mod behind;
 pub mod code_object;
+#[allow(unsafe_code, reason = "the compilers' own calls, and the process that they run in")]
 mod compiler;
 mod config;
+#[allow(unsafe_code, reason = "the vendors' calls, and the owners of what they give")]
 mod driver;
 mod engine;
 pub mod error;

@@ -35,6 +35,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![deny(unsafe_code)]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
@@ -49,6 +50,7 @@ pub mod generate;
 pub mod gguf;
 pub mod gpu;
 pub mod graph;
+#[allow(unsafe_code, reason = "vector instructions, and threads that write parts of one result")]
 pub mod host;
 pub mod perplexity;
 pub mod sample;

@@ -1,5 +1,6 @@
 //! The command `kjit`. The answer goes to stdout and nothing else does.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)

@@ -94,6 +94,7 @@ impl Part {
         if file.metadata().map_err(fail("read the size"))?.len() == 0 {
             return Err(Error::new(path, ErrorKind::Empty));
         }
+        #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
         // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes that were checked to be
         // inside it. What Rust cannot rule out is another process changing the file under us: then bytes differ from one read to
         // the next (every later read is checked again and none is trusted to be UTF-8 or in range), or, if the file is cut short,

@@ -4,14 +4,15 @@ use super::product::Matrix;
 use crate::exec::ExecError;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, GraphError, Op, WeightId};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of every weight of a graph, and decoded vectors.
+/// Where every weight of a graph lies, and decoded vectors.
 pub struct Weights {
-    /// Keeps the map that `bytes` points into.
-    _file: Arc<Gguf>,
-    /// Per weight. The lifetime is a lie told once, here: the bytes live as long as `_file`.
-    bytes: Vec<&'static [u8]>,
+    file: Arc<Gguf>,
+    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file lies beside them in this struct, and
+    /// finding a slice again costs nothing next to reading a matrix.
+    places: Vec<(usize, Range<usize>)>,
     /// Per weight: the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
 }
@@ -22,7 +23,7 @@ impl Weights {
     /// # Errors
     /// A tensor is missing or has another size than the graph says: the graph was made from another file.
     pub fn new(file: Arc<Gguf>, graph: &Graph) -> Result<Weights, ExecError> {
-        let mut bytes = Vec::with_capacity(graph.weights.len());
+        let mut places = Vec::with_capacity(graph.weights.len());
         for w in &graph.weights {
             let tensor = file.tensor(&w.name).map_err(GraphError::from)?;
             if tensor.data.len() != w.bytes() || tensor.ty.id != w.format.ggml_id {
@@ -35,24 +36,30 @@ impl Weights {
                     w.format
                 )));
             }
-            // SAFETY: only the lifetime changes. The map neither moves nor goes while `file`, which is kept beside it, lives; and the
-            // slices leave this struct only with its own lifetime.
-            bytes.push(unsafe { std::mem::transmute::<&[u8], &'static [u8]>(tensor.data) });
+            let info = file.tensor_info(&w.name);
+            let place = info.and_then(|info| {
+                let start = usize::try_from(info.data_offset()).ok()?;
+                Some((info.part(), start..start.checked_add(tensor.data.len())?))
+            });
+            let gone = || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
+            places.push(place.filter(|p| bytes_at(&file, p).len() == w.bytes()).ok_or_else(gone)?);
         }
         let mut vectors = vec![vec![]; graph.weights.len()];
         for id in vector_ids(graph) {
             let (i, w) = (id.0 as usize, graph.weight(id));
             let mut v = vec![0.0; w.experts * w.rows * w.cols];
-            w.format.decode(bytes[i], &mut v).map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
+            w.format
+                .decode(bytes_at(&file, &places[i]), &mut v)
+                .map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
             vectors[i] = v;
         }
-        Ok(Weights { _file: file, bytes, vectors })
+        Ok(Weights { file, places, vectors })
     }
 
     /// A matrix: of expert `expert`, 0 where there are none.
     pub fn matrix<'a>(&'a self, graph: &Graph, id: WeightId, expert: usize) -> Matrix<'a> {
         let w = graph.weight(id);
-        let bytes = self.bytes[id.0 as usize];
+        let bytes = bytes_at(&self.file, &self.places[id.0 as usize]);
         let one = bytes.len() / w.experts;
         Matrix { bytes: &bytes[expert * one..][..one], format: w.format, rows: w.rows, cols: w.cols }
     }
@@ -61,6 +68,11 @@ impl Weights {
     pub fn vector(&self, id: WeightId) -> &[f32] {
         &self.vectors[id.0 as usize]
     }
+}
+
+/// The bytes of a place; none for one that is not in the file, which [`Weights::new`] lets nobody keep.
+fn bytes_at<'a>(file: &'a Gguf, (part, range): &(usize, Range<usize>)) -> &'a [u8] {
+    file.part_bytes(*part).and_then(|bytes| bytes.get(range.clone())).unwrap_or_default()
 }
 
 /// Weights that are used as vectors.
