@@ -116,12 +116,14 @@ impl StripsSpec {
     /// Measured on an H200 (`docs/performance.md`).
     fn default_tuning(&self) -> StripsTuning {
         let wide = |rows: u32| self.tiles_of(16 * rows as usize) >= BLOCKS_WANTED;
+        // Two tiles of rows share the strips; wider weights of both do not fit the registers.
+        let narrow = self.segments.iter().all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
         // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves of a block share 16 rows.
         let (waves, rows, tiles, blocks_per_unit) = match (self.block_tokens(), wide(2)) {
             (8, true) => (4, 2, 1, 7),
             (8, false) => (16, 1, 1, 1),
-            (16, true) => (4, 1, 2, 4),
-            (24 | 32, true) => (4, 2, 1, 4),
+            (16, true) if narrow => (4, 1, 2, 4),
+            (16 | 24 | 32, true) => (4, 2, 1, 4),
             (_, true) => (8, 8, 1, 2),
             (_, false) => (8, 1, 1, 2),
         };
