@@ -115,7 +115,16 @@ impl FlashTuning {
             _ => 64,
         };
         let groups = FlashTuning::Groups { keys };
-        if groups.fits(target, kv) { groups } else { FlashTuning::waves(target, target.default_wave(), kv) }
+        if groups.fits(target, kv) {
+            return groups;
+        }
+        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is 64 a lane, and without matrix units ROCm 5's
+        // compiler then spilled 34 (clang 19: 230 registers). Waves of 64 have half as many: 142.
+        let usual = target.default_wave();
+        let plain = target.arch().matrix == MatrixUnit::None && target.vendor() == Vendor::Amd;
+        let many = kv.head_dim > 128 && kv.storage == KvStorage::Q8_0;
+        let wide = plain && many && target.waves().contains(&64);
+        FlashTuning::waves(target, if wide { 64 } else { usual }, kv)
     }
 
     fn fits(&self, target: &Target, kv: &KvLayout) -> bool {
