@@ -48,7 +48,8 @@ impl Cache {
         let mut report = Verification::default();
         if let Some(home) = &self.home {
             self.verify_dir(home, Origin::Home, counts, &mut report);
-            if self.writable_home().is_some() {
+            // Where there is no cache yet, looking at it makes none.
+            if self.writable_home().is_some() && home.base().is_ok() {
                 self.make_room(home, self.config.max_bytes);
             }
         }

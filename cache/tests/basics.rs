@@ -44,6 +44,17 @@ fn what_was_made_once_is_found_by_the_next_process() {
 }
 
 #[test]
+fn looking_at_a_cache_that_is_not_there_makes_none() {
+    let dir = scratch();
+    let cache = open(&dir.path().join("cache"));
+    assert_eq!(cache.check_home(), Ok(false));
+    assert_eq!((cache.list().len(), cache.stat().layers[0].entries, cache.verify().good), (0, 0, 0));
+    assert_eq!((cache.clear(|_| true).entries, cache.records().len()), (0, 0));
+    assert_eq!((cache.warnings(), cache.check_home()), (vec![], Ok(false)));
+    assert!(!dir.path().join("cache").exists());
+}
+
+#[test]
 fn find_gives_the_newest_build_that_is_accepted() {
     let dir = scratch();
     let cache = open(dir.path());
