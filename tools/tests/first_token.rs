@@ -85,10 +85,12 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
         for entry in &manifest {
             let file = out.join(entry["file"].as_str().unwrap());
             assert_eq!(Digest::of(&std::fs::read(file).unwrap()).hex(), entry["sha256"].as_str().unwrap());
-            assert!(out.join(entry["source"].as_str().unwrap()).is_file() && entry["block"].as_u64().unwrap() >= 32);
+            let source = out.join(entry["source"].as_str().unwrap());
+            assert!(source.is_file() && source.with_file_name("kjit.h").is_file(), "{entry}");
+            assert!(entry["block"].as_u64().unwrap() >= 32);
             assert!(!entry["kernels"].as_array().unwrap().is_empty(), "{entry}");
         }
-        assert!(out.join("source/kjit.h").is_file() && manifest.len() > 10);
+        assert!(manifest.len() > 10);
         // The largest of some logits, by argmax as the manifest tells it.
         let entry = manifest.iter().find(|e| e["name"] == "argmax").unwrap();
         let kernel = &entry["kernels"][0];

@@ -1,7 +1,7 @@
 //! `kjit warm --emit DIR`: code objects, and what somebody else needs to launch them.
 //!
 //! `manifest.json` is an array with an object for each code object: what `warm --json` says of it, and `file`, `sha256`, `source` (its main
-//! file under `source/`, which says at its top what the arguments are), `constants`, `block` (threads of a block; the kernels never ask for
+//! file, which says at its top what the arguments are; what it includes lies beside it), `constants`, `block` (threads of a block; the kernels never ask for
 //! it), and `kernels`: `entry` with its arguments by offset and size in bytes, static LDS, and the bytes of the argument block where
 //! the code object tells. With a model, `plan-ARCH.txt` has every launch of a token and of a prompt: grid, dynamic LDS, arguments.
 
@@ -29,18 +29,20 @@ pub fn emit(
     for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
         let digest = Digest::of(code.bytes()).hex();
         let arch = code.compile_id().replace(':', "_");
-        let file = format!("{}-{arch}-{}.co", job.source.name(), digest.get(..12).unwrap_or(&digest));
+        let stem = format!("{}-{arch}-{}", job.source.name(), digest.get(..12).unwrap_or(&digest));
+        let file = format!("{stem}.co");
         put(&file, code.bytes())?;
+        // A folder each: what is written for one format has the same file name as for another.
         for (name, text) in
             std::iter::once((job.source.main_file(), job.source.main_text())).chain(job.source.reached()?)
         {
-            put(&format!("source/{name}"), text.as_bytes())?;
+            put(&format!("source/{stem}/{name}"), text.as_bytes())?;
         }
         let mut entry = describe(job, code);
         if let Some(map) = entry.as_object_mut() {
             let wanted = |k: &&KernelInfo| job.source.entries().any(|e| e == k.name);
             let more = json!({
-                "file": file, "sha256": digest, "source": format!("source/{}", job.source.main_file()),
+                "file": file, "sha256": digest, "source": format!("source/{stem}/{}", job.source.main_file()),
                 "constants": job.constants.iter().map(|(n, v)| (n.to_owned(), constant(v))).collect::<Map<_, _>>(),
                 "block": job.constants.get("KJ_BLOCK").map(constant),
                 "kernels": code.kernels().iter().filter(wanted).map(kernel).collect::<Vec<_>>(),
