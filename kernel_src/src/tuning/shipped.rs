@@ -1,5 +1,5 @@
 //! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one a line, by architecture and spec. They go
-//! before what [`families`](super::families) says for all sizes. `kjit bench --kernels MODEL --tune FILE` writes such lines.
+//! before what [`families`](super::families) says for all sizes. `kjit bench MODEL --kernels --tune --rows FILE` writes such lines.
 
 use super::{Tuning, space};
 use crate::spec::Spec;

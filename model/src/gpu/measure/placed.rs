@@ -40,8 +40,10 @@ const GLANCE: usize = 64 << 10;
 const CHAIN: usize = 512;
 /// Seconds that a chain should take: far more than starting it does.
 const CHAIN_SECONDS: f64 = 2e-3;
-/// Seconds of a launch from which nothing is repeated more often than it must be: a simulated device.
-const SLOW: f64 = 20e-3;
+/// Seconds that all replays of a chain may take.
+const ALL_SECONDS: f64 = 0.25;
+/// Replays that count.
+const REPLAYS: usize = 11;
 /// Bytes of the second cache where the driver does not tell.
 const CACHE: u64 = 64 << 20;
 
@@ -184,17 +186,18 @@ impl Placed {
     /// # Errors
     /// What the device says.
     pub fn alone(&mut self, kernel: &Kernel) -> Result<(Timing, bool)> {
-        let once = self.seconds(|placed| placed.launch(kernel, false, 0))?;
-        let slow = once > SLOW;
-        let launches = if slow { 1 } else { ((CHAIN_SECONDS / once.max(1e-7)) as usize).clamp(8, CHAIN) };
-        // A chain of launches that each take a microsecond needs hundreds of copies.
+        let once = self.seconds(|placed| placed.launch(kernel, false, 0))?.max(1e-7);
+        // A simulated device takes a thousand times as long: one launch, two replays, and no copies.
+        let most = (ALL_SECONDS / once / (REPLAYS + 2) as f64) as usize;
+        let slow = most < 8;
         let (free, _) = self.device.memory()?;
-        let past = if slow { false } else { self.spread_out(CHAIN, free / 3)? };
-        let launches = launches.max(if slow { 1 } else { self.copies.len().min(CHAIN) });
+        // A chain of launches that each take a microsecond needs hundreds of copies.
+        let past = if slow { false } else { self.spread_out(most.min(CHAIN), free / 3)? };
+        let launches = ((CHAIN_SECONDS / once) as usize).max(8).max(self.copies.len()).min(most.min(CHAIN)).max(1);
         self.next = 0;
         let stream = self.device.stream()?;
         let graph = stream.capture(|| (0..launches).try_for_each(|_| self.chain(&stream, kernel)))?;
-        let samples = time(&stream, &graph, if slow { 2 } else { 11 })?;
+        let samples = time(&stream, &graph, if slow { 1 } else { REPLAYS })?;
         Ok((Timing::of(samples.into_iter().map(|s| s / launches as f64).collect()), !past))
     }
 

@@ -82,6 +82,7 @@ type Outcome<T> = Result<T, Fault>;
 impl Child<'_> {
     fn answer(&mut self, ask: &Ask) -> Answer {
         let done = match ask {
+            Ask::Prepare { subject, spec } => self.prepare(*subject, spec).map(|()| Answer::Ready),
             Ask::Measure { subject, spec, tuning } => self.measure(*subject, spec, tuning).map(Answer::from),
             Ask::Use { subject, spec, tuning } => self.put(*subject, spec, tuning).map(|_| Answer::Ready),
             Ask::Duel { subject, spec, tunings, rounds } => self.duel(*subject, spec, tunings, *rounds),
@@ -96,6 +97,15 @@ impl Child<'_> {
     fn subject(&self, index: usize, spec: &str) -> Outcome<&Subject> {
         let found = self.course.subjects.get(index).filter(|s| s.spec.to_string() == spec);
         found.ok_or_else(|| Fault::Wrong(format!("subject {index} is not '{spec}' here: another model or version?")))
+    }
+
+    fn prepare(&mut self, index: usize, spec: &str) -> Outcome<()> {
+        self.subject(index, spec)?;
+        self.station(index)?;
+        if self.course.token.contains(&index) {
+            self.course.token.iter().try_for_each(|&i| self.station(i))?;
+        }
+        Ok(())
     }
 
     /// Places a subject with room for each of its variants.

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Options {
     /// How long a variant may take; a child that says nothing for so long is ended.
     pub patience: Duration,
-    /// How long a new child may take for its first answer, which has the data to make.
+    /// How long a new child may take to make the data.
     pub start: Duration,
     /// Rounds in which default and best are timed in turn.
     pub rounds: usize,
@@ -208,16 +208,30 @@ impl Parent<'_> {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),
             };
-            let told = if fresh {
-                self.used.iter().try_for_each(|u| process.exchange(u, self.options.start).map(drop))
-            } else {
-                Ok(())
+            // The data of a new child takes its time; what runs then has no more of it than with any other child.
+            let ready = match (fresh, ask) {
+                (false, _) => Ok(()),
+                (
+                    true,
+                    Ask::Prepare { subject, spec }
+                    | Ask::Measure { subject, spec, .. }
+                    | Ask::Duel { subject, spec, .. }
+                    | Ask::Use { subject, spec, .. },
+                ) => {
+                    let prepare = Ask::Prepare { subject: *subject, spec: spec.clone() };
+                    let told = std::iter::once((&prepare, self.options.start));
+                    let used = self.used.iter().map(|used| (used, self.options.patience));
+                    told.chain(used).try_for_each(|(ask, patience)| process.exchange(ask, patience).map(drop))
+                }
             };
-            if let Err(why) = told {
+            if let Err(why) = ready {
                 last = process.end(&why);
                 continue;
             }
-            let patience = if fresh { self.options.start } else { self.options.patience };
+            // A duel is many measurements.
+            let times =
+                if let Ask::Duel { rounds, .. } = ask { 2 * u32::try_from(*rounds).unwrap_or(u32::MAX) } else { 1 };
+            let patience = self.options.patience.saturating_mul(times.max(1));
             return Ok(match process.exchange(ask, patience) {
                 Ok(answer @ Answer::Lost { .. }) => {
                     process.end("the device is lost");

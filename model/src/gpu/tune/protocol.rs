@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 /// A question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Ask {
+    /// Make the data, of a subject and of those it is timed among, and upload it: nothing runs yet.
+    Prepare { subject: usize, spec: String },
     /// Check and time a variant.
     Measure { subject: usize, spec: String, tuning: String },
     /// Time two variants in turn, so often.
