@@ -11,6 +11,7 @@ use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
 use kjit_tests::simulator::{Setup, cache, engine};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -89,7 +90,8 @@ fn tuned(test: &str, path: &PathBuf, body: impl FnOnce(&Engine, &Device, &[Tuned
     let device = engine.device("rocm:0").unwrap();
     let course = course(path, &engine, &device);
     if std::env::var_os(CHILD).is_some() {
-        println!(); // the harness has begun a line with the test's name
+        // The harness has begun a line with the test's name.
+        std::io::stdout().write_all(b"\n").unwrap();
         serve(&engine, &device, &course, std::io::stdin().lock(), std::io::stdout()).unwrap();
         return;
     }
