@@ -18,8 +18,9 @@ use std::time::Duration;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Variants that are tried, some with each size of a block: each is a compile.
+/// Variants that are tried where some of each size of a block are wanted, and where any will do: each is a compile.
 const VARIANTS: usize = 11;
+const FEW: usize = 3;
 /// Set in the process that measures for a test.
 const CHILD: &str = "KJIT_TESTS_MEASURE";
 
@@ -81,7 +82,7 @@ fn course(path: &PathBuf, engine: &Engine, device: &Device) -> Course {
 }
 
 /// Tunes the product of one matrix of a tiny model in a cache of its own, in children of this test.
-fn tuned(test: &str, path: &PathBuf, body: impl FnOnce(&Engine, &Device, &[Tuned])) {
+fn tuned(test: &str, path: &PathBuf, variants: usize, body: impl FnOnce(&Engine, &Device, &[Tuned])) {
     let folder = PathBuf::from(TEMPORARY).join(test);
     if std::env::var_os(CHILD).is_none() {
         let _ = std::fs::remove_dir_all(&folder);
@@ -100,8 +101,7 @@ fn tuned(test: &str, path: &PathBuf, body: impl FnOnce(&Engine, &Device, &[Tuned
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, "1");
         command
     };
-    let options =
-        Options { patience: Duration::from_secs(15), start: Duration::from_secs(100), rounds: 1, variants: VARIANTS };
+    let options = Options { patience: Duration::from_secs(15), start: Duration::from_secs(100), rounds: 1, variants };
     // The one that takes a gated unit's result back to the width of the model.
     let down =
         |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
@@ -120,7 +120,7 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
     let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
     let breaks = "matvec:512:abort,matvec:1024:hang";
     setup("gfx1100").set("KJIT_HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
-        tuned(test, &path, |engine, device, all| {
+        tuned(test, &path, VARIANTS, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert_eq!(one.candidates.len(), VARIANTS);
             let (mut killed, mut hung, mut timed) = (0, 0, 0);
@@ -160,7 +160,7 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
     let test = "a_default_that_faults_is_given_up_and_never_beaten_by_chance";
     let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").set("KJIT_HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
-        tuned(test, &path, |engine, device, all| {
+        tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             for c in &one.candidates {
                 // A token has the default of other products in it, which fault too.
@@ -177,7 +177,7 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
     let test = "what_was_chosen_is_what_later_plans_and_models_run";
     let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").run(test, TEMPORARY, || {
-        tuned(test, &path, |engine, device, all| {
+        tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert!(one.candidates.iter().all(|c| c.outcome.is_ok()), "{one:?}");
             // Times are chance here: whatever came of it, the last variant is made the choice.
