@@ -254,7 +254,6 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
     let (compiled, cached) = (second["compiled"].as_u64().unwrap(), second["cached"].as_u64().unwrap());
     let all = second["kernels"].as_array().unwrap().len() as u64;
     assert_eq!(compiled + cached, all);
-    assert_eq!(cached, before, "what was kept was found");
     assert!(compiled > 0 && before >= there + 2, "two of the three were kept at least: {there}, {before}, {compiled}");
     let again = warm(&cache, &clang).output().unwrap();
     assert_eq!(document(&again)["compiled"], 0);
