@@ -184,7 +184,8 @@ impl Engine {
                     Some(there) => format!("{there}; {why}"),
                     None => why,
                 };
-                Error::Miss { kernel: job.source.name().to_owned(), target: prepared.compile_id.clone(), why }
+                // The card's name, not the id of this kernel's code: of one cause, one sentence.
+                Error::Miss { kernel: job.source.name().to_owned(), target: job.target.to_string(), why }
             })?),
         };
         let Some(found) = found else { return Ok(None) };

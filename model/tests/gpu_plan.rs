@@ -96,12 +96,11 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
                 check(&name, &all, program);
             }
             let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
-            for n in 1..=64 {
+            assert_eq!(sizes.first(), Some(&1), "{name}");
+            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no program is half idle.
+            for n in 2..=64 {
                 let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
-                assert!(
-                    size <= (2 * n).max(16) && (n > 4 || size <= 2 * n),
-                    "{name}: {n} sequences in a program of {size}"
-                );
+                assert!(size <= (2 * n - 1).max(8), "{name}: {n} sequences in a program of {size}");
             }
             assert!(alone.jobs.iter().all(|j| all.jobs.contains(j)), "{name}: warming for many leaves one out");
             assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.caches.len() as u64));
