@@ -181,5 +181,16 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         into.push(draw(target, how, vocab, &logits, options, false, random)?);
     }
     into.push(draw(target, how, vocab, &logits, (40, 0.9, 0.95, 0.02), true, random)?);
+    // A vocabulary that is read four at a time, hardly any equals, and what has no finite distance from the rest.
+    let vocab = 2052;
+    let mut logits = random.normals(3 * vocab, 5.0);
+    logits[..vocab].iter_mut().step_by(3).for_each(|v| *v = f32::NEG_INFINITY);
+    logits[vocab..vocab + 2000].fill(2.5);
+    logits[2 * vocab + 5] = 3e38;
+    logits[2 * vocab + 6] = -3e38;
+    logits[2 * vocab + 7] = f32::NAN;
+    for options in [(40, 0.8, 0.95, 0.05), (2000, 100.0, 0.5, 0.0), (0, 1e-3, 0.9, 0.0), (0, 4.0, 0.999, 0.0), (0, 1e30, 1.0, 0.1)] {
+        into.push(draw(target, how, vocab, &logits, options, false, random)?);
+    }
     Ok(())
 }
