@@ -44,10 +44,11 @@ STEP u32 first_nearer(const Row& row, float limit) {
     return high;
 }
 
-// f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Two loads of 16 bytes are on their way together:
-// with 1024 threads as many as one unit's share of L2 wants. Both ends are multiples of 4 where VOCAB is.
+// f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both ends are multiples of 4 where VOCAB is.
+// Two loads of 16 bytes are on their way together: with 1024 threads as many as one unit's share of L2 wants. Four single ones: with eight
+// ptxas spilled. One in waves of 64, where GCN has 64 registers for each of 1024 threads: with two, gfx900 and 906 spilled three.
 template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
-    constexpr u32 WIDE = VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;  // with eight single ones ptxas spilled
+    constexpr u32 WIDE = VOCAB % 4 == 0 ? 4 : 1, AHEAD = KJ_WAVE == 64 ? 1 : WIDE == 4 ? 2 : 4;
     NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
         float v[AHEAD][WIDE];
         UNROLL for (u32 a = 0; a < AHEAD; a++) {
