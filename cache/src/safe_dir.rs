@@ -37,6 +37,12 @@ impl Fault {
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Self::Io(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
     }
+
+    /// The disk takes no more, or fails: nothing that lies in the way would be the cause.
+    pub(crate) fn is_of_the_disk(&self) -> bool {
+        const OF_THE_DISK: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS];
+        matches!(self, Self::Io(error) if OF_THE_DISK.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())))
+    }
 }
 
 impl From<Errno> for Fault {

@@ -228,8 +228,8 @@ impl DirStore {
         let (temp, file) = create_temp(&dir)?;
         let written = write_durably(&file, bytes).and_then(|()| {
             let renamed = dir.rename(&temp, &dir, &place.name);
-            if renamed.is_err() && self.set_aside(place).is_ok() {
-                // Something that no file can replace (a directory) stood there.
+            // Something that no file can replace (a directory) may stand there. Where the disk is at fault, a good entry may.
+            if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk()) && self.set_aside(place).is_ok() {
                 return dir.rename(&temp, &dir, &place.name);
             }
             renamed

@@ -31,7 +31,8 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
         let file = sources().join(file);
         hash.update(std::fs::read(&file).map_err(|e| say(&file, e.to_string()))?);
     }
-    hash.update(flags.join(" "));
+    let place = format!("-DHIPSIM_FOLDER=\"{}\"", sources().display());
+    hash.update(format!("{} {place}", flags.join(" ")));
     let hash: String = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
     let folder = folder.join("hipsim");
     std::fs::create_dir_all(&folder).map_err(|e| say(&folder, e.to_string()))?;
@@ -43,7 +44,6 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
         return Ok(made);
     }
     let temporary = made.with_extension("new");
-    let place = format!("-DHIPSIM_FOLDER=\"{}\"", sources().display());
     let out = Command::new(compiler())
         .args(["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", place.as_str()])
         .args(flags)

@@ -3,115 +3,19 @@
 //!
 //! The simulated driver's compiler writes code objects with a note and symbols; what runs is the same source, compiled for the CPU.
 
+#[path = "support/machine.rs"]
+mod machine;
 mod support;
 
-use kjit_tests::simulator::Setup;
+use machine::{AS_RUN, MODEL, Machine, document, err, failure, simulated};
 use serde_json::Value;
-use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::model;
 
-const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Two layers, 18 kernels; and a run of few tokens, since every kernel is compiled for the CPU too.
-const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
-const AS_RUN: &[&str] = &["-c", "64", "-b", "16"];
 const BOTH: &str = "gfx1100,gfx942:sramecc+:xnack-";
-
-/// The command on these simulated devices, with its cache in `home`.
-struct Machine {
-    devices: &'static str,
-    home: PathBuf,
-    /// Whether any compiler can be found.
-    compilers: bool,
-    packs: Option<std::ffi::OsString>,
-    fail: Option<String>,
-}
-
-impl Machine {
-    fn new(devices: &'static str, home: PathBuf) -> Machine {
-        Machine { devices, home, compilers: true, packs: None, fail: None }
-    }
-
-    fn command(&self) -> Command {
-        let mut setup =
-            Setup::devices(self.devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O0");
-        if let Some(fail) = &self.fail {
-            setup = setup.set("KJIT_HIPSIM_FAIL", fail);
-        }
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
-        setup.apply(TEMPORARY, &mut command);
-        command.env("KJIT_CACHE_DIR", &self.home).env("NO_COLOR", "1").env_remove("KJIT_PACK_PATH");
-        if !self.compilers {
-            let none = self.home.with_extension("no-compiler");
-            command.env("KJIT_HIPRTC_LIBRARY", &none).env("KJIT_CLANG", &none);
-        }
-        if let Some(packs) = &self.packs {
-            command.env("KJIT_PACK_PATH", packs);
-        }
-        command
-    }
-
-    fn kjit<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        self.command().args(args).output().unwrap()
-    }
-
-    /// Three tokens on a device; the JSON document.
-    fn run(&self, device: &str) -> Output {
-        let model = model(MODEL);
-        let args = [
-            "run",
-            model.to_str().unwrap(),
-            "--raw",
-            "-p",
-            "hello",
-            "-n",
-            "3",
-            "--temp",
-            "0",
-            "--json",
-            "--device",
-            device,
-        ];
-        self.kjit(args.iter().chain(AS_RUN))
-    }
-
-    fn warm(&self, arch: &str) -> Output {
-        let model = model(MODEL);
-        let args = ["warm", model.to_str().unwrap(), "--arch", arch, "--compiler", "hiprtc", "--json", "--jobs", "2"];
-        self.kjit(args.iter().chain(AS_RUN))
-    }
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-#[track_caller]
-fn document(output: &Output) -> Value {
-    assert!(output.status.success(), "{}: {}", output.status, err(output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// The one line of a failure.
-#[track_caller]
-fn failure(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{}", err(output));
-    let said = err(output);
-    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("error")).collect();
-    assert_eq!(lines.len(), 1, "{said}");
-    lines[0].to_owned()
-}
-
-fn simulated(test: &str) -> bool {
-    let here = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-    if !here {
-        eprintln!("SKIPPED {test}: the simulated device's checks need x86-64 Linux");
-    }
-    here
-}
 
 /// A pack of the model's kernels for one architecture, made on a machine that has no card.
 fn packed(dir: &Path, arch: &str) -> PathBuf {

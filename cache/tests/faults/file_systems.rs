@@ -90,35 +90,70 @@ fn a_file_system_without_locks_is_used_without_locks() {
     }
 }
 
+/// The cache's calls of that name, as the preloaded library tells them from the test's own.
+fn where_met(call: &str) -> &'static str {
+    match call {
+        "open" => "tmp-",
+        "write" | "half" => "/v1/",
+        _ => "",
+    }
+}
+
 #[test]
 fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
     let scratch = scratch();
-    let faults = [
-        ("write", libc::ENOSPC),
-        ("write", libc::EDQUOT),
-        ("write", libc::EIO),
-        ("fsync", libc::ENOSPC),
-        ("fsync", libc::EIO),
-        ("rename", libc::ENOSPC),
-        ("rename", libc::EXDEV),
-        ("mkdir", libc::ENOSPC),
-        ("mkdir", libc::EDQUOT),
-    ];
-    for (call, errno) in faults {
-        // Writing to the terminal fails too then: what the child says is not to be had, that it ends well is.
-        let dir = scratch.path().join(format!("{call}{errno}"));
-        let mut command = child("make", &dir);
-        let output = command.shim(&format!("{call}:{errno}:0:-1:")).output().unwrap();
-        if call != "write" {
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert_says(&text, &["ORIGIN Made", "AGAIN Memory", "WARNING NotWritable"]);
-            assert_eq!(text.matches("WARNING").count(), 1, "{text}");
+    let (calls, mut tried) = (["open", "mkdir", "write", "fsync", "rename"], 0);
+    for errno in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EXDEV] {
+        for call in calls.into_iter().filter(|call| errno != libc::EXDEV || *call == "rename") {
+            let dir = scratch.path().join(format!("{call}{errno}"));
+            let output = finish(child("make", &dir).shim(&format!("{call}:{errno}:0:-1:{}", where_met(call))));
+            assert_says(&output, &["ORIGIN Made", "AGAIN Memory", "WARNING NotWritable"]);
+            assert_eq!(output.matches("WARNING NotWritable").count(), 1, "{call} {errno}: {output}");
+            assert!(!entry_path(&dir, &key("k")).exists(), "{call} {errno}");
+            assert_no_leftovers(&dir);
+            assert_eq!(make(&open(&dir), "k"), Origin::Made, "{call} {errno}");
+            tried += 1;
         }
-        assert!(!entry_path(&dir, &key("k")).exists(), "{call} {errno}");
-        assert_no_leftovers(&dir);
-        assert_eq!(make(&open(&dir), "k"), Origin::Made, "{call} {errno}");
     }
-    eprintln!("FIGURE ENOSPC, EDQUOT, EIO, EXDEV out of each call that writes | {} faults | 0", faults.len());
+    eprintln!("FIGURE ENOSPC, EDQUOT, EIO, EXDEV out of each call that writes | {tried} faults | 0");
+}
+
+/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a write. No tmpfs with quotas is
+/// needed, which few kernels have.
+#[test]
+fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
+    let scratch = scratch();
+    let mut tried = 0;
+    for call in ["open", "mkdir", "write", "half", "fsync", "rename"] {
+        for after in 0..5 {
+            let dir = scratch.path().join(format!("{call}-{after}"));
+            make(&open(&dir), "was there");
+            let (errno, text) = (libc::EDQUOT, where_met(call));
+            let rules = match call {
+                // The first write from there on is cut in half, the next fails.
+                "half" => format!("half:{errno}:{after}:-1:{text};write:{errno}:{}:-1:{text}", after + 1),
+                _ => format!("{call}:{errno}:{after}:-1:{text}"),
+            };
+            let output = finish(child("make", &dir).shim(&rules));
+            assert_says(&output, &["ORIGIN Made"]);
+            // Either it was written whole before, or it is not there: then the reason is said once.
+            let kept = entry_path(&dir, &key("k")).exists();
+            assert_says(&output, &[if kept { "AGAIN Home" } else { "AGAIN Memory" }]);
+            assert_no_leftovers(&dir);
+            let report = open(&dir).verify();
+            assert_eq!((report.good, report.bad), (1 + u64::from(kept), vec![]), "{rules}: {output}");
+            assert_eq!(make(&open(&dir), "was there"), Origin::Home, "{rules}");
+            if !kept {
+                assert_says(&output, &["WARNING NotWritable", "quota"]);
+            }
+            assert!(output.matches("WARNING").count() <= 1, "{rules}: {output}");
+            assert!(after > 0 || !kept, "{rules}: not one call failed");
+            tried += 1;
+        }
+    }
+    eprintln!(
+        "FIGURE EDQUOT from the first to the fifth call of a kind on, and in the middle of a write | {tried} points | 0"
+    );
 }
 
 #[test]

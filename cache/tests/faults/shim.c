@@ -2,7 +2,8 @@
  *
  * SHIM_RULES  "call:errno:skip:count:text;..."  the call fails with errno when its path contains text (or is it,
  *             after a '='), after `skip` such calls, `count` times (-1: always). Calls without a path match the
- *             empty text only.
+ *             empty text only. `write` is of files (the path is /proc's), not of what is said;
+ *             `half` is a write that stops half way.
  * SHIM_KILL   n: SIGKILL just before the n-th counted call; counting starts when a path containing "shim-start" is
  *             opened. When one containing "shim-stop" is, "CALLS n" goes to stderr.
  * SHIM_CLOCK  seconds added to the real-time clock.
@@ -39,11 +40,8 @@ __attribute__((constructor)) static void setup(void) {
     if ((text = getenv("SHIM_CLOCK"))) clock_offset = atol(text);
 }
 
-/* -1 with errno set when the call is to fail. */
-static int meet(const char *call, const char *path) {
-    if (path && strstr(path, "shim-start")) counting = 1;
-    if (path && strstr(path, "shim-stop")) counting = 0, dprintf(2, "CALLS %ld\n", calls);
-    if (counting && ++calls == kill_at) raise(SIGKILL);
+/* -1 with errno set when a rule wants the call to fail. */
+static int ruled(const char *call, const char *path) {
     for (int i = 0; i < rule_count; i++) {
         if (strcmp(rules[i].call, call)) continue;
         const char *text = rules[i].text;
@@ -55,6 +53,14 @@ static int meet(const char *call, const char *path) {
         return -1;
     }
     return 0;
+}
+
+/* Counts the call, and -1 when it is to fail. */
+static int meet(const char *call, const char *path) {
+    if (path && strstr(path, "shim-start")) counting = 1;
+    if (path && strstr(path, "shim-stop")) counting = 0, dprintf(2, "CALLS %ld\n", calls);
+    if (counting && ++calls == kill_at) raise(SIGKILL);
+    return ruled(call, path);
 }
 
 #define NEXT(name) ((typeof(&name))dlsym(RTLD_NEXT, #name))
@@ -74,7 +80,18 @@ int renameat(int a, const char *from, int b, const char *to) {
     return meet("rename", to) ? -1 : NEXT(renameat)(a, from, b, to);
 }
 int unlinkat(int dir, const char *path, int flags) { return meet("unlink", path) ? -1 : NEXT(unlinkat)(dir, path, flags); }
-ssize_t write(int fd, const void *bytes, size_t len) { return meet("write", 0) ? -1 : NEXT(write)(fd, bytes, len); }
+ssize_t write(int fd, const void *bytes, size_t len) {
+    struct stat found;
+    if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
+        char name[32], path[4096];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        ssize_t end = rule_count ? readlink(name, path, sizeof path - 1) : 0;
+        path[end < 0 ? 0 : end] = 0;
+        if (meet("write", path)) return -1;
+        if (ruled("half", path)) len = (len + 1) / 2;
+    } else if (meet("say", 0)) return -1;
+    return NEXT(write)(fd, bytes, len);
+}
 ssize_t read(int fd, void *bytes, size_t len) { return meet("read", 0) ? -1 : NEXT(read)(fd, bytes, len); }
 int fsync(int fd) { return meet("fsync", 0) ? -1 : NEXT(fsync)(fd); }
 int flock(int fd, int how) { return meet("flock", 0) ? -1 : syscall(SYS_flock, fd, how); }

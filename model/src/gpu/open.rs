@@ -259,15 +259,16 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan, sequences: usiz
     Err(ExecError::Memory { what, bytes: need, hint })
 }
 
-/// The kernels by job; none where one comes later.
+/// The kernels by job; none where one comes later, and for those that the upload alone has use for, which loads them itself.
 fn load(
     engine: &Engine,
     device: &Device,
     plan: &Plan,
     early: Option<&Early>,
 ) -> Result<Vec<Option<Kernel>>, ExecError> {
-    let late = early.map(Early::jobs).unwrap_or_default();
-    let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !late.contains(&JobId(*i as u32)));
+    let mut others = early.map(Early::jobs).unwrap_or_default();
+    others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
+    let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
     let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
     let mut kernels = vec![None; plan.jobs.len()];
     for (module, (i, job)) in engine.load_all(device, &jobs).into_iter().zip(wanted()) {
