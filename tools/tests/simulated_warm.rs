@@ -1,9 +1,9 @@
 //! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model of the tests, on a simulated AMD
 //! device, by running them from the warmed cache on a machine where no compiler can be found.
 //!
-//! Thirty models are thirty plans, but 373 kernels (two minutes of processor time with the runs): those of one card share a cache, and so most of their kernels. Each
-//! card gets a third of the models, so that every architecture of models meets every kind of card (waves of 32 and of 64, with matrix
-//! units and without).
+//! Thirty models ask for 373 kernels, since those of one card share a cache: with the runs two minutes of processor time. Each card gets
+//! a third of the models, so that every architecture of models meets every kind of card (waves of 32 and of 64, with matrix units and
+//! without).
 
 #[path = "support/machine.rs"]
 mod machine;
