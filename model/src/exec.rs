@@ -99,9 +99,34 @@ pub enum ExecError {
         /// What to do.
         hint: String,
     },
+    /// A score is infinite or no number.
+    #[error(
+        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are damaged or too large; download it again"
+    )]
+    Scores {
+        /// The first such token.
+        id: usize,
+        /// Its score.
+        score: f32,
+    },
     /// The device or its compiler failed.
     #[error("{0}")]
     Device(String),
+}
+
+/// Checks that scores are numbers: of others, the choice of a token means nothing.
+///
+/// # Errors
+/// [`ExecError::Scores`] with the first that is none.
+pub fn check_scores(row: &[f32]) -> Result<(), ExecError> {
+    // Without a way out of the loop, which compiles to whole vectors: 49,152 scores take some µs.
+    if row.iter().fold(true, |all, score| all & score.is_finite()) {
+        return Ok(());
+    }
+    match row.iter().enumerate().find(|(_, score)| !score.is_finite()) {
+        Some((id, &score)) => Err(ExecError::Scores { id, score }),
+        None => Ok(()),
+    }
 }
 
 /// Runs one sequence through a model.
@@ -120,6 +145,11 @@ pub trait Executor: Send {
     /// Size of the vocabulary.
     fn n_vocab(&self) -> usize;
 
+    /// Tokens of a prompt that are fed at once at little cost: between such pieces somebody may change his mind. By default a prompt is one piece.
+    fn piece(&self) -> usize {
+        usize::MAX
+    }
+
     /// Appends tokens, and gives the rows of logits wanted, `n_vocab` each. Nothing is appended on an error.
     ///
     /// # Errors
@@ -134,7 +164,7 @@ pub trait Executor: Send {
     /// before this returns.
     ///
     /// # Errors
-    /// As [`Executor::feed`]; tokens that the sink had until then are good.
+    /// As [`Executor::feed`], and [`ExecError::Scores`] where the choice is made on the host; tokens that the sink had until then are good.
     fn decode(
         &mut self,
         first: &[u32],
@@ -143,6 +173,7 @@ pub trait Executor: Send {
     ) -> Result<(), ExecError> {
         let mut logits = self.feed(first, Want::Last)?;
         loop {
+            check_scores(&logits)?;
             let token = sampler.sample(&mut logits);
             if sink(token).is_break() || self.len() == self.context() {
                 return Ok(());

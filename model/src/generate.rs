@@ -1,6 +1,6 @@
 //! From a prompt to text: feeds an executor, watches for the end, and hands out text as it becomes certain.
 
-use crate::exec::{ExecError, Executor};
+use crate::exec::{ExecError, Executor, Want};
 use crate::sample::Sampler;
 use crate::tokenizer::{Detokenizer, Tokenizer};
 use std::ops::ControlFlow;
@@ -61,7 +61,7 @@ pub struct Answer {
 }
 
 /// Generates. `on_text` gets each piece of text as soon as no stop text can begin in it; breaking there interrupts. `interrupted` is
-/// asked at every token.
+/// asked at every token, and between the pieces of a long prompt.
 ///
 /// # Errors
 /// Those of the executor; what was generated until then has been handed to `on_text`.
@@ -88,7 +88,11 @@ pub fn generate(
         };
         return Ok(answer);
     }
-    exec.decode(request.prompt, sampler, &mut |id| {
+    let Some(prompt) = feed_all_but_a_piece(exec, request.prompt, interrupted)? else {
+        reason = StopReason::Interrupted;
+        return Ok(Answer { ids, text: String::new(), reason, first_token: start.elapsed(), decode: Duration::ZERO });
+    };
+    exec.decode(prompt, sampler, &mut |id| {
         first.get_or_insert_with(Instant::now);
         ids.push(id);
         let stop = if tokenizer.is_eog(id) {
@@ -118,6 +122,28 @@ pub fn generate(
     }
     let first = first.unwrap_or(end);
     Ok(Answer { ids, text: text.text, reason, first_token: first - start, decode: end - first })
+}
+
+/// Feeds a prompt but for its last piece, which is the result; `None` when interrupted between two.
+fn feed_all_but_a_piece<'p>(
+    exec: &mut dyn Executor,
+    prompt: &'p [u32],
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Option<&'p [u32]>, ExecError> {
+    let (tokens, context) = (exec.len().saturating_add(prompt.len()), exec.context());
+    if tokens > context {
+        // Said before anything is fed, as the executor would of the whole.
+        return Err(ExecError::Context { tokens, context });
+    }
+    let (mut rest, piece) = (prompt, exec.piece().max(1));
+    while let Some((now, later)) = rest.split_at_checked(piece).filter(|(_, later)| !later.is_empty()) {
+        exec.feed(now, Want::Nothing)?;
+        if interrupted() {
+            return Ok(None);
+        }
+        rest = later;
+    }
+    Ok(Some(rest))
 }
 
 /// Turns ids into text and holds back what may be the start of a stop text.

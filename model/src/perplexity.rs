@@ -1,6 +1,6 @@
 //! How well a model predicts a text: exp of the mean negative log-likelihood of its tokens.
 
-use crate::exec::{ExecError, Executor, Want};
+use crate::exec::{ExecError, Executor, Want, check_scores};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 
 /// A measured perplexity.
@@ -68,6 +68,7 @@ pub fn perplexity(
         let (before, after) = part.split_at(first);
         exec.feed(before, Want::Nothing)?;
         let logits = exec.feed(after, Want::All)?;
+        logits.chunks_exact(n_vocab).try_for_each(check_scores)?;
         for (row, &next) in logits.chunks_exact(n_vocab).zip(after.iter().skip(1)) {
             sum += negative_log_likelihood(row, next as usize);
             scored += 1;

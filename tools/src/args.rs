@@ -320,6 +320,9 @@ pub struct Doctor {
     /// Run a proof bundle on the device
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub bundle: Option<PathBuf>,
+    /// Where the report goes that can be sent (default: kjit-report.txt in the current folder; with --json none, the document is one)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]
+    pub report: Option<PathBuf>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

@@ -9,6 +9,8 @@
 mod args;
 mod commands;
 mod engine;
+mod input;
+mod interrupt;
 mod load;
 mod report;
 
@@ -19,6 +21,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // This program is its own compiler process: it returns from here only as the command.
     kjit_engine::child_main();
+    interrupt::listen();
+    kjit_model::gguf::end_on_a_file_cut_short();
     let cli = Cli::parse(); // exits 2 on wrong usage
     let shared = &cli.shared;
     let done = match &cli.command {

@@ -182,10 +182,14 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         // A runtime whose third launch fails.
         let mut c = kjit();
         c.env("KJIT_HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
-        c.args(["doctor", "--run", "--device", "rocm:0", "--filter", "norm_rows"]);
+        let dir = tempfile::tempdir().unwrap();
+        c.args(["doctor", "--run", "--device", "rocm:0", "--filter", "norm_rows"]).current_dir(dir.path());
         let output = c.assert().failure().code(1).get_output().clone();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.lines().any(|l| l.starts_with("FAIL norm_rows")), "{text}");
+        // And so says the report that is to be sent.
+        let report = std::fs::read_to_string(dir.path().join("kjit-report.txt")).unwrap();
+        assert!(report.contains(&text) && report.contains("rocm:0: "), "{report}");
     });
 }
 

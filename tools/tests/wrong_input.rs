@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use support::{error_after_output, error_line, kjit, smollm2};
+use support::{error_after_output, error_line, kjit, smollm2, stdout};
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
@@ -170,4 +170,44 @@ fn a_full_disk_under_stdout_is_named() {
         .unwrap();
     let text = String::from_utf8(run.stderr).unwrap();
     assert!(run.status.code() == Some(1) && text.starts_with("error: cannot write to stdout: "), "{text}");
+}
+
+#[test]
+fn a_context_that_nothing_can_hold_is_refused_by_its_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let (smollm2, huge) = (smollm2(), u64::MAX.to_string());
+    for command in [
+        &["run", "--device", "cpu", "-p", "x"][..],
+        &["logits", "--device", "cpu", "--ids", "1"],
+        &["bench", "--device", "cpu"],
+        &["warm", "--arch", "gfx1100"],
+    ] {
+        let mut c = kjit();
+        c.args(command).arg(&smollm2).args(["-c", &huge, "--cache-dir"]).arg(dir.path());
+        let line = error_line(&mut c, 1);
+        assert!(line.contains(&huge) && line.contains("give a smaller -c"), "{command:?}: {line}");
+    }
+}
+
+#[test]
+fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, text) = (dir.path().join("damaged.gguf"), dir.path().join("text.txt"));
+    let doc: serde_json::Value =
+        serde_json::from_str(&stdout(kjit().args(["inspect", "--json"]).arg(smollm2()))).unwrap();
+    let norm = doc["tensors"].as_array().unwrap().iter().find(|t| t["name"] == "output_norm.weight").unwrap();
+    let at = usize::try_from(norm["offset"].as_u64().unwrap()).unwrap();
+    let mut bytes = fs::read(smollm2()).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    fs::write(&text, "word ".repeat(40)).unwrap();
+    for command in [
+        &["logits", "--ids", "1,2", "--json"][..],
+        &["run", "-p", "x", "--temp", "0"],
+        &["run", "-p", "x", "--json"],
+        &["perplexity", "-c", "16", "-f", text.to_str().unwrap(), "--json"],
+    ] {
+        let line = error_line(kjit().args(command).arg(&path).args(["--device", "cpu"]), 1);
+        assert!(line.contains("no numbers") && line.contains("NaN"), "{command:?}: {line}");
+    }
 }

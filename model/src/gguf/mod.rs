@@ -21,6 +21,7 @@
 //! ```
 
 mod cursor;
+mod cut_short;
 mod error;
 mod getters;
 mod layout;
@@ -37,6 +38,7 @@ use std::path::{Path, PathBuf};
 use kjit_kernels::ggml::GgmlType;
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
+pub use cut_short::end_on_a_file_cut_short;
 pub use error::{Error, ErrorKind, TypeId};
 use layout::Layout;
 use metadata::sorted_index;
@@ -113,7 +115,7 @@ impl Gguf {
     /// Opens and checks a model file, and, if it is the first part of a split one, the others beside it.
     ///
     /// The file must not be changed while the result lives: what is read may then be anything, and reading past the new end of a file
-    /// that was cut short ends the process (SIGBUS).
+    /// that was cut short ends the process (SIGBUS; [`end_on_a_file_cut_short`] makes a sentence of it).
     ///
     /// # Errors
     /// One line that names the file, the key or tensor, the byte, and what to do; see [`ErrorKind`].

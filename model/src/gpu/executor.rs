@@ -8,7 +8,7 @@ use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Now};
 use super::resident::{NONE, Resident, Whose};
-use crate::exec::{ExecError, ExecOptions, Executor, Want};
+use crate::exec::{ExecError, ExecOptions, Executor, Want, check_scores};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use half::f16;
@@ -315,6 +315,7 @@ impl GpuExecutor {
     ) -> Result<(), ExecError> {
         let mut logits = self.feed(first, Want::Last)?;
         loop {
+            check_scores(&logits)?;
             let token = sampler.sample(&mut logits);
             if sink(token).is_break() || self.len == self.context {
                 return Ok(());

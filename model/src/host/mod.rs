@@ -277,6 +277,10 @@ impl Executor for HostExecutor {
         self.graph.n_vocab()
     }
 
+    fn piece(&self) -> usize {
+        self.options.batch
+    }
+
     fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, ExecError> {
         let n_vocab = self.n_vocab();
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {

@@ -1,7 +1,8 @@
 //! `kjit run` without a prompt on a terminal: a chat with history.
 
-use super::run::{interrupt_flag, sampler, statistics};
+use super::run::{sampler, statistics};
 use crate::args::{self, Shared};
+use crate::interrupt::Interrupt;
 use crate::load::Loaded;
 use crate::report::say;
 use kjit_model::chat::{ChatTemplate, Message};
@@ -12,7 +13,6 @@ use rustyline::error::ReadlineError;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 
 pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Result<ExitCode> {
     if args.raw {
@@ -23,7 +23,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
     let mut history = opening.clone();
     let mut seen = Seen::default();
     let mut sampler = sampler(&args.sampling)?;
-    let interrupt = interrupt_flag()?;
+    let interrupt = Interrupt::watch();
     let mut last: Option<(Answer, usize)> = None;
     let mut editor = rustyline::DefaultEditor::new()?;
     if !shared.quiet {
@@ -66,7 +66,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
             continue;
         }
         let rest = seen.rest(loaded.exec.as_mut(), &ids);
-        interrupt.store(false, Ordering::Relaxed);
+        interrupt.forget();
         let mut out = io::stdout().lock();
         let answer = generate(
             loaded.exec.as_mut(),
@@ -77,7 +77,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             },
-            &|| interrupt.load(Ordering::Relaxed),
+            &|| interrupt.came(),
         )?;
         writeln!(out)?;
         drop(out);

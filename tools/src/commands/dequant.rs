@@ -12,7 +12,7 @@ pub fn dequant(args: &args::Dequant) -> anyhow::Result<ExitCode> {
         bail!("'{}' is no format that kjit decodes; it decodes {}", args.format, known.join(", "));
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    super::lines(|number, line| {
+    crate::input::lines(|number, line| {
         if line.is_empty() {
             return Ok(());
         }

@@ -13,15 +13,22 @@ const VENDORS: [Vendor; 2] = [Vendor::Nvidia, Vendor::Amd];
 
 pub fn devices(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     let engine = engine(shared);
-    let found = engine.devices();
-    let compilers: Vec<(Vendor, CompilerReport)> = VENDORS.iter().map(|&v| (v, engine.compilers(v))).collect();
     let mut out = io::BufWriter::new(io::stdout().lock());
     match args.json {
-        true => writeln!(out, "{}", document(&engine, &found, &compilers))?,
-        false => print(&engine, &found, &compilers, shared.verbose > 0, &mut out)?,
+        true => writeln!(out, "{}", document(&engine, &engine.devices(), &compilers(&engine)))?,
+        false => describe(&engine, shared.verbose > 0, &mut out)?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is there, for people; `verbose`: and every place that was looked into.
+pub fn describe(engine: &Engine, verbose: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    print(engine, &engine.devices(), &compilers(engine), verbose, out)
+}
+
+fn compilers(engine: &Engine) -> Vec<(Vendor, CompilerReport)> {
+    VENDORS.iter().map(|&v| (v, engine.compilers(v))).collect()
 }
 
 /// Bytes free, which only an opened device tells.

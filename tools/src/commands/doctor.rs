@@ -1,6 +1,7 @@
 //! `kjit doctor`: whether this machine has what kjit needs, and whether its device computes right.
 
 use crate::args::{self, Device as Asked, Shared};
+use crate::commands::doctor_report;
 use crate::engine;
 use crate::report::{bytes, say};
 use kjit_engine::{Engine, Target, Vendor};
@@ -9,7 +10,7 @@ use kjit_model::gpu::prove::{self, Verdict};
 use kjit_model::host::Cpu;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// One line of the report.
@@ -19,16 +20,22 @@ struct Check {
     said: String,
 }
 
+impl Check {
+    fn line(&self) -> String {
+        format!("{} {}: {}", if self.good { "ok  " } else { "FAIL" }, self.name, self.said)
+    }
+}
+
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
     let engine = engine::engine(shared);
     if let (Some(folder), Some(arch)) = (&args.export, &args.arch) {
         let checks = export(&engine, folder, arch, args.filter.as_deref().unwrap_or_default(), shared)?;
-        return report(&checks, args.json);
+        return verdict(&checks, args.json);
     }
     if let Some(folder) = &args.bundle {
         let mut checks = vec![];
         bundle(&engine, folder, shared, &mut checks)?;
-        return report(&checks, args.json);
+        return verdict(&checks, args.json);
     }
     let mut checks = vec![Check {
         name: "kjit".into(),
@@ -42,14 +49,26 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
         said: format!("{}, {} cores, {}", cpu.name, cpu.cores, cpu.path),
     });
     devices(&engine, shared, &mut checks);
+    checks.extend(permissions(&nodes()));
     cache(&engine, &mut checks);
     if args.run {
         kernels(&engine, args.filter.as_deref().unwrap_or_default(), shared, &mut checks);
     }
-    report(&checks, args.json)
+    // A JSON document is a report by itself.
+    if args.report.is_some() || !args.json {
+        let lines: Vec<String> = checks.iter().map(Check::line).collect();
+        match doctor_report::write(args.report.as_deref(), &lines, &engine) {
+            Ok(path) if shared.quiet => drop(path),
+            Ok(path) => say(format_args!("report: {} has all this and more, to be sent", path.display())),
+            // One that was asked for is part of the answer; the other is not.
+            Err(e) if args.report.is_some() => return Err(e),
+            Err(e) => say(format_args!("warning: {e:#}")),
+        }
+    }
+    verdict(&checks, args.json)
 }
 
-fn report(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
+fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
     let good = checks.iter().all(|c| c.good);
     let mut out = io::BufWriter::new(io::stdout().lock());
     if json {
@@ -57,7 +76,7 @@ fn report(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
         writeln!(out, "{}", json!({ "ok": good, "checks": all }))?;
     } else {
         for c in checks {
-            writeln!(out, "{} {}: {}", if c.good { "ok  " } else { "FAIL" }, c.name, c.said)?;
+            writeln!(out, "{}", c.line())?;
         }
     }
     out.flush()?;
@@ -80,7 +99,11 @@ fn devices(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
             Ok((free, total)) => format!("{} of {} free", bytes(*free), bytes(*total)),
             Err(e) => e.to_string(),
         };
-        let said = format!("{} ({}), driver {}.{}, {memory}", d.name, d.arch_id, d.driver.0, d.driver.1);
+        let clock = match d.clock_khz {
+            0 => "clock unknown".to_string(),
+            khz => format!("clock up to {} MHz", khz / 1000),
+        };
+        let said = format!("{} ({}), driver {}.{}, {clock}, {memory}", d.name, d.arch_id, d.driver.0, d.driver.1);
         checks.push(Check { name: d.label(), good: opened.is_ok() && d.target.is_some(), said });
     }
     for (name, value) in &found.visibility {
@@ -108,6 +131,36 @@ fn devices(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
             checks.push(Check { name: format!("compiler for {}", vendor.name()), good: !needed, said: line.clone() });
         });
     }
+}
+
+/// The kernel's own ends of the vendors' drivers, those that are there.
+fn nodes() -> Vec<PathBuf> {
+    let listed = |dir: &str, begins: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut found: Vec<_> = entries.filter(|e| e.file_name().to_string_lossy().starts_with(begins)).collect();
+        found.sort_by_key(std::fs::DirEntry::file_name);
+        found.iter().map(std::fs::DirEntry::path).collect()
+    };
+    let mut all: Vec<PathBuf> = ["/dev/kfd", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(PathBuf::from).into();
+    all.retain(|p| p.exists());
+    // Render nodes are ROCm's business where there is one; others belong to displays.
+    if all.iter().any(|p| p.ends_with("kfd")) {
+        all.extend(listed("/dev/dri", "renderD"));
+    }
+    all
+}
+
+/// Whether this user may use them, by opening: groups, modes and lists of rights all have their say.
+fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
+    let open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let verdict = |path: &PathBuf| {
+        let (good, said) = match open(path) {
+            Ok(_) => (true, "can be opened".to_string()),
+            Err(e) => (false, format!("cannot be opened: {e}: add the user to the group that owns it (render, video)")),
+        };
+        Check { name: path.display().to_string(), good, said }
+    };
+    nodes.iter().map(verdict).collect()
 }
 
 fn cache(engine: &Engine, checks: &mut Vec<Check>) {
@@ -194,5 +247,19 @@ fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
         if let Some(failure) = v.failure {
             checks.push(Check { name: v.case, good: false, said: failure });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::permissions;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
+        // A folder can be opened for writing by nobody, not even by root.
+        let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
+        assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [true, false]);
+        assert!(found[1].line().starts_with("FAIL /dev: cannot be opened") && found[1].said.contains("render"));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Shared};
 use crate::load::Loaded;
-use kjit_model::exec::Want;
+use kjit_model::exec::{Want, check_scores};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
     let row = loaded.exec.feed(&args.ids, Want::Last)?;
+    check_scores(&row)?;
     let mut best: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     best.truncate(args.top);

@@ -1,16 +1,16 @@
 //! `kjit perplexity`: how well a model predicts a text.
 
 use crate::args::{self, Setup, Shared};
+use crate::input;
 use crate::load::Loaded;
 use crate::report::say;
-use anyhow::Context;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<ExitCode> {
     let setup = Setup { context: Some(args.context), kv_type: args.kv_type, precise: args.precise };
-    let text = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let text = input::file(&args.file)?;
     let mut loaded = Loaded::open(&args.model, &setup, shared)?;
     let show = !shared.quiet && io::stderr().is_terminal();
     let result = kjit_model::perplexity::perplexity(

@@ -1,6 +1,8 @@
 //! `kjit run`: generate from a prompt.
 
 use crate::args::{self, Sampling, Shared};
+use crate::input;
+use crate::interrupt::Interrupt;
 use crate::load::{How, Loaded};
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
@@ -12,11 +14,9 @@ use kjit_model::gpu::{Early, EarlyStatus};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::json;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
@@ -29,7 +29,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         return super::chat::chat(args, shared, loaded);
     };
     let ids = prompt_ids(args, &loaded, &prompt)?;
-    let interrupt = interrupt_flag()?;
+    let interrupt = Interrupt::watch();
     let mut sampler = sampler(&args.sampling)?;
     let mut stdout = io::stdout().lock();
     let mut broken = None;
@@ -47,7 +47,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
             },
         };
         let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop };
-        let stop = || interrupt.load(Ordering::Relaxed);
+        let stop = || interrupt.came();
         generate(loaded.exec.as_mut(), &loaded.tokenizer, &mut sampler, &request, &mut show, &stop)?
     };
     drop(span);
@@ -81,21 +81,18 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
 
 /// The prompt, or `None` for a chat: no prompt given, and a person at both ends.
 fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
-    let stdin = || -> anyhow::Result<String> {
-        let mut bytes = vec![];
-        io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
-        String::from_utf8(bytes).context("the prompt on stdin is no UTF-8")
-    };
+    let stdin = || input::text(input::stdin("the prompt")?, "the prompt on stdin");
     match (&args.prompt, &args.file) {
         (Some(p), _) if p == "-" => stdin().map(Some),
         (Some(p), _) => Ok(Some(p.clone())),
         (None, Some(f)) if f.as_os_str() == "-" => stdin().map(Some),
-        (None, Some(f)) => {
-            let bytes = std::fs::read(f).with_context(|| format!("cannot read {}", f.display()))?;
-            Ok(Some(String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8", f.display()))?))
-        }
+        (None, Some(f)) => input::text(input::file(f)?, &f.display().to_string()).map(Some),
         (None, None) if io::stdin().is_terminal() => match args.json {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
+            // A chat would write its own prompts among the answers.
+            false if !io::stdout().is_terminal() => {
+                bail!("no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or pipe one")
+            }
             false => Ok(None),
         },
         (None, None) => stdin().map(Some),
@@ -144,19 +141,6 @@ pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
         seed,
         ..SampleOptions::default()
     }))
-}
-
-/// A flag that Ctrl-C sets; the second Ctrl-C ends the program at once.
-pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = flag.clone();
-    ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-    })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(flag)
 }
 
 /// Tokens a second; 0 where no time was measured.

@@ -24,7 +24,7 @@ pub fn tokenize(args: &args::Tokenize) -> anyhow::Result<ExitCode> {
     let (_, tokenizer) = open(&args.model)?;
     let options = if args.plain { EncodeOptions::PLAIN } else { EncodeOptions::PROMPT };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    super::lines(|number, line| {
+    crate::input::lines(|number, line| {
         let Value::String(text) = json(number, line)? else { bail!("line {number} of stdin is no JSON string") };
         let ids = tokenizer.encode(text.as_bytes(), options);
         Ok(writeln!(out, "{}", serde_json::to_string(&ids)?)?)
@@ -36,7 +36,7 @@ pub fn tokenize(args: &args::Tokenize) -> anyhow::Result<ExitCode> {
 pub fn detokenize(args: &args::Detokenize) -> anyhow::Result<ExitCode> {
     let (_, tokenizer) = open(&args.model)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    super::lines(|number, line| {
+    crate::input::lines(|number, line| {
         let ids: Vec<u32> = serde_json::from_value(json(number, line)?)
             .with_context(|| format!("line {number} of stdin is no array of token ids"))?;
         let bytes = tokenizer.decode(&ids).with_context(|| format!("line {number} of stdin"))?;
@@ -56,7 +56,7 @@ pub fn template(args: &args::Template) -> anyhow::Result<ExitCode> {
     let (gguf, tokenizer) = open(&args.model)?;
     let template = ChatTemplate::from_gguf(&gguf, &tokenizer)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    super::lines(|number, line| {
+    crate::input::lines(|number, line| {
         let text = std::str::from_utf8(line).with_context(|| format!("line {number} of stdin is no UTF-8"))?;
         let prompt = template.render_json(text, None, true).with_context(|| format!("line {number} of stdin"))?;
         Ok(writeln!(out, "{}", serde_json::to_string(&prompt)?)?)

@@ -432,6 +432,9 @@ pub enum PlanError {
         /// What is not there.
         why: String,
     },
+    /// More tokens than kernels can count.
+    #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, at most {max}", max = u32::MAX)]
+    Context(usize),
     /// A weight that cannot be laid out.
     #[error("tensor '{name}': {source}")]
     Layout {

@@ -64,7 +64,7 @@ pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError
             format!("up to {SEQUENCES} are covered"),
         ));
     }
-    let context = u32::try_from(options.context).map_err(|_| unsupported("context", "it is too large"))?;
+    let context = u32::try_from(options.context).map_err(|_| PlanError::Context(options.context))?;
     // Halves are what `--precise` promises on a GPU: its prompts go through them.
     let storage = match options.kv_stored() {
         KvType::F32 | KvType::F16 => KvStorage::F16,

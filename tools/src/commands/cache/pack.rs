@@ -3,7 +3,7 @@
 use super::filter::Picker;
 use super::show::{by_arch, presence};
 use crate::args::CacheFilter;
-use crate::commands::run::interrupt_flag;
+use crate::interrupt::Interrupt;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_cache::{Cache, EntryInfo, Export, Key, Pack, PackError, PublicKey, SecretKey};
@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 
 /// So many of an import's refusals are told one by one.
 const TOLD: usize = 5;
@@ -26,7 +25,7 @@ pub fn export(
     as_json: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let stop = interrupt_flag()?;
+    let stop = Interrupt::watch();
     let secret = sign.map(secret_key).transpose()?;
     let cache = engine.cache();
     let entries = cache.list();
@@ -56,7 +55,7 @@ pub fn export(
     let ids: Vec<&str> = archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));
     let what = Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret: secret.as_ref() };
-    let done = match cache.export_until(output, &what, &|| stop.load(Ordering::Relaxed)) {
+    let done = match cache.export_until(output, &what, &|| stop.came()) {
         Err(error @ PackError::Stopped { .. }) => {
             say(error);
             return Ok(ExitCode::from(INTERRUPTED));

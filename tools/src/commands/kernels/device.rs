@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub fn device(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let device = open_device(engine, shared)?;
+    let device = open_device(engine, shared, "--kernels")?;
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let mut subjects = match &args.model {
         Some(model) => of_plan(&plan_of(engine, model, &args.setup, GPU_BATCH, device.target())?, depth),

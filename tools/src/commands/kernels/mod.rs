@@ -77,12 +77,15 @@ pub fn plan_of(
 }
 
 /// The device that the flags name; the first one, if they name none.
-fn open_device(engine: &Engine, shared: &Shared) -> anyhow::Result<kjit_engine::Device> {
+fn open_device(engine: &Engine, shared: &Shared, flag: &str) -> anyhow::Result<kjit_engine::Device> {
     let label = match shared.device {
         args::Device::Cuda(n) => format!("cuda:{n}"),
         args::Device::Rocm(n) => format!("rocm:{n}"),
-        args::Device::Cpu => bail!("--kernels is about a GPU's: --device cpu has none"),
+        args::Device::Cpu => bail!("{flag} is about a GPU's kernels: --device cpu has none"),
         args::Device::Auto => "auto".to_string(),
     };
-    engine.device(&label).context("--kernels needs a GPU; --arch shows what kernels take without one, untimed")
+    engine.device(&label).with_context(|| match flag {
+        "--kernels" => "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string(),
+        _ => format!("{flag} needs a GPU"),
+    })
 }

@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 
 /// `kjit bench --kernels --tune`, and the process that measures for it.
 pub fn tuning(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let device = open_device(engine, shared)?;
+    let device = open_device(engine, shared, "--tune")?;
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let course = match &args.model {
         Some(model) => course(engine, model, &args.setup, GPU_BATCH, depth, &device)?,
@@ -46,7 +46,7 @@ pub enum Tuning {
 /// A model or device that cannot be had.
 pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::Result<Tuning> {
     let model = args.model.as_deref().context("--tune needs a MODEL: its kernels are what is tuned")?;
-    let device = open_device(engine, shared)?;
+    let device = open_device(engine, shared, "--tune")?;
     let course = course(engine, model, &args.setup, args.batch, DEPTH, &device)?;
     if args.measure_for_parent {
         return measure(engine, &device, &course).map(Tuning::Measured);

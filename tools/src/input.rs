@@ -1,0 +1,59 @@
+//! What is read whole: prompts, texts, lines. All of it has a limit, or `/dev/zero` would take all memory.
+
+use anyhow::{Context, bail};
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+
+/// The most that is read of a text, or of one line of stdin: some hundred times what the longest context holds.
+const LIMIT: u64 = 256 << 20;
+
+/// stdin to its end.
+pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
+    whole(io::stdin().lock(), || format!("{what} on stdin"))
+}
+
+/// A file.
+pub fn file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = || path.display().to_string();
+    let open = File::open(path).with_context(|| format!("cannot read {}", name()))?;
+    whole(open, name)
+}
+
+fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    from.take(LIMIT + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", name()))?;
+    if bytes.len() as u64 > LIMIT {
+        bail!("{} is longer than {} MiB, the most that kjit takes: give a part of it", name(), LIMIT >> 20);
+    }
+    Ok(bytes)
+}
+
+/// Text of these bytes.
+pub fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
+    String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8"))
+}
+
+/// Calls `each` with every line of stdin, without its end, and its number from 1. Lines may hold any bytes.
+pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let mut stdin = io::stdin().lock();
+    let mut line = vec![];
+    for number in 1.. {
+        line.clear();
+        let read = (&mut stdin).take(LIMIT + 1).read_until(b'\n', &mut line);
+        if read.with_context(|| format!("cannot read line {number} of stdin"))? == 0 {
+            break;
+        }
+        if line.len() as u64 > LIMIT {
+            bail!("line {number} of stdin is longer than {} MiB, the most that kjit takes", LIMIT >> 20);
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        each(number, &line)?;
+    }
+    Ok(())
+}
