@@ -139,9 +139,17 @@ fn a_clang_that_loops_is_ended_at_the_deadline() {
 fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
     // Those that end meanwhile, and others' of whom nothing may be read, are none.
-    all.filter(|p| std::fs::read(p.join("environ")).is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes())))
-        .map(|p| format!("{}: {}", p.display(), std::fs::read_to_string(p.join("cmdline")).unwrap_or_default().replace('\0', " ")))
-        .collect()
+    all.filter(|p| {
+        std::fs::read(p.join("environ")).is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
+    })
+    .map(|p| {
+        format!(
+            "{}: {}",
+            p.display(),
+            std::fs::read_to_string(p.join("cmdline")).unwrap_or_default().replace('\0', " ")
+        )
+    })
+    .collect()
 }
 
 #[test]

@@ -189,7 +189,9 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     logits[2 * vocab + 5] = 3e38;
     logits[2 * vocab + 6] = -3e38;
     logits[2 * vocab + 7] = f32::NAN;
-    for options in [(40, 0.8, 0.95, 0.05), (2000, 100.0, 0.5, 0.0), (0, 1e-3, 0.9, 0.0), (0, 4.0, 0.999, 0.0), (0, 1e30, 1.0, 0.1)] {
+    for options in
+        [(40, 0.8, 0.95, 0.05), (2000, 100.0, 0.5, 0.0), (0, 1e-3, 0.9, 0.0), (0, 4.0, 0.999, 0.0), (0, 1e30, 1.0, 0.1)]
+    {
         into.push(draw(target, how, vocab, &logits, options, false, random)?);
     }
     Ok(())

@@ -127,8 +127,9 @@ fn devices(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
         };
         let good = !needed || !report.found.is_empty();
         checks.push(Check { name: format!("compiler for {}", vendor.name()), good, said });
+        // One that cannot be used (a clang without AMD's target, say) is no loss beside one that can.
         report.unusable.iter().for_each(|line| {
-            checks.push(Check { name: format!("compiler for {}", vendor.name()), good: !needed, said: line.clone() });
+            checks.push(Check { name: format!("compiler for {}", vendor.name()), good, said: line.clone() });
         });
     }
 }
