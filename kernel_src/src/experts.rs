@@ -130,7 +130,7 @@ pub struct ExpertsSpec {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// Tokens: 1 to 8.
+    /// Tokens: 1 to 32.
     pub tokens: usize,
     /// Chosen experts of each.
     pub top: usize,
@@ -185,7 +185,7 @@ impl ExpertsSpec {
     /// # Errors
     /// Sizes that are not covered, a tuning that the target cannot run.
     pub fn tuning(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
-        let fine = (1..=8).contains(&self.tokens) && (1..=32).contains(&self.top) && (1..1 << 24).contains(&self.rows);
+        let fine = (1..=32).contains(&self.tokens) && (1..=32).contains(&self.top) && (1..1 << 24).contains(&self.rows);
         require(fine, NAME, || format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows))?;
         require(!self.prepared || self.prologue == Prologue::None, NAME, || {
             "prepared columns with a prologue".to_owned()

@@ -193,6 +193,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         ("Q8_0", 17, 96, 3, 2, false, Prologue::None, ExpertFinish::Gelu, tuning(2 * wave, 1, 1)),
         ("F16", 19, 72, 2, 3, true, Prologue::Gelu, ExpertFinish::Sum { residual: false }, tuning(8, 1, 2)),
         ("MXFP4", 21, 160, 2, 2, true, Prologue::None, ExpertFinish::Store, tuning(4, 2, 3)),
+        ("Q4_0", 18, 64, 27, 3, false, Prologue::None, ExpertFinish::Silu, tuning(8, 1, 1)),
     ] {
         let Some(format) = Format::by_name(format) else { continue };
         let prepared = false;
