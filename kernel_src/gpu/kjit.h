@@ -223,7 +223,7 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 16: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x401F);
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
-            // LLVM before 23 does not know the instruction as convergent and sinks it, and what computes `v`, into a branch that only some
+            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and what computes `v`, into a branch that only some
             // lanes take: the others' values are then missing. Found by emulating the machine code. An asm statement is convergent.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
