@@ -2,6 +2,8 @@
 //!
 //! Run it twice: the second time nothing is compiled.
 
+use std::process::ExitCode;
+
 use kjit_engine::{Config, Constants, Engine, Error, Geometry, Job, Options, Source, args};
 
 const BLOCK: u32 = 256;
@@ -14,16 +16,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK) saxpy(const float* x, float*
 }
 "#;
 
-fn main() -> Result<(), Error> {
+fn main() -> ExitCode {
     // Compilers run in a child process: this program, started again.
     kjit_engine::child_main();
 
     let engine = Engine::new(Config::new());
     let n = 1_000_003u32;
-    let wrong = saxpy(&engine, "auto", n)?;
-    let counts = engine.counts();
-    eprintln!("{wrong} wrong of {n}; compiled {}, cached {}", counts.compiled, counts.cached);
-    std::process::exit(i32::from(wrong > 0))
+    match saxpy(&engine, "auto", n) {
+        Ok(wrong) => {
+            let counts = engine.counts();
+            eprintln!("{wrong} wrong of {n}; compiled {}, cached {}", counts.compiled, counts.cached);
+            ExitCode::from(u8::from(wrong > 0))
+        }
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// `y + 2 x` of `n` values on a device (`auto`, `cuda:0`, `rocm:1`): how many of them are wrong.

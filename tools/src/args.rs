@@ -20,10 +20,11 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Flags of every command.
+/// Flags of every command. Under a heading of their own: among a command's flags they would stand in the middle.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Shared {
-    /// Where to compute: auto, cpu, cuda:N or rocm:N
+    /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu, cuda:N or rocm:N
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: Device,
     /// Threads for work on the CPU (default: all cores)
@@ -56,8 +57,8 @@ pub enum Command {
     /// What is in a model file
     #[command(after_help = "Example:\n  kjit inspect model.gguf")]
     Inspect(Inspect),
-    /// What can compute here
-    #[command(after_help = "Example:\n  kjit devices")]
+    /// What can compute here, and what was not found; with -v every place that was looked into
+    #[command(after_help = "Examples:\n  kjit devices\n  kjit devices -v")]
     Devices(Json),
     /// Text to token ids: a JSON string a line in, an array a line out
     #[command(after_help = "Example:\n  echo '\"Hello\"' | kjit tokenize model.gguf --jsonl")]
@@ -95,6 +96,7 @@ pub enum Command {
     Cache(Cache),
     /// Measure a model's speed
     #[command(
+        mut_arg("context", |a| a.help("Tokens of context (default: as many as -d, -p and -n need)")),
         after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf -n 128 -b 1,8,32\n  \
                             kjit bench --kernels --arch gfx1100 -o csv\n  \
                             kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
@@ -119,7 +121,7 @@ pub struct Setup {
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
 }
@@ -203,7 +205,7 @@ pub struct Inspect {
     /// Print what the model computes, one operation a line
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
-    /// Tokens of context for the memory estimate
+    /// Tokens of context for the memory estimate (default: the model's, at most 8192)
     #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
     /// Storage of keys and values for the memory estimate
@@ -282,7 +284,7 @@ pub struct Perplexity {
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
     /// One JSON document on stdout

@@ -181,8 +181,9 @@ fn on_device(
 ) -> anyhow::Result<OnDevice> {
     let &How { batch, trace, early } = how;
     let Some(label) = gpu_label(shared) else {
-        let threads = options.threads;
         let exec = HostExecutor::new(gguf, graph, options)?;
+        // Not those asked for: the system may refuse some.
+        let threads = exec.threads();
         let cpu = Cpu::here();
         let line = format!("cpu, {} ({}), {threads} threads", cpu.name, exec.isa().name());
         let device = DeviceInfo {

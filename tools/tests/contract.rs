@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{kjit, smollm2, stdout};
+use support::{error_line, kjit, smollm2, stdout};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
@@ -135,11 +135,161 @@ fn inspect_graph_lists_every_operation() {
 }
 
 #[test]
-fn help_of_every_command_has_an_example() {
-    for command in
-        ["run", "inspect", "devices", "tokenize", "detokenize", "template", "logits", "perplexity", "dequant", "bench"]
-    {
-        let help = stdout(kjit().args([command, "--help"]));
+fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones() {
+    for command in [
+        "run",
+        "warm",
+        "bench",
+        "devices",
+        "doctor",
+        "inspect",
+        "tokenize",
+        "detokenize",
+        "template",
+        "logits",
+        "perplexity",
+        "dequant",
+        "cache",
+        "cache stat",
+        "cache list",
+        "cache verify",
+        "cache clear",
+        "cache export",
+        "cache import",
+    ] {
+        let help = stdout(kjit().args(command.split(' ')).arg("--help"));
         assert!(help.contains("Example"), "{command}");
+        let (own, shared) = help.split_once("Options of every command:").unwrap_or_else(|| panic!("{command}: {help}"));
+        for flag in ["--device", "--cache-dir", "--no-cache", "--verbose", "--quiet", "--threads"] {
+            assert!(!own.contains(&format!(" {flag}")) && shared.contains(&format!(" {flag}")), "{command} {flag}");
+        }
     }
+    let help = stdout(kjit().args(["run", "--help"]));
+    for flag in [
+        "-n, --tokens",
+        "-c, --context",
+        "-p, --prompt",
+        "-f, --file",
+        "--system",
+        "--raw",
+        "--temp",
+        "--top-k",
+        "--top-p",
+        "--min-p",
+        "--repeat-penalty",
+        "--presence-penalty",
+        "--frequency-penalty",
+        "--seed",
+        "--stop",
+        "--kv-type",
+        "--trace",
+        "--json",
+        "--precise",
+    ] {
+        assert!(help.contains(flag), "{flag}");
+    }
+}
+
+#[test]
+fn the_last_id_is_the_end_of_generation_and_has_no_text() {
+    let doc = json(&stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "--temp", "0", "--json"])));
+    assert_eq!(doc["stop_reason"], "end_of_generation");
+    assert_eq!(doc["ids"].as_array().unwrap().last(), Some(&Value::from(2)), "{doc}");
+    let (text, ids) = (doc["text"].as_str().unwrap(), doc["ids"].as_array().unwrap());
+    let words = Value::from(ids[..ids.len() - 1].to_vec()).to_string();
+    let decoded = stdout(kjit().arg("detokenize").arg(smollm2()).arg("--jsonl").write_stdin(words));
+    assert_eq!(json(&decoded), text);
+}
+
+#[test]
+fn special_tokens_are_parsed_by_tokenize_but_neither_with_plain_nor_in_a_raw_prompt() {
+    let ids = |flags: &[&str]| {
+        let mut c = kjit();
+        c.arg("tokenize").arg(smollm2()).arg("--jsonl").args(flags).write_stdin("\"<|im_start|>\"\n");
+        json(&stdout(&mut c)).as_array().unwrap().clone()
+    };
+    assert_eq!(ids(&[]), [1]);
+    let plain = ids(&["--plain"]);
+    assert!(plain.len() > 1 && !plain.contains(&1.into()), "{plain:?}");
+    let raw = ["--raw", "-p", "<|im_start|>", "-n", "1", "--temp", "0", "--json"];
+    let doc = json(&stdout(kjit().arg("run").arg(smollm2()).args(raw)));
+    assert_eq!(doc["prompt_tokens"], plain.len());
+}
+
+#[test]
+fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.gguf");
+    let mut bytes = std::fs::read(smollm2()).unwrap();
+    let at = bytes.windows(20).position(|w| w == b"general.architecture").unwrap();
+    let name = at + bytes[at..].windows(5).position(|w| w == b"llama").unwrap();
+    bytes[name..name + 5].copy_from_slice(b"mamba");
+    std::fs::write(&path, bytes).unwrap();
+    let hello = stdout(kjit().arg("tokenize").arg(&path).arg("--jsonl").write_stdin("\"Hello, world\"\n"));
+    assert_eq!(hello, "[19556,28,905]\n");
+    assert!(stdout(kjit().arg("inspect").arg(&path)).contains("architecture 'mamba' is not one that kjit runs"));
+    let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
+    assert!(line.contains("'mamba'") && line.contains("llama, qwen2"), "{line}");
+}
+
+#[test]
+fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.txt");
+    // Two windows of 16 and a rest of 3: what is in the rest changes nothing.
+    let run = |last: &str| {
+        std::fs::write(&text, format!("{}{last}", "word ".repeat(32))).unwrap();
+        let mut c = kjit();
+        c.arg("perplexity").arg(smollm2()).arg("-f").arg(&text).args(["-c", "16", "--json", "--device", "cpu"]);
+        json(&stdout(&mut c))
+    };
+    let (one, other) = (run("one two three"), run("four"));
+    assert_eq!(one["perplexity"], other["perplexity"]);
+    assert!(one["tokens"].as_u64().unwrap() > other["tokens"].as_u64().unwrap(), "{one} {other}");
+    assert!(one["perplexity"].as_f64().unwrap() > 1.0);
+}
+
+#[test]
+fn a_trace_is_chromes_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.json");
+    let tail = ["-p", "Hi", "-n", "2", "--temp", "0", "--trace"];
+    stdout(kjit().arg("run").arg(smollm2()).args(tail).arg(&file));
+    let doc = json(&std::fs::read_to_string(&file).unwrap());
+    let events = doc.as_array().or_else(|| doc["traceEvents"].as_array()).unwrap();
+    assert!(!events.is_empty() && events.iter().all(|e| e["ph"].is_string()), "{doc}");
+}
+
+#[test]
+fn nothing_is_coloured_and_no_bar_is_drawn_without_a_terminal() {
+    for args in
+        [&["run", "-p", "Hi", "-n", "1", "--no-such-flag"][..], &["run", "/no/such/file", "-p", "Hi"], &["--help"]]
+    {
+        let output = kjit().env_remove("NO_COLOR").args(args).output().unwrap();
+        let all = [output.stdout, output.stderr].concat();
+        assert!(!all.contains(&0x1b) && !all.contains(&b'\r'), "{args:?}: {}", String::from_utf8_lossy(&all));
+    }
+}
+
+#[test]
+fn devices_and_the_doctor_name_the_cpu_what_is_missing_and_leave_a_report() {
+    let doc = json(&stdout(kjit().args(["devices", "--json"])));
+    let cpu = doc["devices"].as_array().unwrap().last().unwrap();
+    assert_eq!(cpu["device"], "cpu");
+    for field in ["devices", "drivers", "compilers", "visibility", "warnings", "missing"] {
+        assert!(doc[field].is_array(), "{field}: {doc}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut doctor = kjit();
+    doctor.args(["doctor", "--cache-dir", "cache"]).env("KJIT_COMPILE_SECONDS", "77").current_dir(dir.path());
+    let output = doctor.output().unwrap();
+    let verdicts = String::from_utf8(output.stdout).unwrap();
+    assert!(verdicts.lines().all(|l| l.starts_with("ok   ") || l.starts_with("FAIL ")), "{verdicts}");
+    let failed = verdicts.lines().any(|l| l.starts_with("FAIL "));
+    assert_eq!(output.status.code(), Some(i32::from(failed)), "{verdicts}");
+    let report = std::fs::read_to_string(dir.path().join("kjit-report.txt")).unwrap();
+    for part in [verdicts.as_str(), "[devices]\ncpu: ", "[system]\n/proc/version: ", "KJIT_COMPILE_SECONDS=77"] {
+        assert!(report.contains(part), "no {part:?} in {report}");
+    }
+    assert!(!report.contains("\nHOME="), "what concerns nobody is not told");
 }

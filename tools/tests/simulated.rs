@@ -98,6 +98,12 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         let again = json(&mut again);
         assert_eq!((&again["compiled"], &again["failed"]), (&0.into(), &0.into()), "{again}");
         assert!(again["cached"].as_u64().unwrap() > 60, "{}", again["cached"]);
+        assert!(again["seconds"].is_number(), "{again}");
+        let fields =
+            ["name", "arch", "wave", "compiler", "seconds", "bytes", "registers", "spills", "lds", "occupancy"];
+        for kernel in again["kernels"].as_array().unwrap() {
+            assert!(fields.iter().all(|f| !kernel[f].is_null()), "{kernel}");
+        }
         // The simulator needs a compiler to run kernels on the CPU, and that an assembler; no clang is on this path.
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();

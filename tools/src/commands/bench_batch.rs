@@ -25,7 +25,7 @@ pub fn bench(model: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Resul
     }
     let gguf = Arc::new(Gguf::open(model)?);
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
-    let needed = args.depth + args.tokens;
+    let needed = args.depth.saturating_add(args.tokens);
     let options = ExecOptions {
         context: args.setup.context.unwrap_or(needed).max(needed),
         kv: args.setup.kv_type.into(),
