@@ -8,7 +8,7 @@
 use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Isolation, Stream, args};
 use kjit_kernels::format::Format;
 use kjit_kernels::layout::Layout;
-use kjit_kernels::matvec::{Finish, Segment};
+use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::strips::{StripsSpec, StripsTuning};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -207,14 +207,8 @@ impl ExpertsSpec {
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let t = self.tuning(target)?;
         let column = self.column()?;
-        let constants = column
-            .constants(self.prologue)
-            .set("KJ_BLOCK", t.block)
-            .set("COLUMNS", 1)
-            .set("TEAM", t.team)
-            .set("KJ_MIN_BLOCKS", t.min_blocks(target, 1))
-            .set("ROWS", t.rows)
-            .set("BATCH", t.batch)
+        let constants = t
+            .constants(target, 1, column.constants(self.prologue))
             .set("TOKENS", self.tokens as i64)
             .set("TOP", self.top as i64)
             .set("ROWS_0", self.rows as i64)

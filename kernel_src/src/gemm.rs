@@ -1,11 +1,10 @@
 //! Matrix × matrix: all tokens of a prompt or of a batch at once, weights of any format read once. `gpu/gemm.hip` on every matrix unit,
 //! `gpu/gemm_wgmma.hip` on sm_90a.
 
+use crate::format::{Encoding, Format};
 use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
-use crate::layout::Layout;
-use crate::matvec::{Finish, Segment};
 use crate::product::{Product, TILE};
-use crate::render::weights_struct;
+use crate::segments::{Finish, Segment, Segments};
 use crate::tuning::families::{self, GROUP_COST, GROUP_UNITS, GROUPS, GROUPS_FROM, Gemm, Groups};
 use crate::tuning::shipped;
 use kjit_engine::{Geometry, MatrixUnit, Options, Target};
@@ -128,44 +127,34 @@ const NAME_GROUPS: &str = "gemm_wgmma";
 impl GemmSpec {
     /// A plain product with one matrix, for about so many tokens.
     #[must_use]
-    pub fn new(format: &'static crate::format::Format, rows: usize, cols: usize, tokens: usize) -> GemmSpec {
+    pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> GemmSpec {
         let segments = vec![Segment { format, rows, bias: false }];
         GemmSpec { cols, segments, finish: Finish::Store, tiled: false, experts: 1, tokens, tuning: None }
     }
 
-    fn glu(&self) -> bool {
-        matches!(self.finish, Finish::Silu | Finish::Gelu)
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
     fn check(&self) -> Result<(), SpecError> {
-        let n = self.segments.len();
-        require((1..=3).contains(&n), NAME, || format!("{n} weights, it takes 1 to 3"))?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
             format!("rows of {}: it takes multiples of 32", self.cols)
         })?;
-        require(self.finish != Finish::Add || n == 1 && !self.tiled, NAME, || {
-            "a residual goes with one weight and results in f32".to_owned()
-        })?;
-        let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
-        require(!self.glu() || matches!(self.segments.as_slice(), [a, b] if same(a, b)), NAME, || {
-            "a gated unit takes two weights of one format and size".to_owned()
-        })?;
+        require(self.finish != Finish::Add || !self.tiled, NAME, || "a residual goes with results in f32".to_owned())?;
         require((1..=1 << 16).contains(&self.experts), NAME, || format!("{} experts", self.experts))?;
-        for s in &self.segments {
-            require(s.rows > 0 && s.rows <= 1 << 30, NAME, || format!("{} rows", s.rows))?;
-            Layout::new(s.format, self.cols)?.bytes(s.rows, self.experts)?;
-        }
-        Ok(())
+        self.weights().check(NAME, self.experts)
+    }
+
+    fn has(&self, encoding: Encoding) -> bool {
+        self.segments.iter().any(|s| s.format.encoding == encoding)
     }
 
     /// The family's, whatever is shipped for this very size.
     pub(crate) fn default_tuning(&self, target: &Target) -> GemmTuning {
         // F32 pieces take all of a filler's registers.
-        let plain = self.segments.iter().any(|s| s.format.name == "F32");
+        let plain = self.has(Encoding::F32);
         if target.arch().matrix == MatrixUnit::Wgmma && self.tokens >= GROUPS_FROM && !plain {
-            let part = if self.glu() { GROUP_ROWS / 2 } else { GROUP_ROWS } as usize;
-            let segments = if self.glu() { &self.segments[..1] } else { &self.segments[..] };
-            let row_tiles: usize = segments.iter().map(|s| s.rows.div_ceil(part)).sum();
+            let row_tiles = self.weights().tiles(GROUP_ROWS as usize, 1);
             let cost = |n: u32| {
                 let tiles = row_tiles * self.tokens.div_ceil(n as usize);
                 tiles.div_ceil(GROUP_UNITS) * (GROUP_COST + n as usize)
@@ -174,7 +163,7 @@ impl GemmSpec {
             let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.tokens == 64);
             let &Groups { tokens, stages, mut ahead, fillers } =
                 usable.min_by_key(|g| cost(g.tokens)).unwrap_or(&GROUPS[0]);
-            if self.segments.iter().any(|s| s.format.name == "BF16") {
+            if self.has(Encoding::BF16) {
                 ahead = 1; // two stages of them in registers spill
             }
             return GemmTuning::Groups { tokens, stages, ahead, fillers };
@@ -231,7 +220,7 @@ impl GemmSpec {
                     && over_rows > 0
                     && tokens.is_multiple_of(16 * over_tokens)
                     && rows.is_multiple_of(n * over_rows)
-                    && (!self.glu() || rows.is_multiple_of(32 * over_rows))
+                    && (!self.finish.gated() || rows.is_multiple_of(32 * over_rows))
                     && (1..=4).contains(&depth)
                     && (1..=4).contains(&ahead)
                     && (2..=4).contains(&stages)
@@ -260,40 +249,16 @@ impl GemmSpec {
     /// A combination that is not covered.
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let t = self.tuning(target)?;
-        let mut header = String::new();
-        let mut starts = vec![];
-        for (i, s) in self.segments.iter().enumerate() {
-            if i == 0 || self.segments[i - 1].format != s.format {
-                header.push_str(&weights_struct(&format!("Run{}", starts.len()), &Layout::new(s.format, self.cols)?));
-                starts.push(i);
-            }
-        }
         let (name, file, wave) = match t {
             GemmTuning::Waves { wave, .. } => (NAME, "gemm.hip", wave),
             GemmTuning::Groups { .. } => (NAME_GROUPS, "gemm_wgmma.hip", 32),
         };
-        let mut constants = Product::of(target, wave)
+        let constants = Product::of(target, wave)
             .constants(kjit_engine::Constants::new())
             .set("COLS", self.cols as i64)
-            .set("SEGMENTS", self.segments.len() as i64)
-            .set("BIASES", self.segments.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
-            .set("RESIDUAL", i64::from(self.finish == Finish::Add))
-            .set(
-                "GLU",
-                match self.finish {
-                    Finish::Silu => 1,
-                    Finish::Gelu => 2,
-                    Finish::Store | Finish::Add => 0,
-                },
-            )
             .set("OUT_F16", i64::from(self.tiled))
             .set("EXPERTS", self.experts as i64);
-        for i in 0..3 {
-            constants = constants.set(format!("ROWS_{i}"), self.segments.get(i).map_or(1, |s| s.rows as i64));
-        }
-        for run in 1..3 {
-            constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.segments.len()) as i64);
-        }
+        let (header, constants) = self.weights().render(constants)?;
         let (block, constants) = match t {
             GemmTuning::Waves { wave, tokens, rows, waves, depth, ahead, stages } => {
                 let c = constants.set("BM", tokens).set("BN", rows).set("WM", waves.0).set("WN", waves.1);
@@ -324,10 +289,7 @@ impl GemmSpec {
     /// As [`GemmSpec::kernel`]; more tiles than a grid has.
     pub fn launch(&self, target: &Target, tokens: usize, units: u32) -> Result<GemmLaunch, SpecError> {
         let t = self.tuning(target)?;
-        let part = if self.glu() { t.rows() as usize / 2 } else { t.rows() as usize };
-        let segments = if self.glu() { &self.segments[..1] } else { &self.segments[..] };
-        let rows = |s: &Segment| if self.tiled { s.rows.next_multiple_of(TILE) } else { s.rows };
-        let row_tiles: usize = segments.iter().map(|s| rows(s).div_ceil(part)).sum();
+        let row_tiles = self.weights().tiles(t.rows() as usize, if self.tiled { TILE } else { 1 });
         let token_tiles = tokens.div_ceil(t.tokens() as usize).max(1);
         let tiles = row_tiles.saturating_mul(token_tiles);
         require(tiles <= 1 << 30 && row_tiles < 1 << 16, NAME, || format!("{tiles} tiles, {row_tiles} of rows"))?;

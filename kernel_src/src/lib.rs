@@ -51,6 +51,7 @@ pub mod read;
 pub mod render;
 pub mod repack;
 pub mod sample;
+pub mod segments;
 pub mod spec;
 pub mod strips;
 pub mod tiles;

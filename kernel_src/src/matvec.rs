@@ -4,42 +4,11 @@ use crate::activations::{Column, Prologue};
 use crate::format::Format;
 use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
 use crate::layout::Layout;
-use crate::render::weights_struct;
+use crate::segments::{Finish, Segment, Segments};
 use crate::tuning::families::{self, LANES_WANTED};
 use crate::tuning::shipped;
-use kjit_engine::{Geometry, Options, Target, Vendor};
-
-/// One of the weights.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Segment {
-    /// Its format.
-    pub format: &'static Format,
-    /// Its rows.
-    pub rows: usize,
-    /// Whether an f32 is added to each row.
-    pub bias: bool,
-}
-
-impl Eq for Segment {}
-
-impl std::hash::Hash for Segment {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.format.ggml_id, self.rows, self.bias).hash(state);
-    }
-}
-
-/// What happens to the rows' results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Finish {
-    /// Each segment's go to its own output.
-    Store,
-    /// A residual is added; one segment. The residual may be the output.
-    Add,
-    /// `silu(first) · second`, to the first output; two segments of one layout.
-    Silu,
-    /// `gelu(first) · second`, likewise.
-    Gelu,
-}
+use kjit_engine::arch::Dot;
+use kjit_engine::{Constants, Geometry, Options, Target, Vendor};
 
 /// A matrix–vector product. Arguments of the kernel, in order:
 /// `x, aux, residual, w0, b0, y0, w1, b1, y1, w2, b2, y2` (pointers, null where there is none), `eps: f32`, `blocks: u32` (the grid's
@@ -164,8 +133,25 @@ impl MatvecTuning {
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
+    /// What `gpu/matvec.h` takes of it and of the target, for so many columns.
+    pub(crate) fn constants(&self, target: &Target, columns: usize, constants: Constants) -> Constants {
+        let dot4 = match target.arch().dot {
+            Dot::None | Dot::Dp4a => 0,
+            Dot::Sdot4 => 1,
+            Dot::Sudot4 => 2,
+        };
+        constants
+            .set("KJ_BLOCK", self.block)
+            .set("KJ_MIN_BLOCKS", self.min_blocks(target, columns))
+            .set("KJ_DOT4", dot4)
+            .set("COLUMNS", columns as i64)
+            .set("TEAM", self.team)
+            .set("ROWS", self.rows)
+            .set("BATCH", self.batch)
+    }
+
     /// Blocks that must fit a unit together. Told nothing, nvrtc kept 512 threads to 64 registers and spilled for it.
-    pub(crate) fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
+    fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
         // AMD's compiler finds its own balance: four blocks of 256 on a CU would leave a lane 64 registers, and most spill.
         if columns > 4 || target.vendor() == Vendor::Amd {
             return 1;
@@ -200,27 +186,16 @@ impl MatvecSpec {
         }
     }
 
-    fn glu(&self) -> bool {
-        matches!(self.finish, Finish::Silu | Finish::Gelu)
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
     fn check(&self) -> Result<(), SpecError> {
-        let n = self.segments.len();
         require((1..=8).contains(&self.columns), NAME, || format!("{} columns, it takes 1 to 8", self.columns))?;
-        require((1..=3).contains(&n), NAME, || format!("{n} weights, it takes 1 to 3"))?;
-        require(self.finish != Finish::Add || n == 1, NAME, || format!("a residual with {n} weights, it takes 1"))?;
-        let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
-        require(!self.glu() || matches!(self.segments.as_slice(), [a, b] if same(a, b)), NAME, || {
-            "a gated unit takes two weights of one format and size".to_owned()
-        })?;
         require(!self.prepared || self.prologue == Prologue::None, NAME, || {
             "prepared columns with a prologue".to_owned()
         })?;
-        for s in &self.segments {
-            require(s.rows > 0 && s.rows <= 1 << 30, NAME, || format!("{} rows", s.rows))?;
-            Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?;
-        }
-        Ok(())
+        self.weights().check(NAME, 1)
     }
 
     /// The form that the activations take: of `prepared` columns, and of those made in the block.
@@ -244,7 +219,7 @@ impl MatvecSpec {
             units = (layout.unit().max(units.0), layout.units().max(units.1));
             rows += s.rows;
         }
-        let lists = if self.glu() { 2 } else { 1 };
+        let lists = self.weights().lists();
         let default = || MatvecTuning::default_for(target, self.columns, lists, units, rows);
         let t = self.tuning.or_else(|| shipped::choice(self, target)).unwrap_or_else(default);
         t.check(NAME, target)?;
@@ -258,44 +233,11 @@ impl MatvecSpec {
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let tuning = self.tuning(target)?;
         let column = self.column()?;
-        let mut header = String::new();
-        let mut constants = column
-            .constants(self.prologue)
-            .set("KJ_BLOCK", tuning.block)
-            .set("COLUMNS", self.columns as i64)
-            .set("TEAM", tuning.team)
-            .set("KJ_MIN_BLOCKS", tuning.min_blocks(target, self.columns))
-            .set("ROWS", tuning.rows)
-            .set("BATCH", tuning.batch)
-            .set("SEGMENTS", self.segments.len() as i64)
-            .set("BIASES", self.segments.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
-            .set("RESIDUAL", i64::from(self.finish == Finish::Add))
-            .set(
-                "GLU",
-                match self.finish {
-                    Finish::Silu => 1,
-                    Finish::Gelu => 2,
-                    Finish::Store | Finish::Add => 0,
-                },
-            )
-            .set("X_GLOBAL", i64::from(self.prepared));
-        let mut starts = vec![];
-        for (i, s) in self.segments.iter().enumerate() {
-            constants = constants.set(format!("ROWS_{i}"), s.rows as i64);
-            if i == 0 || self.segments[i - 1].format != s.format {
-                header.push_str(&weights_struct(&format!("Run{}", starts.len()), &Layout::new(s.format, self.cols)?));
-                starts.push(i);
-            }
-        }
-        for i in self.segments.len()..3 {
-            constants = constants.set(format!("ROWS_{i}"), 1);
-        }
-        for run in 1..3 {
-            constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.segments.len()) as i64);
-        }
+        let constants = column.constants(self.prologue).set("X_GLOBAL", i64::from(self.prepared));
+        let constants = tuning.constants(target, self.columns, constants);
+        let (header, constants) = self.weights().render(constants)?;
         let dynamic = tuning.shared(target, if self.prepared { 0 } else { self.columns * column.bytes() });
-        let lists = if self.glu() { 2 } else { 1 };
-        let parts = (tuning.block / tuning.wave * tuning.rows) as usize * self.columns * lists * 4;
+        let parts = (tuning.block / tuning.wave * tuning.rows) as usize * self.columns * self.weights().lists() * 4;
         let shared = shared_bytes(NAME, target, dynamic, parts + 1024, "prepare the columns in a launch of their own")?;
         Ok(Kernel {
             source: source(NAME, "matvec.hip").file("weights_gen.h", header).entry(NAME),
@@ -312,8 +254,8 @@ impl MatvecSpec {
     /// # Errors
     /// As [`MatvecSpec::tuning`].
     pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
-        let segments = if self.glu() { &self.segments[..1] } else { &self.segments[..] };
-        Ok(self.tuning(target)?.blocks(units, segments.iter().map(|s| s.rows), 1))
+        let weights = self.weights();
+        Ok(self.tuning(target)?.blocks(units, weights.results().iter().map(|s| s.rows), 1))
     }
 
     /// The launch on a device of `units` compute units.
@@ -329,8 +271,7 @@ impl MatvecSpec {
     /// # Errors
     /// A weight that cannot be laid out.
     pub fn weight_bytes(&self) -> Result<usize, SpecError> {
-        let bytes = |s: &Segment| Ok(Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?);
-        self.segments.iter().map(bytes).sum()
+        self.weights().bytes(1)
     }
 
     /// Whether the activations fit the block's LDS, or have to be prepared.

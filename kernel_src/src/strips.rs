@@ -4,9 +4,8 @@
 use crate::format::Format;
 use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
 use crate::layout::Layout;
-use crate::matvec::{Finish, Segment};
 use crate::product::Product;
-use crate::render::weights_struct;
+use crate::segments::{Finish, Segment, Segments};
 use kjit_engine::{Geometry, MatrixUnit, Options, Target};
 
 /// A product. Arguments of the kernel, in order: `x, residual, w0, b0, y0, w1, b1, y1, w2, b2, y2, parts, counters` (pointers, null where
@@ -70,42 +69,23 @@ impl StripsSpec {
         StripsSpec { cols, tokens, segments, finish: Finish::Store, strips: false, tuning: None }
     }
 
-    fn glu(&self) -> bool {
-        matches!(self.finish, Finish::Silu | Finish::Gelu)
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
     fn check(&self, target: &Target) -> Result<(), SpecError> {
-        let n = self.segments.len();
         require(covers(target), NAME, || format!("{target} has no units of mma.sync"))?;
         require((1..=64).contains(&self.tokens), NAME, || format!("{} tokens, it takes 1 to 64", self.tokens))?;
-        require((1..=3).contains(&n), NAME, || format!("{n} weights, it takes 1 to 3"))?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
             format!("rows of {}: it takes multiples of 32", self.cols)
         })?;
-        require(self.finish != Finish::Add || n == 1 && !self.strips, NAME, || {
-            "a residual goes with one weight and results in f32".to_owned()
-        })?;
-        let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
-        require(!self.glu() || matches!(self.segments.as_slice(), [a, b] if same(a, b)), NAME, || {
-            "a gated unit takes two weights of one format and size".to_owned()
-        })?;
-        for s in &self.segments {
-            require(s.rows > 0 && s.rows <= 1 << 30, NAME, || format!("{} rows", s.rows))?;
-            Layout::new(s.format, self.cols)?.bytes(s.rows, 1)?;
-        }
-        Ok(())
+        require(self.finish != Finish::Add || !self.strips, NAME, || "a residual goes with results in f32".to_owned())?;
+        self.weights().check(NAME, 1)
     }
 
     /// Tokens of a block.
     fn block_tokens(&self) -> usize {
         self.tokens.next_multiple_of(8)
-    }
-
-    /// Tiles of so many rows.
-    fn tiles_of(&self, rows: usize) -> usize {
-        let part = if self.glu() { rows / 2 } else { rows };
-        let segments = if self.glu() { self.segments.get(..1) } else { Some(self.segments.as_slice()) };
-        segments.unwrap_or_default().iter().map(|s| s.rows.div_ceil(part.max(1))).sum()
     }
 
     /// Steps of 128 columns.
@@ -115,7 +95,7 @@ impl StripsSpec {
 
     /// Measured on an H200 (`docs/performance.md`).
     fn default_tuning(&self) -> StripsTuning {
-        let wide = |rows: u32| self.tiles_of(16 * rows as usize) >= BLOCKS_WANTED;
+        let wide = |rows: u32| self.weights().tiles(16 * rows as usize, 1) >= BLOCKS_WANTED;
         // Two tiles of rows share the strips; wider weights of both do not fit the registers.
         let narrow = self.segments.iter().all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
         // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves of a block share 16 rows.
@@ -127,7 +107,7 @@ impl StripsSpec {
             (_, true) => (8, 8, 1, 2),
             (_, false) => (8, 1, 1, 2),
         };
-        let rows = if self.glu() && tiles == 1 { rows.max(2) } else { rows };
+        let rows = if self.finish.gated() && tiles == 1 { rows.max(2) } else { rows };
         StripsTuning { waves, rows, tiles, ahead: 1, blocks_per_unit }
     }
 
@@ -145,7 +125,7 @@ impl StripsSpec {
             && (1..=2).contains(&t.tiles)
             && (1..=4).contains(&t.ahead)
             && (1..=8).contains(&t.blocks_per_unit)
-            && (!self.glu() || t.rows * t.tiles >= 2);
+            && (!self.finish.gated() || t.rows * t.tiles >= 2);
         require(fine, NAME, || format!("{t:?} on {target}"))?;
         Ok(t)
     }
@@ -172,18 +152,8 @@ impl StripsSpec {
     /// A combination that is not covered.
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let t = self.tuning(target)?;
-        let mut header = String::new();
-        let mut starts = vec![];
-        let mut before = None;
-        for (i, s) in self.segments.iter().enumerate() {
-            if before != Some(s.format) {
-                header.push_str(&weights_struct(&format!("Run{}", starts.len()), &Layout::new(s.format, self.cols)?));
-                starts.push(i);
-            }
-            before = Some(s.format);
-        }
         let (tokens, rows) = (self.block_tokens(), 16 * t.tiles * t.rows);
-        let mut constants = Product::of(target, 32)
+        let constants = Product::of(target, 32)
             .constants(kjit_engine::Constants::new())
             .set("KJ_BLOCK", 32 * t.waves)
             .set("KJ_MIN_BLOCKS", t.blocks_per_unit)
@@ -193,25 +163,9 @@ impl StripsSpec {
             .set("ROW_TILES", t.tiles)
             .set("WAVES_ROWS", t.rows)
             .set("AHEAD", t.ahead)
-            .set("SEGMENTS", self.segments.len() as i64)
-            .set("BIASES", self.segments.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
-            .set("RESIDUAL", i64::from(self.finish == Finish::Add))
-            .set(
-                "GLU",
-                match self.finish {
-                    Finish::Silu => 1,
-                    Finish::Gelu => 2,
-                    Finish::Store | Finish::Add => 0,
-                },
-            )
             .set("OUT_F16", i64::from(self.strips))
             .set("EXPERTS", 1);
-        for i in 0..3 {
-            constants = constants.set(format!("ROWS_{i}"), self.segments.get(i).map_or(1, |s| s.rows as i64));
-        }
-        for run in 1..3 {
-            constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.segments.len()) as i64);
-        }
+        let (header, constants) = self.weights().render(constants)?;
         let stage = (t.waves / t.rows) as usize * tokens * (rows as usize + 4) * 4;
         let shared = shared_bytes(NAME, target, stage, 128, "a tuning with more waves over the rows")?;
         Ok(Kernel {
@@ -230,7 +184,7 @@ impl StripsSpec {
     /// As [`StripsSpec::tuning`].
     pub fn tiles(&self, target: &Target) -> Result<usize, SpecError> {
         let t = self.tuning(target)?;
-        Ok(self.tiles_of((16 * t.tiles * t.rows) as usize))
+        Ok(self.weights().tiles((16 * t.tiles * t.rows) as usize, 1))
     }
 
     /// Blocks that share a result, each with a part of the columns: also the kernel's last argument.

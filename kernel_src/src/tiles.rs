@@ -46,15 +46,7 @@ impl TilesSpec {
             .constants(Constants::new())
             .set("KJ_BLOCK", block)
             .set("COLS", self.cols as i64)
-            .set(
-                "INPUT",
-                match self.prologue {
-                    Prologue::None => 0,
-                    Prologue::Norm => 1,
-                    Prologue::Silu => 2,
-                    Prologue::Gelu => 3,
-                },
-            )
+            .set("INPUT", self.prologue.number())
             .set("GATHER", i64::from(self.gather))
             .set("OUT_STRIPS", i64::from(self.strips));
         Ok(Kernel {

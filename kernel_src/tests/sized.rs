@@ -8,7 +8,8 @@ use kjit_kernels::flash::FlashSpec;
 use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::kv::{KvLayout, KvStorage};
-use kjit_kernels::matvec::{Finish, MatvecSpec, Segment};
+use kjit_kernels::matvec::MatvecSpec;
+use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::spec::Spec;
 
 fn specs() -> Vec<Spec> {

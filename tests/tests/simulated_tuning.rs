@@ -2,7 +2,7 @@
 //! variants that fault, hang or kill their process are lines in the record, and what is kept is what later plans run.
 
 use kjit_engine::{Device, Engine, Target, TuningSubject};
-use kjit_kernels::matvec::Finish;
+use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Choices;
 use kjit_model::exec::{ExecOptions, KvType};
@@ -10,6 +10,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
+use kjit_tests::files::model_path;
 use kjit_tests::simulator::{Setup, cache, engine};
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,20 +25,6 @@ const FEW: usize = 3;
 /// Set in the process that measures for a test.
 const CHILD: &str = "KJIT_TESTS_MEASURE";
 
-fn model(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
-    let path = folder.join(name);
-    if !path.exists() {
-        eprintln!(
-            "SKIPPED: {} is not there (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
-}
-
 fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
     let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
     let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 8 };
@@ -51,7 +38,7 @@ fn setup(arch: &str) -> Setup {
 #[test]
 fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
     let test = "every_kernel_of_a_model_is_checked_and_timed_with_its_resources";
-    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
@@ -117,7 +104,7 @@ fn block_of(tuning: &str) -> u32 {
 #[test]
 fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured() {
     let test = "a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured";
-    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     let breaks = "matvec:512:abort,matvec:1024:hang";
     setup("gfx1100").set("KJIT_HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
         tuned(test, &path, VARIANTS, |engine, device, all| {
@@ -158,7 +145,7 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
 #[test]
 fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
     let test = "a_default_that_faults_is_given_up_and_never_beaten_by_chance";
-    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").set("KJIT_HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
@@ -175,7 +162,7 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
 #[test]
 fn what_was_chosen_is_what_later_plans_and_models_run() {
     let test = "what_was_chosen_is_what_later_plans_and_models_run";
-    let Some(path) = model("tiny/tiny-llama-q8_0.gguf") else { return };
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     setup("gfx1100").run(test, TEMPORARY, || {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };

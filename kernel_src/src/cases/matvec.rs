@@ -5,7 +5,8 @@ use super::{Case, CaseArg, QUANTISED, Random, SINGLE, Storage, Tolerance, floats
 use crate::activations::{Column, Form, Prologue};
 use crate::format::{ALL, Format};
 use crate::kernel::SpecError;
-use crate::matvec::{Finish, MatvecSpec, MatvecTuning, Segment};
+use crate::matvec::{MatvecSpec, MatvecTuning};
+use crate::segments::{Finish, Segment};
 use kjit_engine::Target;
 
 pub(super) const EPS: f32 = 1e-5;
@@ -93,7 +94,7 @@ pub fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut Random)
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
     let mut args = vec![activations(spec.prepared, &spec.column()?, &x), optional("aux", &aux)];
     args.push(optional("residual", &residual));
-    let gated = matches!(spec.finish, Finish::Silu | Finish::Gelu);
+    let gated = spec.finish.gated();
     for s in 0..3 {
         let Some((matrix, bias)) = matrices.get(s) else {
             args.extend([CaseArg::Null, CaseArg::Null, CaseArg::Null]);

@@ -7,9 +7,9 @@ use crate::activations::Prologue;
 use crate::format::{ALL, Format};
 use crate::gemm::{GemmSpec, GemmTuning};
 use crate::kernel::SpecError;
-use crate::matvec::{Finish, Segment};
 use crate::moe::{MoeSpec, MoeStep};
 use crate::product::{strip_bytes, strip_index, tiled_bytes, tiled_index};
+use crate::segments::{Finish, Segment};
 use crate::tiles::TilesSpec;
 use half::f16;
 use kjit_engine::{MatrixUnit, Target};
@@ -125,7 +125,7 @@ pub(super) fn product(
             })
             .collect()
     };
-    let gated = matches!(spec.finish, Finish::Silu | Finish::Gelu);
+    let gated = spec.finish.gated();
     let tolerance = if gated { GATED } else { PRODUCT };
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
     let mut args = vec![input("x", x), optional("residual", &residual)];

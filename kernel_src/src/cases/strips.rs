@@ -6,8 +6,8 @@ use super::prompt::{GATED, PRODUCT, format, want_strips, working};
 use super::{Case, CaseArg, Expect, Random, Storage, floats, input, output};
 use crate::format::ALL;
 use crate::kernel::SpecError;
-use crate::matvec::{Finish, Segment};
 use crate::product::{strip_bytes, strip_index};
+use crate::segments::{Finish, Segment};
 use crate::strips::{StripsSpec, StripsTuning, covers};
 use half::f16;
 use kjit_engine::Target;
@@ -56,7 +56,7 @@ pub(super) fn product(
         };
         (0..tokens).map(|t| Some((0..rows).map(|row| one(t, row)).collect())).collect()
     };
-    let gated = matches!(spec.finish, Finish::Silu | Finish::Gelu);
+    let gated = spec.finish.gated();
     let tolerance = if gated { GATED } else { PRODUCT };
     let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
     let mut args = vec![input("x", x), optional("residual", &residual)];

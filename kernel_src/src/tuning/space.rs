@@ -7,7 +7,7 @@ use crate::experts::ExpertFinish;
 use crate::flash::FlashTuning;
 use crate::gemm::{GemmSpec, GemmTuning};
 use crate::layout::Layout;
-use crate::matvec::{Finish, MatvecTuning};
+use crate::matvec::MatvecTuning;
 use crate::spec::Spec;
 use crate::strips::StripsSpec;
 use kjit_engine::{MatrixUnit, Target, Vendor};
@@ -18,7 +18,7 @@ pub(super) fn candidates(spec: &Spec, target: &Target) -> Vec<Tuning> {
         Spec::Matvec(s) => {
             let layouts = s.segments.iter().filter_map(|g| Layout::new(g.format, s.cols).ok());
             let units = layouts.map(|l| l.units()).max().unwrap_or(1);
-            let lists = if matches!(s.finish, Finish::Silu | Finish::Gelu) { 2 } else { 1 };
+            let lists = if s.finish.gated() { 2 } else { 1 };
             matvec(target, units, lists * s.columns)
         }
         Spec::Experts(s) => {

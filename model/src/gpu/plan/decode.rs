@@ -1,23 +1,33 @@
 //! Steps as launches for one token, or a few: every matrix is read once, its rows against the few columns of activations.
 
-use super::lower::Lower;
-use super::lower::unsupported;
-use super::{Bind, Chosen, Control, Dim, PlanError};
-use crate::gpu::fuse::{Finish, HeadNorm, Input, Segment};
-use crate::graph::{Activation, CacheId, Pairing, RopeId, ValueId};
+use super::lower::{Lower, finish_of, unsupported};
+use super::{Bind, Chosen, Control, Dim, ONE, PlanError, TOKENS};
+use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
+use crate::graph::{Activation, CacheId, Pairing, ValueId};
 use kjit_kernels::activations::{Column, Prologue};
 use kjit_kernels::attend::{AttendSpec, HeadsForm, RopeForm};
 use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
-use kjit_kernels::matvec::{self, MatvecSpec};
+use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::prepare::PrepareSpec;
 use kjit_kernels::sample::{Choice, SampleSpec};
-
-/// One for each token.
-const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
-/// Weights that one launch takes at most.
-const SEGMENTS: usize = 3;
+use kjit_kernels::segments::MOST;
 
 impl Lower<'_> {
+    pub(super) fn decode_step(&mut self, step: &Step) -> Result<(), PlanError> {
+        match step {
+            Step::Embed { table, scale, out } => self.embed(*table, *scale, *out),
+            Step::Project { input, segments, finish } => self.project(input, segments, finish),
+            Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
+            Step::Attend(a) => self.attend(a),
+            Step::Norm { x, weight, eps, residual, out } => self.norm(*x, *weight, None, *eps, *residual, *out),
+            Step::ExpertSum { x, shares, residual, out } => {
+                let (from, top) = (self.value(*x)?, self.graph.value(*x).slots);
+                self.expert_sum(from, top, *shares, *residual, *out)
+            }
+            Step::Single(op) => self.single(op),
+        }
+    }
+
     /// A projection. Segments that cannot share a launch (the form of their activations differs, or there are too many) get their own.
     pub(super) fn project(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
         if *finish != Finish::Store {
@@ -30,7 +40,7 @@ impl Lower<'_> {
                 let formats: Vec<_> = rest.iter().take(n).map(|s| self.graph.weight(s.weight).format).collect();
                 Column::shared(&formats, cols).is_ok()
             };
-            let n = (1..=rest.len().min(SEGMENTS)).rev().find(|&n| fits(n)).unwrap_or(1);
+            let n = (1..=rest.len().min(MOST)).rev().find(|&n| fits(n)).unwrap_or(1);
             let (now, later) = rest.split_at(n);
             self.matvec(input, now, finish)?;
             rest = later;
@@ -39,65 +49,34 @@ impl Lower<'_> {
     }
 
     fn matvec(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
-        let named = finish.out().or(segments.first().map(|s| s.out));
-        let name = named.map_or(String::new(), |v| self.graph.value(v).name.clone());
-        let (aux, eps, prologue) = match *input {
-            Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
-            Input::Norm { weight, eps, .. } => (self.vector(weight), eps, Prologue::Norm),
-        };
-        let cols = segments.first().map_or(0, |s| self.graph.weight(s.weight).cols);
+        let name = self.name_of(segments, finish);
+        let (mut aux, mut eps, prologue) = self.prologue(input);
+        let (cols, weights) = self.weights(segments);
         let mut spec = MatvecSpec {
             cols,
             columns: self.program.tokens() as usize,
             prologue,
             prepared: false,
-            segments: segments
-                .iter()
-                .map(|s| {
-                    let w = self.graph.weight(s.weight);
-                    matvec::Segment { format: w.format, rows: w.rows, bias: s.bias.is_some() }
-                })
-                .collect(),
-            finish: match finish {
-                Finish::Store => matvec::Finish::Store,
-                Finish::Add { .. } => matvec::Finish::Add,
-                Finish::Glu { act: Activation::Silu, .. } => matvec::Finish::Silu,
-                Finish::Glu { act: Activation::GeluTanh, .. } => matvec::Finish::Gelu,
-                Finish::Sum { .. } => return Err(unsupported(&name, "a weighted sum without experts")),
-            },
+            segments: weights,
+            finish: finish_of(&name, finish)?,
             tuning: None,
         };
         let mut x = self.value(input.value())?;
-        let (mut aux, mut eps) = (aux, eps);
         if !spec.fits(&self.target) {
             let column = self.spec(&name, spec.column())?;
             (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns, [x, aux], eps)?;
             (spec.prologue, spec.prepared) = (Prologue::None, true);
         }
         let spec = self.tuned(spec);
-        let residual = match *finish {
-            Finish::Add { residual, .. } => self.value(residual)?,
-            _ => Bind::Null,
-        };
-        let mut y: Vec<Bind> = match *finish {
-            Finish::Store => segments.iter().map(|s| self.program.make(s.out)).collect(),
-            Finish::Add { residual, out } => vec![self.program.make_over(out, residual, &[input.value()])],
-            Finish::Glu { out, .. } | Finish::Sum { out, .. } => vec![self.program.make(out)],
-        };
-        let mut args = vec![x, aux, residual];
-        y.resize(SEGMENTS, Bind::Null);
-        for (i, y) in y.into_iter().enumerate() {
-            let segment = segments.get(i);
-            let weight = segment.map_or(Bind::Null, |s| self.matrix(s.weight));
-            let bias = segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b));
-            args.extend([weight, bias, y]);
-        }
+        let mut args = vec![x, aux, self.residual(finish)?];
+        let y = self.results(input, segments, finish);
+        args.extend(self.weight_args(segments, &y));
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
         args.extend([Bind::F32(eps), Bind::Dim(blocks)]);
-        self.run(name, &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        self.run(name, &job, [blocks, ONE, ONE], args);
         Ok(())
     }
 
@@ -115,10 +94,7 @@ impl Lower<'_> {
         let Some(first) = segments.first() else { return Ok(()) };
         let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
         let name = self.graph.value(out).name.clone();
-        let (mut aux, mut eps, prologue) = match *input {
-            Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
-            Input::Norm { weight, eps, .. } => (self.vector(weight), eps, Prologue::Norm),
-        };
+        let (mut aux, mut eps, prologue) = self.prologue(input);
         let mut spec = ExpertsSpec {
             format: w.format,
             rows: w.rows,
@@ -162,8 +138,16 @@ impl Lower<'_> {
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
         let args = vec![x, aux, chosen, shares, added, w0, w1, y, Bind::F32(eps), Bind::Dim(blocks)];
-        self.run(name, &job, [blocks, Dim::Is(1), Dim::Is(1)], args);
+        self.run(name, &job, [blocks, ONE, ONE], args);
         Ok(())
+    }
+
+    /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does first.
+    fn prologue(&mut self, input: &Input) -> (Bind, f32, Prologue) {
+        match *input {
+            Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
+            Input::Norm { weight, eps, .. } => (self.vector(weight), eps, Prologue::Norm),
+        }
     }
 
     /// Columns of activations made ready in memory of the device, once for all blocks, where they are too long for a block's own. Gives the
@@ -180,7 +164,7 @@ impl Lower<'_> {
         let spec = PrepareSpec { column, prologue };
         let job = self.job(name, spec.clone())?;
         let ready = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
-        let grid = [Dim::Is(columns as u32), Dim::Is(1), Dim::Is(1)];
+        let grid = [Dim::Is(columns as u32), ONE, ONE];
         self.run(format!("{name}.prepare"), &job, grid, vec![x, aux, ready, Bind::F32(eps)]);
         Ok((ready, Bind::Null, 0.0))
     }
@@ -199,13 +183,13 @@ impl Lower<'_> {
         let counters = self.program.counters("greedy.counters", 4 * rows);
         let slots = self.slots();
         let args = vec![logits, part, counters, slots, tokens, position, capacity, Bind::Dim(blocks)];
-        self.run("greedy".to_string(), &job, [blocks, TOKENS, Dim::Is(1)], args);
+        self.run("greedy".to_string(), &job, [blocks, TOKENS, ONE], args);
         let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn })?;
         let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
         let own = if self.batch { Bind::Control(Control::Options) } else { Bind::Null };
         let mut args = vec![logits, Bind::Control(Control::Fractions), own, slots, tokens, position, capacity];
         args.extend(options);
-        self.run("draw".to_string(), &job, [TOKENS, Dim::Is(1), Dim::Is(1)], args);
+        self.run("draw".to_string(), &job, [TOKENS, ONE, ONE], args);
         Ok(())
     }
 
@@ -249,6 +233,17 @@ impl Lower<'_> {
         Ok(())
     }
 
+    /// The slot of each row; of one sequence, null.
+    pub(super) fn slots(&self) -> Bind {
+        if self.batch { Bind::Control(Control::Slots) } else { Bind::Null }
+    }
+
+    /// Bytes from one slot's keys, or values, to the next one's.
+    fn slot_bytes(&self, name: &str, cache: CacheId) -> Result<u64, PlanError> {
+        let bytes = self.kv(cache).bytes(self.context as usize);
+        bytes.map(|b| b as u64).ok_or_else(|| unsupported(name, "its cache cannot be addressed"))
+    }
+
     /// The form of a layer's heads, the weights of their norms, and the norms' epsilon.
     pub(super) fn heads(&mut self, a: &Attend) -> Result<(HeadsForm, [Bind; 2], f32), PlanError> {
         let name = &self.graph.value(a.out).name;
@@ -270,19 +265,3 @@ impl Lower<'_> {
 
 /// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the device.
 const SPLITS: u32 = 256;
-
-/// The fields of [`Step::Attend`](crate::gpu::fuse::Step::Attend).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Attend {
-    pub q: ValueId,
-    pub k: ValueId,
-    pub v: ValueId,
-    pub q_norm: Option<HeadNorm>,
-    pub k_norm: Option<HeadNorm>,
-    pub rope: RopeId,
-    pub cache: CacheId,
-    pub heads: usize,
-    pub scale: f32,
-    pub soft_cap: Option<f32>,
-    pub out: ValueId,
-}

@@ -1,13 +1,17 @@
-//! What the lowering of single tokens and of prompts share: jobs, weights, values, and errors that name the step.
+//! What all lowerings share: jobs, weights, values, the ends of projections, and errors that name the step.
 
 use super::build::{Builder, Jobs, Shape};
-use super::{Bind, Dim, GemmUse, JobId, PlanError};
-use crate::graph::{CacheId, Graph, ValueId, WeightId};
+use super::prompt::Group;
+use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
+use crate::gpu::fuse::{Finish, Input, Segment, Step};
+use crate::graph::{Activation, CacheId, Graph, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::segments;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Choices;
 use kjit_kernels::{Kernel, SpecError};
+use std::collections::HashMap;
 
 /// The state of a lowering.
 pub(super) struct Lower<'g> {
@@ -27,6 +31,12 @@ pub(super) struct Lower<'g> {
     pub batch: bool,
     /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
     pub products: Vec<(GemmUse, u64, u64)>,
+    /// Inputs that lie as products take them: the value, and the norm on the way.
+    pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
+    /// Rows grouped, by the value that has their experts.
+    pub groups: HashMap<ValueId, Group>,
+    /// The steps after the one at hand.
+    pub later: &'g [Step],
 }
 
 /// A job with what its launches need of it.
@@ -61,6 +71,14 @@ impl Lower<'_> {
         self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
     }
 
+    /// The buffer of a value.
+    pub fn buffer_of(&self, v: ValueId) -> Result<BufferId, PlanError> {
+        match self.value(v)? {
+            Bind::Buffer(id) => Ok(id),
+            _ => Err(unsupported(&self.graph.value(v).name, "it has no buffer")),
+        }
+    }
+
     /// What a kernel family says, with the step's name.
     pub fn spec<T>(&self, name: &str, made: Result<T, SpecError>) -> Result<T, PlanError> {
         made.map_err(|e| unsupported(name, e))
@@ -82,10 +100,65 @@ impl Lower<'_> {
         Ok(Ready { job: self.jobs.intern(super::Job { job, entry, spec }), block, shared })
     }
 
+    /// What a projection is called: after the value that it ends in.
+    pub fn name_of(&self, segments: &[Segment], finish: &Finish) -> String {
+        let named = finish.out().or(segments.first().map(|s| s.out));
+        named.map_or(String::new(), |v| self.graph.value(v).name.clone())
+    }
+
+    /// The weights of a launch as kernels describe them, with the length of their rows.
+    pub fn weights(&self, segments: &[Segment]) -> (usize, Vec<segments::Segment>) {
+        let of = |s: &Segment| {
+            let w = self.graph.weight(s.weight);
+            segments::Segment { format: w.format, rows: w.rows, bias: s.bias.is_some() }
+        };
+        (segments.first().map_or(0, |s| self.graph.weight(s.weight).cols), segments.iter().map(of).collect())
+    }
+
+    /// The residual that a projection adds.
+    pub fn residual(&self, finish: &Finish) -> Result<Bind, PlanError> {
+        match *finish {
+            Finish::Add { residual, .. } => self.value(residual),
+            _ => Ok(Bind::Null),
+        }
+    }
+
+    /// Buffers for the results of a launch.
+    pub fn results(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Vec<Bind> {
+        match *finish {
+            Finish::Store => segments.iter().map(|s| self.program.make(s.out)).collect(),
+            Finish::Add { residual, out } => vec![self.program.make_over(out, residual, &[input.value()])],
+            Finish::Glu { out, .. } | Finish::Sum { out, .. } => vec![self.program.make(out)],
+        }
+    }
+
+    /// The arguments `w0, b0, y0, w1, …` of a launch.
+    pub fn weight_args(&mut self, segments: &[Segment], results: &[Bind]) -> Vec<Bind> {
+        let mut args = vec![];
+        for i in 0..segments::MOST {
+            let segment = segments.get(i);
+            let weight = segment.map_or(Bind::Null, |s| self.matrix(s.weight));
+            let bias = segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b));
+            args.extend([weight, bias, results.get(i).copied().unwrap_or(Bind::Null)]);
+        }
+        args
+    }
+
     /// A launch of it.
     pub fn run(&mut self, name: String, ready: &Ready, grid: [Dim; 3], args: Vec<Bind>) {
         let shape = Shape { grid, block: ready.block, shared: ready.shared };
         self.program.launch(name, ready.job, shape, args);
+    }
+}
+
+/// What happens to the rows of a projection without experts, as kernels describe it.
+pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish, PlanError> {
+    match finish {
+        Finish::Store => Ok(segments::Finish::Store),
+        Finish::Add { .. } => Ok(segments::Finish::Add),
+        Finish::Glu { act: Activation::Silu, .. } => Ok(segments::Finish::Silu),
+        Finish::Glu { act: Activation::GeluTanh, .. } => Ok(segments::Finish::Gelu),
+        Finish::Sum { .. } => Err(unsupported(name, "a weighted sum without experts")),
     }
 }
 

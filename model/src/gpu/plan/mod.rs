@@ -10,6 +10,7 @@ mod build;
 mod decode;
 mod lower;
 mod print;
+mod product;
 mod prompt;
 mod small;
 mod whole;
@@ -23,6 +24,10 @@ use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
 use kjit_kernels::moe::MoeSpec;
 use kjit_kernels::spec::Spec;
+
+/// One for each token (of a batch: each sequence).
+const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
+const ONE: Dim = Dim::Is(1);
 
 /// One compilation, and the kernel wanted of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,7 +189,7 @@ impl GemmUse {
     pub fn launch(&self, target: &Target, tokens: u32, units: u32) -> Result<GemmLaunch, SpecError> {
         let tokens = tokens as usize;
         let rows = self.group.map_or(tokens, |g| g.rows(tokens));
-        self.spec.launch(target, rows, units.min(prompt::UNITS))
+        self.spec.launch(target, rows, units.min(product::UNITS))
     }
 }
 

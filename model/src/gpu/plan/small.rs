@@ -1,17 +1,13 @@
 //! The steps that are the same for one token and for many: rows of the embedding, norms, routing, sums.
 
 use super::lower::{Lower, unsupported};
-use super::{Bind, Control, Dim, PlanError};
+use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::elementwise::{Combine, CombineSpec};
 use kjit_kernels::embed::EmbedSpec;
 use kjit_kernels::experts::{ExpertSumSpec, RouteSpec};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::norm::{NormKind, NormSpec};
-
-/// One for each token.
-const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
-const ONE: Dim = Dim::Is(1);
 
 impl Lower<'_> {
     pub(super) fn embed(&mut self, table: WeightId, scale: f32, out: ValueId) -> Result<(), PlanError> {

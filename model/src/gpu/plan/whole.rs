@@ -3,18 +3,17 @@
 use super::arena::ALIGN;
 use super::batch::{SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
-use super::decode::Attend;
 use super::lower::{Lower, unsupported};
-use super::prompt::Prompt;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, Plan, PlanError, Program};
 use crate::exec::{ExecOptions, KvType};
 use crate::gpu::fuse::{Step, fuse};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Cache, Graph, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::RepackSpec;
 use kjit_kernels::tuning::Choices;
+use std::collections::HashMap;
 
 /// What a plan is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -56,88 +55,21 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
 /// # Errors
 /// What the kernels do not cover, by name; more sequences than 64.
 pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError> {
-    let &Request { graph, target, options, keep, tuned } = request;
-    let steps = fuse(graph);
+    let &Request { graph, target, options, .. } = request;
     if sequences > SEQUENCES {
         return Err(unsupported(
             &format!("{sequences} sequences side by side"),
             format!("up to {SEQUENCES} are covered"),
         ));
     }
-    let context = u32::try_from(options.context).map_err(|_| PlanError::Context(options.context))?;
-    // Halves are what `--precise` promises on a GPU: its prompts go through them.
-    let storage = match options.kv_stored() {
-        KvType::F32 | KvType::F16 => KvStorage::F16,
-        KvType::Q8_0 => KvStorage::Q8_0,
-    };
-    let Some((last, body)) = steps.split_last() else { return Err(unsupported("the model", "it has no operations")) };
-    let head = match last {
-        Step::Project { input, .. } if last.writes() == [graph.logits] => input.value(),
-        _ => return Err(unsupported("logits", "they are not made by a projection at the end")),
-    };
-    let (mut jobs, mut matrices, mut vectors) = (Jobs::default(), vec![], vec![]);
-    let mut program = |jobs: &mut Jobs, what: For| -> Result<Program, PlanError> {
-        let (tokens, prompt) = match what {
-            For::Token => (1, false),
-            For::Prompt(n) => (n, true),
-            For::Batch(n) => (n, false),
-        };
-        // What the last step reads, and for prompts nothing else does, stays.
-        let kept: Vec<ValueId> = keep.iter().copied().chain([head, graph.logits]).collect();
-        let mut lower = Lower {
-            graph,
-            target: target.clone(),
-            tuned,
-            context,
-            storage,
-            jobs,
-            matrices: &mut matrices,
-            vectors: &mut vectors,
-            program: Builder::new(
-                graph,
-                &steps,
-                tokens,
-                if prompt { &kept } else { kept.get(..keep.len()).unwrap_or(&[]) },
-            ),
-            batch: matches!(what, For::Batch(_)),
-            products: vec![],
-        };
-        let mut state = Prompt::default();
-        for (i, step) in steps.iter().enumerate() {
-            lower.program.step(i);
-            let rest = steps.get(i + 1..).unwrap_or(&[]);
-            match what {
-                For::Token => lower.step(step)?,
-                For::Batch(_) => lower.batch_step(step, rest, &mut state)?,
-                For::Prompt(_) if i < body.len() => lower.prompt_step(step, rest, &mut state)?,
-                For::Prompt(_) => {}
-            }
-        }
-        if !prompt {
-            lower.choices()?;
-        }
-        let head = lower.buffer_of(head)?;
-        let products = lower.products.into_iter().map(|(used, ..)| used).collect();
-        Ok(lower.program.finish(products, head))
-    };
-    let mut decode = program(&mut jobs, For::Token)?;
+    let steps = fuse(graph);
+    let mut planner = Planner::new(request, &steps)?;
+    let mut decode = planner.program(For::Token)?;
     let [greedy, draw] = choices(&mut decode)?;
-    let (mut prompts, mut no_prompts) = (vec![], None);
-    let mut more = jobs.clone();
-    for tokens in chunks(options.batch.min(options.context)) {
-        match program(&mut more, For::Prompt(tokens)) {
-            Ok(p) => prompts.push(p),
-            Err(PlanError::Unsupported { what, why }) => no_prompts = Some(format!("{what}: {why}")),
-            Err(other) => return Err(other),
-        }
-    }
-    match no_prompts {
-        None => jobs = more,
-        Some(_) => prompts.clear(),
-    }
+    let (mut prompts, no_prompts) = planner.prompts(options.batch.min(options.context))?;
     let mut batches = vec![];
     for n in if sequences > 0 { sizes(graph, target, sequences) } else { vec![] } {
-        let mut program = program(&mut jobs, For::Batch(n))?;
+        let mut program = planner.program(For::Batch(n))?;
         let [greedy, draw] = choices(&mut program)?;
         batches.push(Batch { program, greedy, draw });
     }
@@ -146,38 +78,14 @@ pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError
         p.base = base;
         base += p.arena;
     }
-    vectors.sort_unstable();
-    vectors.dedup();
-    let mut weights = 0;
-    let mut placed = vec![];
-    for id in matrices {
-        let w = graph.weight(id);
-        let fail = |source| PlanError::Layout { name: w.name.clone(), source };
-        let layout = Layout::new(w.format, w.cols).map_err(fail)?;
-        weights += (layout.bytes(w.rows, w.experts).map_err(fail)? as u64).next_multiple_of(ALIGN);
-        let job = repack(&mut jobs, w.name.as_str(), layout, target)?;
-        placed.push((id, job));
-    }
-    for &id in &vectors {
-        let w = graph.weight(id);
-        weights += (4 * (w.rows * w.cols) as u64).next_multiple_of(ALIGN);
-    }
-    let caches = graph.caches.iter().map(|c| {
-        let layout = KvLayout { heads: c.heads, head_dim: c.head_dim, storage };
-        let bytes =
-            layout.bytes(options.context).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))?;
-        Ok(bytes as u64)
-    });
-    let caches = caches.collect::<Result<Vec<u64>, PlanError>>()?;
-    let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).sum();
     let slots = sequences.max(1);
+    let caches = planner.caches()?;
     let kv = caches.iter().map(|c| 2 * c.saturating_mul(slots as u64).saturating_add(ALIGN)).sum();
-    let rest = base + 4 * ropes;
-    let memory = MemoryNeed { weights, kv, rest };
-    let (target, jobs) = (target.clone(), jobs.finish());
+    let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).sum();
+    let (matrices, vectors, weights) = planner.weights()?;
     Ok(Plan {
-        target,
-        jobs,
+        target: target.clone(),
+        jobs: planner.jobs.finish(),
         decode,
         greedy,
         draw,
@@ -185,11 +93,138 @@ pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError
         no_prompts,
         slots,
         batches,
-        matrices: placed,
+        matrices,
         vectors,
         caches,
-        memory,
+        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes },
     })
+}
+
+/// What the programs of a plan share while they are made.
+struct Planner<'a> {
+    request: &'a Request<'a>,
+    steps: &'a [Step],
+    context: u32,
+    storage: KvStorage,
+    /// What the last step reads.
+    head: ValueId,
+    jobs: Jobs,
+    matrices: Vec<WeightId>,
+    vectors: Vec<WeightId>,
+}
+
+/// Matrices with the jobs that lay them out, vectors, and bytes of both.
+type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<WeightId>, u64);
+
+impl<'a> Planner<'a> {
+    fn new(request: &'a Request<'a>, steps: &'a [Step]) -> Result<Self, PlanError> {
+        let options = request.options;
+        let context = u32::try_from(options.context).map_err(|_| PlanError::Context(options.context))?;
+        // Halves are what `--precise` promises on a GPU: its prompts go through them.
+        let storage = match options.kv_stored() {
+            KvType::F32 | KvType::F16 => KvStorage::F16,
+            KvType::Q8_0 => KvStorage::Q8_0,
+        };
+        let Some(last) = steps.last() else { return Err(unsupported("the model", "it has no operations")) };
+        let head = match last {
+            Step::Project { input, .. } if last.writes() == [request.graph.logits] => input.value(),
+            _ => return Err(unsupported("logits", "they are not made by a projection at the end")),
+        };
+        let (jobs, matrices, vectors) = (Jobs::default(), vec![], vec![]);
+        Ok(Planner { request, steps, context, storage, head, jobs, matrices, vectors })
+    }
+
+    fn program(&mut self, what: For) -> Result<Program, PlanError> {
+        let &Request { graph, target, keep, tuned, .. } = self.request;
+        // What the last step reads, and for prompts nothing else does, stays.
+        let (tokens, steps, kept) = match what {
+            For::Token => (1, self.steps, keep.to_vec()),
+            For::Batch(n) => (n, self.steps, keep.to_vec()),
+            For::Prompt(n) => {
+                let body = self.steps.split_last().map_or(self.steps, |(_, body)| body);
+                (n, body, keep.iter().copied().chain([self.head, graph.logits]).collect())
+            }
+        };
+        let mut lower = Lower {
+            graph,
+            target: target.clone(),
+            tuned,
+            context: self.context,
+            storage: self.storage,
+            jobs: &mut self.jobs,
+            matrices: &mut self.matrices,
+            vectors: &mut self.vectors,
+            program: Builder::new(graph, self.steps, tokens, &kept),
+            batch: matches!(what, For::Batch(_)),
+            products: vec![],
+            in_form: HashMap::new(),
+            groups: HashMap::new(),
+            later: &[],
+        };
+        for (i, step) in steps.iter().enumerate() {
+            lower.program.step(i);
+            lower.later = self.steps.get(i + 1..).unwrap_or(&[]);
+            match what {
+                For::Token => lower.decode_step(step)?,
+                For::Batch(_) => lower.batch_step(step)?,
+                For::Prompt(_) => lower.prompt_step(step)?,
+            }
+        }
+        if !matches!(what, For::Prompt(_)) {
+            lower.choices()?;
+        }
+        let head = lower.buffer_of(self.head)?;
+        let products = lower.products.into_iter().map(|(used, ..)| used).collect();
+        Ok(lower.program.finish(products, head))
+    }
+
+    /// The programs for prompts, or why there are none: then nothing is compiled for them.
+    fn prompts(&mut self, batch: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
+        let before = self.jobs.clone();
+        let (mut prompts, mut none) = (vec![], None);
+        for tokens in chunks(batch) {
+            match self.program(For::Prompt(tokens)) {
+                Ok(p) => prompts.push(p),
+                Err(PlanError::Unsupported { what, why }) => none = Some(format!("{what}: {why}")),
+                Err(other) => return Err(other),
+            }
+        }
+        if none.is_some() {
+            prompts.clear();
+            self.jobs = before;
+        }
+        Ok((prompts, none))
+    }
+
+    fn weights(&mut self) -> Result<Weights, PlanError> {
+        let &Request { graph, target, .. } = self.request;
+        let (mut bytes, mut matrices) = (0, vec![]);
+        for &id in &self.matrices {
+            let w = graph.weight(id);
+            let fail = |source| PlanError::Layout { name: w.name.clone(), source };
+            let layout = Layout::new(w.format, w.cols).map_err(fail)?;
+            bytes += (layout.bytes(w.rows, w.experts).map_err(fail)? as u64).next_multiple_of(ALIGN);
+            matrices.push((id, repack(&mut self.jobs, w.name.as_str(), layout, target)?));
+        }
+        let mut vectors = std::mem::take(&mut self.vectors);
+        vectors.sort_unstable();
+        vectors.dedup();
+        for &id in &vectors {
+            let w = graph.weight(id);
+            bytes += (4 * (w.rows * w.cols) as u64).next_multiple_of(ALIGN);
+        }
+        Ok((matrices, vectors, bytes))
+    }
+
+    /// Bytes of the keys, and of the values, of each cache, for one slot.
+    fn caches(&self) -> Result<Vec<u64>, PlanError> {
+        let bytes = |c: &Cache| {
+            let layout = KvLayout { heads: c.heads, head_dim: c.head_dim, storage: self.storage };
+            let bytes = layout.bytes(self.request.options.context);
+            bytes.map(|b| b as u64).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))
+        };
+        self.request.graph.caches.iter().map(bytes).collect()
+    }
 }
 
 /// Takes the two ways to choose a token off the end of a program.
@@ -218,23 +253,4 @@ fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Resul
     let kernel = spec.kernel(target).map_err(|e| unsupported(name, e))?;
     let job = kjit_engine::Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
     Ok(Some(jobs.intern(Job { job, entry: kernel.entry, spec: spec.into() })))
-}
-
-impl Lower<'_> {
-    pub(super) fn step(&mut self, step: &Step) -> Result<(), PlanError> {
-        match step {
-            Step::Embed { table, scale, out } => self.embed(*table, *scale, *out),
-            Step::Project { input, segments, finish } => self.project(input, segments, finish),
-            Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
-            &Step::Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out } => {
-                self.attend(&Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })
-            }
-            Step::Norm { x, weight, eps, residual, out } => self.norm(*x, *weight, None, *eps, *residual, *out),
-            Step::ExpertSum { x, shares, residual, out } => {
-                let (from, top) = (self.value(*x)?, self.graph.value(*x).slots);
-                self.expert_sum(from, top, *shares, *residual, *out)
-            }
-            Step::Single(op) => self.single(op),
-        }
-    }
 }

@@ -8,218 +8,11 @@
     reason = "positions come from walking the same list of operations; no number of a file is an index"
 )]
 
-use crate::graph::{Activation, CacheId, Graph, Op, RopeId, ValueId, WeightId};
+mod step;
 
-/// Where a projection's input comes from.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Input {
-    /// A value as it is.
-    Plain(ValueId),
-    /// RMS norm of a value over its whole width.
-    Norm {
-        /// What is normed.
-        x: ValueId,
-        /// Factors.
-        weight: WeightId,
-        /// Epsilon.
-        eps: f32,
-    },
-}
+pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
 
-impl Input {
-    /// The value that is read.
-    pub fn value(&self) -> ValueId {
-        match *self {
-            Input::Plain(x) | Input::Norm { x, .. } => x,
-        }
-    }
-}
-
-/// One matrix of a projection, and the value its rows go to (before the [`Finish`]).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Segment {
-    /// The matrix.
-    pub weight: WeightId,
-    /// Added to the rows.
-    pub bias: Option<WeightId>,
-    /// Where the rows go.
-    pub out: ValueId,
-}
-
-/// What happens to a projection's rows before they are stored.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Finish {
-    /// Nothing.
-    Store,
-    /// `out = residual + rows`; one segment.
-    Add {
-        /// Added.
-        residual: ValueId,
-        /// The sum; it may take the residual's place in memory.
-        out: ValueId,
-    },
-    /// `out = act(rows of the first segment) · rows of the second`.
-    Glu {
-        /// Which activation.
-        act: Activation,
-        /// The product.
-        out: ValueId,
-    },
-    /// Of experts, one segment: `out = residual + Σ over slots of shares · rows`.
-    Sum {
-        /// Factor per slot.
-        shares: ValueId,
-        /// Added; it may give its place in memory to the sum.
-        residual: Option<ValueId>,
-        /// The sum.
-        out: ValueId,
-    },
-}
-
-/// Normed heads: factors and epsilon.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HeadNorm {
-    /// Factors, a head long.
-    pub weight: WeightId,
-    /// Epsilon.
-    pub eps: f32,
-}
-
-/// One launch's work (for a single token; a prompt may take more launches for a step).
-#[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    /// Rows of the embedding.
-    Embed {
-        /// The matrix.
-        table: WeightId,
-        /// Factor.
-        scale: f32,
-        /// Where to.
-        out: ValueId,
-    },
-    /// One or more matrices times one input.
-    Project {
-        /// The input.
-        input: Input,
-        /// The matrices.
-        segments: Vec<Segment>,
-        /// The end.
-        finish: Finish,
-    },
-    /// The same through chosen experts' matrices.
-    Experts {
-        /// The input; one slot or one for each expert.
-        input: Input,
-        /// Which experts.
-        experts: ValueId,
-        /// The stacked matrices; biases are none.
-        segments: Vec<Segment>,
-        /// `Store`, `Glu` or `Sum`.
-        finish: Finish,
-    },
-    /// Head norms, rotation, cache write and attention.
-    Attend {
-        /// Queries as projected.
-        q: ValueId,
-        /// Keys as projected.
-        k: ValueId,
-        /// Values as projected.
-        v: ValueId,
-        /// Norm of query heads.
-        q_norm: Option<HeadNorm>,
-        /// Norm of key heads.
-        k_norm: Option<HeadNorm>,
-        /// Rotation of both.
-        rope: RopeId,
-        /// Keys and values kept.
-        cache: CacheId,
-        /// Query heads.
-        heads: usize,
-        /// Factor on scores.
-        scale: f32,
-        /// Cap on scores.
-        soft_cap: Option<f32>,
-        /// Result.
-        out: ValueId,
-    },
-    /// RMS norm, then possibly a sum.
-    Norm {
-        /// Input.
-        x: ValueId,
-        /// Factors; narrower than `x` where each group is normed.
-        weight: WeightId,
-        /// Epsilon.
-        eps: f32,
-        /// Added after the norm.
-        residual: Option<ValueId>,
-        /// Result.
-        out: ValueId,
-    },
-    /// Weighted sum over slots, then possibly a residual.
-    ExpertSum {
-        /// A slot per expert.
-        x: ValueId,
-        /// Weights.
-        shares: ValueId,
-        /// Added.
-        residual: Option<ValueId>,
-        /// Result.
-        out: ValueId,
-    },
-    /// An operation by itself.
-    Single(Op),
-}
-
-impl Step {
-    /// The values it reads from memory.
-    pub fn reads(&self) -> Vec<ValueId> {
-        match self {
-            Step::Embed { .. } => vec![],
-            Step::Project { input, finish, .. } => std::iter::once(input.value()).chain(finish.reads()).collect(),
-            Step::Experts { input, experts, finish, .. } => {
-                [input.value(), *experts].into_iter().chain(finish.reads()).collect()
-            }
-            Step::Attend { q, k, v, .. } => vec![*q, *k, *v],
-            Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
-            Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
-            Step::Single(op) => op.reads(),
-        }
-    }
-
-    /// The values it leaves in memory.
-    pub fn writes(&self) -> Vec<ValueId> {
-        match self {
-            Step::Project { segments, finish, .. } | Step::Experts { segments, finish, .. } => match finish.out() {
-                None => segments.iter().map(|s| s.out).collect(),
-                Some(out) => vec![out],
-            },
-            Step::Embed { out, .. }
-            | Step::Attend { out, .. }
-            | Step::Norm { out, .. }
-            | Step::ExpertSum { out, .. } => vec![*out],
-            Step::Single(op) => op.writes(),
-        }
-    }
-}
-
-impl Finish {
-    /// The value that the rows end in, where it is not their own.
-    pub fn out(&self) -> Option<ValueId> {
-        match *self {
-            Finish::Store => None,
-            Finish::Add { out, .. } | Finish::Glu { out, .. } | Finish::Sum { out, .. } => Some(out),
-        }
-    }
-
-    /// The values that it reads besides the rows.
-    fn reads(&self) -> Vec<ValueId> {
-        match *self {
-            Finish::Add { residual, .. } => vec![residual],
-            Finish::Sum { shares, residual, .. } => std::iter::once(shares).chain(residual).collect(),
-            Finish::Store | Finish::Glu { .. } => vec![],
-        }
-    }
-}
+use crate::graph::{Graph, Op, RopeId, ValueId};
 
 /// Fuses a graph.
 pub fn fuse(graph: &Graph) -> Vec<Step> {
@@ -378,7 +171,7 @@ impl<'g> Fuser<'g> {
     fn residual(&mut self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let found = self.residual_of(v)?;
         // The other operand must have been made by then.
-        if self.maker[other_index(found.1)].is_some_and(|m| m > found.0) {
+        if self.maker[found.1.0 as usize].is_some_and(|m| m > found.0) {
             return None;
         }
         self.taken[found.0] = true;
@@ -403,7 +196,7 @@ impl<'g> Fuser<'g> {
         }
         chain.iter().for_each(|&c| self.taken[c] = true);
         let rope = q_rope;
-        Some((at, Step::Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out }))
+        Some((at, Step::Attend(Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })))
     }
 
     /// The rotation that makes `v`, with the head norm before it: ops, the value they start from, norm, rotation.
@@ -440,8 +233,4 @@ impl<'g> Fuser<'g> {
             _ => return None,
         })
     }
-}
-
-fn other_index(v: ValueId) -> usize {
-    v.0 as usize
 }
