@@ -60,6 +60,6 @@ fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
 
 #[test]
 fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
-    let Some(path) = support::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let Some(path) = support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
 }

@@ -6,7 +6,7 @@ use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::gguf::Gguf;
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::Value;
-use support::model_path;
+use support::files::model_path;
 
 #[test]
 fn smollm2_renders_conversations_as_the_reference_does() {

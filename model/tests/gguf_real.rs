@@ -3,7 +3,7 @@
 mod support;
 
 use kjit_model::gguf::Gguf;
-use support::model_path;
+use support::files::model_path;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 

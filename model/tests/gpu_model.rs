@@ -2,9 +2,6 @@
 
 mod support;
 
-#[path = "support/side_by_side.rs"]
-mod side_by_side;
-
 use kjit_engine::{Config, Device, Engine, Isolation};
 use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
@@ -15,8 +12,10 @@ use kjit_model::sample::{SampleOptions, Sampler};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::model_path;
+use support::files::model_path;
+use support::near::off;
 use support::oracle::{ids, kl, oracle};
+use support::side_by_side;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -40,7 +39,7 @@ fn options(context: usize, batch: usize) -> ExecOptions {
 
 /// The synthetic models, which the suite needs.
 fn tiny_models() -> Vec<PathBuf> {
-    let all = support::tiny_models();
+    let all = support::files::tiny_models();
     assert!(!all.is_empty(), "scripts/fetch-test-models --tiny makes the models");
     all
 }
@@ -50,17 +49,6 @@ fn open(path: &PathBuf, options: &ExecOptions) -> GpuExecutor {
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     gpu::open_on(&engine, &device(&engine), gguf, graph, options, &[]).unwrap()
-}
-
-fn off(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (mut d, mut n) = (0.0, 0.0);
-    for (g, w) in got.iter().zip(want) {
-        d += (f64::from(*g) - f64::from(*w)).powi(2);
-        n += f64::from(*w).powi(2);
-    }
-    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
-    if off.is_nan() { f64::INFINITY } else { off }
 }
 
 /// Holds every stored value of the last tokens fed against the host's; the largest distance and its name.

@@ -9,8 +9,8 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
 use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan, plan_batch};
 use kjit_model::graph::Graph;
+use support::files::tiny_models;
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
-use support::tiny_models;
 
 const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
 

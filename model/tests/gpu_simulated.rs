@@ -9,21 +9,9 @@ use kjit_model::graph::{Dtype, ValueId};
 use kjit_model::host::HostExecutor;
 use std::path::PathBuf;
 use std::sync::Arc;
+use support::files::tiny_model;
+use support::near::off;
 use support::simulated::{Machine, compiler};
-use support::tiny_model;
-
-/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
-fn off(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (mut d, mut n) = (0.0, 0.0);
-    for (g, w) in got.iter().zip(want) {
-        let (g, w) = (f64::from(*g), f64::from(*w));
-        d += (g - w) * (g - w);
-        n += w * w;
-    }
-    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
-    if off.is_nan() { f64::INFINITY } else { off }
-}
 
 /// Decodes some tokens on the simulated device and on the host.
 fn decode(model: &str, arch: &str, kv: KvType) {

@@ -8,7 +8,7 @@ use kjit_model::host::HostExecutor;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::model_path;
+use support::files::model_path;
 use support::oracle::{ids, kl, log_sum_exp};
 
 /// All goldens whose model is there.

@@ -9,7 +9,7 @@ use kjit_model::perplexity::perplexity;
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::sync::Arc;
-use support::model_path;
+use support::files::model_path;
 use support::oracle::{follow, ids, kl, oracle};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kjit_model::gguf::Gguf;
 use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
 use serde_json::Value;
-use support::model_path;
+use support::files::model_path;
 
 fn oracle(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle/tokenizer").join(name);

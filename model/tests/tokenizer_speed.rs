@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kjit_model::gguf::Gguf;
 use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
-use support::model_path;
+use support::files::model_path;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const FILES: [&str; 6] = [

@@ -1,3 +1,10 @@
-//! What the tests that cross crates share. So far: the simulated AMD device (`hipsim/`, see its README).
+//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README), and what they share with the tests of
+//! `model`.
 
+#[path = "../../model/tests/support/files.rs"]
+pub mod files;
+#[path = "../../model/tests/support/near.rs"]
+pub mod near;
+#[path = "../../model/tests/support/side_by_side.rs"]
+pub mod side_by_side;
 pub mod simulator;

@@ -1,38 +1,22 @@
 //! Several sequences side by side on simulated AMD devices: their logits and answers are the host's, whatever their number and lengths,
 //! and warming asks for the kernels that they then use.
 
-#[path = "../../model/tests/support/side_by_side.rs"]
-mod side_by_side;
-
 use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{jobs_for_batch, open_batch};
 use kjit_model::host::HostExecutor;
+use kjit_tests::files::model_path;
+use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-fn model(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
-    let path = folder.join(name);
-    if !path.exists() {
-        eprintln!(
-            "SKIPPED: {} is not there (scripts/test makes it; KJIT_TEST_MODELS names the folder)",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
-}
-
 /// Scores at these numbers of sequences, then answers at the last but one.
 fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, sizes: &'static [usize]) {
-    let Some(path) = model(name) else { return };
+    let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());

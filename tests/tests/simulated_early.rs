@@ -6,8 +6,9 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{GpuExecutor, open, open_early};
 use kjit_model::graph::Graph;
 use kjit_model::host::HostExecutor;
+use kjit_tests::files::model_path;
+use kjit_tests::near::off;
 use kjit_tests::simulator::{Setup, Simulated, engine};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,16 +23,7 @@ struct Model {
 }
 
 fn model(name: &str) -> Option<Model> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
-    let path = folder.join("tiny").join(name);
-    if !path.exists() {
-        eprintln!(
-            "SKIPPED: {} is not there (scripts/test makes it; KJIT_TEST_MODELS names the folder)",
-            path.display()
-        );
-        return None;
-    }
+    let path = model_path(&format!("tiny/{name}"))?;
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 32 };
@@ -58,17 +50,6 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
         .set("KJIT_HIPSIM_OPTIMISE", "-O1")
         .set("KJIT_HIPSIM_SLOW", slow)
         .set("KJIT_HIPSIM_REFUSE", refuse)
-}
-
-/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
-fn off(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {
-        let (g, w) = (f64::from(*g), f64::from(*w));
-        (d + (g - w) * (g - w), n + w * w)
-    });
-    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
-    if off.is_nan() { f64::INFINITY } else { off }
 }
 
 /// Waits until the compiler must be done with what it has been told to be slow with.

@@ -6,9 +6,10 @@ use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
 use kjit_model::host::HostExecutor;
 use kjit_model::sample::{SampleOptions, Sampler};
+use kjit_tests::files::model_path;
+use kjit_tests::near::off;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,20 +20,6 @@ const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// "The capital of France is", in SmolLM2's vocabulary.
 const PROMPT: &[u32] = &[504, 3575, 282, 4649, 314];
 const TOKENS: usize = 8;
-
-fn model(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
-    let path = folder.join(name);
-    if !path.exists() {
-        eprintln!(
-            "SKIPPED: {} is not there (scripts/test fetches it; KJIT_TEST_MODELS names the folder)",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
-}
 
 /// The next eight tokens, the likeliest each time.
 fn greedy(executor: &mut dyn Executor) -> Vec<u32> {
@@ -48,7 +35,7 @@ fn greedy(executor: &mut dyn Executor) -> Vec<u32> {
 }
 
 fn same_as_the_host(test: &str, arch: &str) {
-    let Some(path) = model(MODEL) else { return };
+    let Some(path) = model_path(MODEL) else { return };
     Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -81,20 +68,9 @@ fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
     same_as_the_host("smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts", "gfx942:sramecc+:xnack-");
 }
 
-/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
-fn off(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {
-        let (g, w) = (f64::from(*g), f64::from(*w));
-        (d + (g - w) * (g - w), n + w * w)
-    });
-    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
-    if off.is_nan() { f64::INFINITY } else { off }
-}
-
 /// A small model of random weights: three times a prompt of two chunks and one token more, and the logits after each.
 fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
-    let Some(path) = model(name) else { return };
+    let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());

@@ -1,20 +1,10 @@
 //! Sequences decoded side by side, held against the host executor: for any device.
 
+use super::near::off;
 use kjit_model::exec::{Executor, Want};
 use kjit_model::gpu::{After, GpuBatch, Slot, Start};
 use kjit_model::host::HostExecutor;
 use kjit_model::sample::{SampleOptions, Sampler};
-
-/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
-fn off(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {
-        let (g, w) = (f64::from(*g), f64::from(*w));
-        (d + (g - w) * (g - w), n + w * w)
-    });
-    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
-    if off.is_nan() { f64::INFINITY } else { off }
-}
 
 /// Tokens of the sequence of this number: lengths from one to seven, no two alike.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {

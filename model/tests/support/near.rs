@@ -1,0 +1,12 @@
+//! How far results are from what is wanted. Shared with the tests that cross crates.
+
+/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
+pub fn off(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {
+        let (g, w) = (f64::from(*g), f64::from(*w));
+        (d + (g - w) * (g - w), n + w * w)
+    });
+    let off = (d / n.max(f64::MIN_POSITIVE)).sqrt();
+    if off.is_nan() { f64::INFINITY } else { off }
+}
