@@ -15,7 +15,7 @@ use kjit_kernels::format::Format;
 pub struct Common {
     /// As people call it, with its quantisation.
     pub name: &'static str,
-    arch: &'static str,
+    family: &'static Family,
     width: u32,
     ffn: u32,
     heads: u32,
@@ -36,22 +36,47 @@ enum Types {
     All(&'static str, &'static str),
 }
 
-const fn row(name: &'static str, arch: &'static str, sizes: [u32; 6], tied: bool, types: Types) -> Common {
+/// What the files of an architecture have besides the matrices that all have.
+#[derive(Debug)]
+struct Family {
+    arch: &'static str,
+    /// So many that every kind of layer comes, of each mix of types.
+    layers: u32,
+    /// Norms of a layer as wide as the model, and as wide as a head.
+    norms: &'static [&'static str],
+    head_norms: &'static [&'static str],
+    /// Matrices of a layer with a bias.
+    biases: &'static [&'static str],
+}
+
+const LLAMA: Family =
+    Family { arch: "llama", layers: 2, norms: &["attn_norm", "ffn_norm"], head_norms: &[], biases: &[] };
+const QWEN2: Family = Family { arch: "qwen2", biases: &["attn_q", "attn_k", "attn_v"], ..LLAMA };
+const QWEN3: Family = Family { arch: "qwen3", head_norms: &["attn_q_norm", "attn_k_norm"], ..LLAMA };
+const GEMMA3: Family = Family {
+    arch: "gemma3",
+    // Every sixth sees everything, the others have a window.
+    layers: 6,
+    norms: &["attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"],
+    ..QWEN3
+};
+
+const fn row(name: &'static str, family: &'static Family, sizes: [u32; 6], tied: bool, types: Types) -> Common {
     let [width, ffn, heads, kv_heads, head_dim, vocab] = sizes;
-    Common { name, arch, width, ffn, heads, kv_heads, head_dim, vocab, tied, types }
+    Common { name, family, width, ffn, heads, kv_heads, head_dim, vocab, tied, types }
 }
 
 /// The models.
 pub const COMMON: &[Common] = &[
-    row("Llama 3.1 8B Q4_K_M", "llama", [4096, 14336, 32, 8, 128, 128_256], false, Types::Q4KM),
-    row("Llama 3.2 3B Q4_K_M", "llama", [3072, 8192, 24, 8, 128, 128_256], true, Types::Q4KM),
-    row("Llama 3.2 1B Q4_K_M", "llama", [2048, 8192, 32, 8, 64, 128_256], true, Types::Q4KM),
-    row("Mistral 7B v0.3 Q4_K_M", "llama", [4096, 14336, 32, 8, 128, 32_768], false, Types::Q4KM),
-    row("Qwen2.5 7B Q4_K_M", "qwen2", [3584, 18944, 28, 4, 128, 152_064], false, Types::Q4KM),
-    row("Qwen3 8B Q4_K_M", "qwen3", [4096, 12288, 32, 8, 128, 151_936], false, Types::Q4KM),
-    row("Qwen3 4B Q4_K_M", "qwen3", [2560, 9728, 32, 8, 128, 151_936], true, Types::Q4KM),
-    row("Gemma 3 4B Q4_K_M", "gemma3", [2560, 10240, 8, 4, 256, 262_208], true, Types::Q4KM),
-    row("SmolLM2 135M Q4_1", "llama", [576, 1536, 9, 3, 64, 49_152], true, Types::All("Q4_1", "Q8_0")),
+    row("Llama 3.1 8B Q4_K_M", &LLAMA, [4096, 14336, 32, 8, 128, 128_256], false, Types::Q4KM),
+    row("Llama 3.2 3B Q4_K_M", &LLAMA, [3072, 8192, 24, 8, 128, 128_256], true, Types::Q4KM),
+    row("Llama 3.2 1B Q4_K_M", &LLAMA, [2048, 8192, 32, 8, 64, 128_256], true, Types::Q4KM),
+    row("Mistral 7B v0.3 Q4_K_M", &LLAMA, [4096, 14336, 32, 8, 128, 32_768], false, Types::Q4KM),
+    row("Qwen2.5 7B Q4_K_M", &QWEN2, [3584, 18944, 28, 4, 128, 152_064], false, Types::Q4KM),
+    row("Qwen3 8B Q4_K_M", &QWEN3, [4096, 12288, 32, 8, 128, 151_936], false, Types::Q4KM),
+    row("Qwen3 4B Q4_K_M", &QWEN3, [2560, 9728, 32, 8, 128, 151_936], true, Types::Q4KM),
+    row("Gemma 3 4B Q4_K_M", &GEMMA3, [2560, 10240, 8, 4, 256, 262_208], true, Types::Q4KM),
+    row("SmolLM2 135M Q4_1", &LLAMA, [576, 1536, 9, 3, 64, 49_152], true, Types::All("Q4_1", "Q8_0")),
 ];
 
 impl Common {
@@ -62,11 +87,6 @@ impl Common {
     pub fn graph(&self) -> Result<Graph, GraphError> {
         let (header, data) = self.file();
         arch::build(&Gguf::without_data(self.name, &header, data)?)
-    }
-
-    /// Every kind of layer comes: with a window and without (Gemma 3), of each mix.
-    fn layers(&self) -> u32 {
-        if self.arch == "gemma3" { 6 } else { 2 }
     }
 
     /// The type of a tensor.
@@ -91,11 +111,12 @@ impl Common {
     /// The start of a GGUF file up to its data, and how much data it would have.
     fn file(&self) -> (Vec<u8>, u64) {
         let (mut keys, mut tensors) = (List::default(), List::default());
-        keys.text("general.architecture", self.arch);
-        let key = |name: &str| format!("{}.{name}", self.arch);
+        let family = self.family;
+        keys.text("general.architecture", family.arch);
+        let key = |name: &str| format!("{}.{name}", family.arch);
         for (name, value) in [
             ("context_length", 8192),
-            ("block_count", self.layers()),
+            ("block_count", family.layers),
             ("embedding_length", self.width),
             ("feed_forward_length", self.ffn),
             ("attention.head_count", self.heads),
@@ -116,14 +137,9 @@ impl Common {
         if !self.tied {
             add("output.weight", self.type_of(0, "output", self.width), &[self.width, self.vocab]);
         }
-        let mut norms = vec![("attn_norm", self.width), ("ffn_norm", self.width)];
-        if self.arch == "gemma3" {
-            norms.extend([("post_attention_norm", self.width), ("post_ffw_norm", self.width)]);
-        }
-        if matches!(self.arch, "gemma3" | "qwen3") {
-            norms.extend([("attn_q_norm", self.head_dim), ("attn_k_norm", self.head_dim)]);
-        }
-        for l in 0..self.layers() {
+        let norms = family.norms.iter().map(|part| (part, self.width));
+        let norms: Vec<_> = norms.chain(family.head_norms.iter().map(|part| (part, self.head_dim))).collect();
+        for l in 0..family.layers {
             for (part, len) in &norms {
                 add(&format!("blk.{l}.{part}.weight"), "F32", &[*len]);
             }
@@ -137,7 +153,7 @@ impl Common {
                 ("ffn_down", self.ffn, self.width),
             ] {
                 add(&format!("blk.{l}.{part}.weight"), self.type_of(l, part, cols), &[cols, rows]);
-                if self.arch == "qwen2" && ["attn_q", "attn_k", "attn_v"].contains(&part) {
+                if family.biases.contains(&part) {
                     add(&format!("blk.{l}.{part}.bias"), "F32", &[rows]);
                 }
             }
