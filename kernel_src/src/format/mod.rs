@@ -9,7 +9,7 @@
 //!
 //! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a constant or looks a table
 //! up, and `m · t` is the optional offset. From this one description come the host's dequantiser ([`BlockFormat::decode`]), its
-//! dot products, and the GPU's layout and code; adding a GGML type is adding one constant to `table.rs`.
+//! dot products, and the GPU's layout and code; adding a GGML type is adding one constant to `table.rs`, and its id below.
 //!
 //! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is ggml's, so that values agree
 //! bit for bit.

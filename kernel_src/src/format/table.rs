@@ -161,3 +161,28 @@ pub const ALL: &[Format] = &[
         }),
     },
 ];
+
+/// Gives a macro the ids of all block formats, behind what it is given: for code that takes a format as a type, written once and made for each.
+#[macro_export]
+macro_rules! block_format_ids {
+    ($then:ident!($($given:tt)*)) => {
+        $then!($($given)* 2 3 6 7 8 10 11 12 13 14 20 23 39)
+    };
+}
+
+/// The ids above are those of the table, no more and no fewer.
+const _: () = {
+    macro_rules! list {
+        ($($id:literal)*) => { [$($id),*] };
+    }
+    let ids = block_format_ids!(list!());
+    let (mut i, mut at) = (0, 0);
+    while i < ALL.len() {
+        if matches!(ALL[i].encoding, Encoding::Blocks(_)) {
+            assert!(at < ids.len() && ids[at] == ALL[i].ggml_id, "a block format whose id is not in block_format_ids");
+            at += 1;
+        }
+        i += 1;
+    }
+    assert!(at == ids.len(), "an id in block_format_ids that is no block format's");
+};

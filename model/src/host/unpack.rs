@@ -38,7 +38,7 @@ const fn block_format(id: u32) -> BlockFormat {
 /// Runs an expression with `$f` the type of a block format, for each format in the table; another expression for all else.
 macro_rules! with_format {
     ($format:expr, $f:ident => $body:expr, else $other:expr) => {
-        with_format!(@ $format, $f, $body, $other, 2 3 6 7 8 10 11 12 13 14 20 23 39)
+        kjit_kernels::block_format_ids!(with_format!(@ $format, $f, $body, $other,))
     };
     (@ $format:expr, $f:ident, $body:expr, $other:expr, $($id:literal)*) => {
         match $format.ggml_id {
