@@ -41,8 +41,7 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
     return library;
 }
 
-static const char* const ISAS[] = {"gfx900",  "gfx906",  "gfx908",  "gfx90a",  "gfx942",  "gfx950",  "gfx1010", "gfx1030",
-                                   "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1200", "gfx1201"};
+static const char* const ISAS[] = {HIPSIM_ISAS};  // of the engine's table
 
 }  // namespace hipsim
 

@@ -1,5 +1,6 @@
 //! The simulated HIP device: builds its library, and runs a test in a process that has it for its HIP runtime.
 
+use kjit_engine::arch::{ARCHS, Vendor};
 use kjit_engine::{Config, Engine, Isolation};
 use sha2::{Digest, Sha256};
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -32,7 +33,9 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
         hash.update(std::fs::read(&file).map_err(|e| say(&file, e.to_string()))?);
     }
     let place = format!("-DHIPSIM_FOLDER=\"{}\"", sources().display());
-    hash.update(format!("{} {place}", flags.join(" ")));
+    let amd = ARCHS.iter().filter(|a| a.vendor == Vendor::Amd).map(|a| format!("\"{}\"", a.id));
+    let isas = format!("-DHIPSIM_ISAS={}", amd.collect::<Vec<_>>().join(","));
+    hash.update(format!("{} {place} {isas}", flags.join(" ")));
     let hash: String = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
     let folder = folder.join("hipsim");
     std::fs::create_dir_all(&folder).map_err(|e| say(&folder, e.to_string()))?;
@@ -45,7 +48,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     }
     let temporary = made.with_extension("new");
     let out = Command::new(compiler())
-        .args(["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", place.as_str()])
+        .args(["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", &place, &isas])
         .args(flags)
         .args(units)
         .args(["-ldl", "-o"])

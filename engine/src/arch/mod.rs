@@ -1,12 +1,10 @@
 //! What a kernel is compiled for: made from a live device or from a string, the same either way.
 
-mod cards;
 mod occupancy;
 mod table;
 
-pub use cards::{CARDS, Card};
 pub use occupancy::{Limit, Occupancy};
-pub use table::{ARCHS, Arch, Dot, MatrixUnit, UnitLimits, Vendor};
+pub use table::{ARCHS, Arch, Card, Dot, MatrixUnit, UnitLimits, Vendor};
 
 use crate::error::Error;
 use std::fmt;
@@ -22,12 +20,6 @@ pub struct Target {
     features: Vec<(&'static str, bool)>,
     /// The wave width that kernels get, where another than the architecture's own default was asked for.
     wave: Option<u32>,
-}
-
-impl std::hash::Hash for Arch {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.id.hash(state);
-    }
 }
 
 impl Target {

@@ -111,8 +111,22 @@ pub struct UnitLimits {
     pub shared_reserved: u32,
 }
 
+/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has run is drawn against. No card reaches
+/// them; which part of them it reaches is what a measurement on a card is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Card {
+    /// Its architecture.
+    pub arch: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes of memory a nanosecond (GB/s).
+    pub gb_per_s: f64,
+    /// 10¹² operations a second on halves with sums in f32: of the matrix unit, dense, where there is one.
+    pub tflop_per_s: f64,
+}
+
 /// One architecture.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Arch {
     /// Who makes it.
     pub vendor: Vendor,
@@ -122,6 +136,8 @@ pub struct Arch {
     pub specific: Option<&'static str>,
     /// Cards that people know it by.
     pub cards: &'static str,
+    /// One of them by its data sheet.
+    pub card: Option<Card>,
     /// Wave (warp) widths that kernels can be compiled for; the first is the default.
     pub waves: &'static [u32],
     /// Matrix instructions.
@@ -145,6 +161,18 @@ pub struct Arch {
 }
 
 impl Arch {
+    /// The row with its card: GB/s and TFLOP/s.
+    const fn card(mut self, name: &'static str, gb_per_s: f64, tflop_per_s: f64) -> Arch {
+        self.card = Some(Card { arch: self.id, name, gb_per_s, tflop_per_s });
+        self
+    }
+
+    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's count is then of both.
+    #[must_use]
+    pub fn one_register_file(&self) -> bool {
+        self.matrix == MatrixUnit::Mfma && self.max_registers > 256
+    }
+
     /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`, `packed-f16`,
     /// `permlane64`.
     #[must_use]
@@ -156,6 +184,21 @@ impl Arch {
     #[must_use]
     pub fn sm(&self) -> Option<u32> {
         self.id.strip_prefix("sm_").and_then(|n| n.parse().ok())
+    }
+}
+
+/// A row is what its id says.
+impl PartialEq for Arch {
+    fn eq(&self, other: &Arch) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Arch {}
+
+impl std::hash::Hash for Arch {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
     }
 }
 
@@ -179,6 +222,7 @@ const fn sm(
         id,
         specific,
         cards,
+        card: None,
         waves: &[32],
         matrix,
         dot: Dot::Dp4a,
@@ -220,6 +264,7 @@ const fn gcn(
         id,
         specific: None,
         cards,
+        card: None,
         waves: &[64],
         matrix,
         dot,
@@ -262,6 +307,7 @@ const fn rdna(
         id,
         specific: None,
         cards,
+        card: None,
         waves: &[32, 64],
         matrix,
         dot,
@@ -301,32 +347,55 @@ use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12};
 /// Every architecture that kjit compiles for.
 pub static ARCHS: &[Arch] = &[
     //  id        -a form          cards                             matrix  warps blocks shared
-    sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED),
-    sm("sm_80", None, "A100, A30", MmaSync, 64, 32, 164 * KB, AMPERE),
-    sm("sm_86", None, "RTX 30, A10, A40, A6000", MmaSync, 48, 16, 100 * KB, AMPERE),
+    sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED).card("T4", 320.0, 65.0),
+    sm("sm_80", None, "A100, A30", MmaSync, 64, 32, 164 * KB, AMPERE).card("A100 80 GB", 2039.0, 312.0),
+    sm("sm_86", None, "RTX 30, A10, A40, A6000", MmaSync, 48, 16, 100 * KB, AMPERE).card("A40", 696.0, 149.7),
     sm("sm_87", None, "Jetson Orin", MmaSync, 48, 16, 164 * KB, AMPERE),
-    sm("sm_89", None, "RTX 40, L4, L40", MmaSync, 48, 24, 100 * KB, ADA),
-    sm("sm_90", Some("sm_90a"), "H100, H200, GH200", Wgmma, 64, 32, 228 * KB, HOPPER),
-    sm("sm_100", Some("sm_100a"), "B100, B200, GB200", MmaSync, 64, 32, 228 * KB, HOPPER),
+    sm("sm_89", None, "RTX 40, L4, L40", MmaSync, 48, 24, 100 * KB, ADA).card("L40", 864.0, 181.0),
+    sm("sm_90", Some("sm_90a"), "H100, H200, GH200", Wgmma, 64, 32, 228 * KB, HOPPER).card("H200", 4800.0, 989.0),
+    sm("sm_100", Some("sm_100a"), "B100, B200, GB200", MmaSync, 64, 32, 228 * KB, HOPPER).card("B200", 8000.0, 2250.0),
     sm("sm_103", Some("sm_103a"), "B300, GB300", MmaSync, 64, 32, 228 * KB, HOPPER),
     sm("sm_120", Some("sm_120a"), "RTX 50, RTX PRO Blackwell", MmaSync, 48, 24, 100 * KB, HOPPER),
     sm("sm_121", Some("sm_121a"), "GB10 (DGX Spark)", MmaSync, 48, 24, 100 * KB, HOPPER),
     //   id       cards                            matrix    dot   waves  regs LDS
-    gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED),
-    gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED),
-    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED_BF),
-    gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF),
-    gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3),
-    gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3),
+    gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED).card(
+        "RX Vega 64",
+        484.0,
+        25.3,
+    ),
+    gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED)
+        .card("MI50", 1024.0, 26.5),
+    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED_BF).card("MI100", 1229.0, 184.6),
+    gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF)
+        .card("MI210", 1638.0, 181.0),
+    gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3)
+        .card("MI300X", 5300.0, 1307.4),
+    gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3).card("MI355X", 8000.0, 2516.6),
     //    id       cards                                 matrix  dot  waves  regs granule
-    rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED),
-    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, &[], PACKED),
-    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
-    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
-    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
-    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
-    rdna("gfx1150", "Radeon 890M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3),
-    rdna("gfx1151", "Radeon 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3),
-    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4),
-    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4),
+    rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED).card("RX 5700 XT", 448.0, 19.5),
+    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, &[], PACKED).card(
+        "RX 6900 XT",
+        512.0,
+        46.1,
+    ),
+    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card("RX 7900 XTX", 960.0, 122.8),
+    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card(
+        "RX 7800 XT",
+        624.0,
+        74.7,
+    ),
+    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card("RX 7600", 288.0, 43.5),
+    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card("Radeon 780M, DDR5-5600", 89.6, 16.6),
+    rdna("gfx1150", "Radeon 890M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card(
+        "Radeon 890M, LPDDR5X-7500",
+        120.0,
+        23.8,
+    ),
+    rdna("gfx1151", "Radeon 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card(
+        "Radeon 8060S",
+        256.0,
+        59.4,
+    ),
+    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4).card("RX 9060 XT", 320.0, 102.6),
+    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4).card("RX 9070 XT", 640.0, 194.6),
 ];

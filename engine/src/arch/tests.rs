@@ -90,3 +90,12 @@ fn a_wave_width_is_part_of_a_target_and_another_than_its_own_is_refused() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn every_amd_architecture_has_a_card() {
+    for arch in ARCHS {
+        let card = arch.card;
+        assert!(arch.vendor != Vendor::Amd || card.is_some(), "{}", arch.id);
+        assert!(card.is_none_or(|c| c.gb_per_s > 50.0 && c.tflop_per_s > 10.0), "{}", arch.id);
+    }
+}

@@ -3,6 +3,7 @@
 //! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 name their fields alike.
 
 use super::{ArgInfo, ArgKind, KernelInfo};
+use crate::arch::ARCHS;
 use object::read::elf::{ElfFile64, SectionHeader};
 use object::{LittleEndian, Object, ObjectSymbol};
 use rmpv::ValueRef;
@@ -107,7 +108,9 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     args.sort_by_key(|a| a.offset);
     let agprs = number(".agpr_count")?.unwrap_or(0);
     let total = need(".vgpr_count")?;
-    let one_file = ["gfx90a", "gfx94", "gfx95"].iter().any(|family| target.contains(family));
+    // amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-
+    let id = target.rsplit('-').find_map(|part| part.split(':').next().filter(|id| id.starts_with("gfx")));
+    let one_file = ARCHS.iter().any(|a| Some(a.id) == id && a.one_register_file());
     Ok(KernelInfo {
         args,
         arg_bytes: Some(block),

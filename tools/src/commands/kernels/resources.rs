@@ -37,7 +37,7 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
                 Ok(code) => {
                     // A source may hold several kernels; the sample is of one.
                     let reports = code.report(&target, kernel.shared).into_iter().filter(|r| r.kernel == kernel.entry);
-                    let (dynamic, card) = (kernel.shared, target.arch().card());
+                    let (dynamic, card) = (kernel.shared, target.arch().card.as_ref());
                     rows.extend(reports.map(|report| Row { name: name.clone(), report, dynamic, work, card }));
                 }
                 Err(e) => {
