@@ -40,6 +40,24 @@ macro_rules! h {
     };
 }
 
+/// One call with our context current, as a fault under its documented name.
+macro_rules! call {
+    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: as for every block of the trait below.
+        let code = unsafe { ($self.current()?.$name)($($arg),*) };
+        $self.check(stringify!($name).trim_end_matches("_v2"), code)
+    }};
+}
+
+/// A call whose first parameter takes the handle that it makes.
+macro_rules! made {
+    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
+        let mut handle = null_mut();
+        call!($self.$name(&mut handle, $($arg),*))?;
+        Raw::of(stringify!($name), handle)
+    }};
+}
+
 impl CudaDevice {
     pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Try<CudaDevice> {
         let device = cuda.device(ordinal)?;
@@ -80,26 +98,22 @@ impl CudaDevice {
 impl RawDevice for CudaDevice {
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
-        let code = unsafe { (self.current()?.cuMemGetInfo_v2)(&mut free, &mut total) };
-        self.check("cuMemGetInfo", code)?;
+        call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;
         Ok((free as u64, total as u64))
     }
 
     fn wait_all(&self) -> Try<()> {
-        let code = unsafe { (self.current()?.cuCtxSynchronize)() };
-        self.check("cuCtxSynchronize", code)
+        call!(self.cuCtxSynchronize())
     }
 
     fn alloc(&self, bytes: u64) -> Try<u64> {
         let mut address = 0;
-        let code = unsafe { (self.current()?.cuMemAlloc_v2)(&mut address, bytes as usize) };
-        self.check("cuMemAlloc", code)?;
+        call!(self.cuMemAlloc_v2(&mut address, bytes as usize))?;
         Ok(address)
     }
 
     unsafe fn free(&self, address: u64) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemFree_v2)(address) };
-        self.check("cuMemFree", code)
+        call!(self.cuMemFree_v2(address))
     }
 
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
@@ -120,59 +134,47 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemFreeHost)(at.cast()) };
-        self.check("cuMemFreeHost", code)
+        call!(self.cuMemFreeHost(at.cast()))
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
         // Read-only: the mapping is the model file, which the device must not write and we could not let it.
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY;
-        let code = unsafe { (self.current()?.cuMemHostRegister_v2)(at.cast_mut().cast(), bytes, flags) };
-        self.check("cuMemHostRegister", code)
+        call!(self.cuMemHostRegister_v2(at.cast_mut().cast(), bytes, flags))
     }
 
     unsafe fn unregister_host(&self, at: *const u8) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemHostUnregister)(at.cast_mut().cast()) };
-        self.check("cuMemHostUnregister", code)
+        call!(self.cuMemHostUnregister(at.cast_mut().cast()))
     }
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, h!(stream)) };
-        self.check("cuMemcpyHtoDAsync", code)
+        call!(self.cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, h!(stream)))
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, h!(stream)) };
-        self.check("cuMemcpyDtoHAsync", code)
+        call!(self.cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, h!(stream)))
     }
 
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemcpyDtoDAsync_v2)(to, from, bytes, h!(stream)) };
-        self.check("cuMemcpyDtoDAsync", code)
+        call!(self.cuMemcpyDtoDAsync_v2(to, from, bytes, h!(stream)))
     }
 
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuMemsetD8Async)(to, byte, bytes, h!(stream)) };
-        self.check("cuMemsetD8Async", code)
+        call!(self.cuMemsetD8Async(to, byte, bytes, h!(stream)))
     }
 
     fn stream(&self, urgency: u32) -> Try<Raw> {
-        let mut stream = null_mut();
         let priority = if urgency > 0 { self.priorities.1 } else { self.priorities.0 };
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        let code = unsafe { (self.current()?.cuStreamCreateWithPriority)(&mut stream, flags, priority) };
-        self.check("cuStreamCreate", code)?;
-        Raw::of("cuStreamCreate", stream)
+        made!(self.cuStreamCreateWithPriority(flags, priority))
     }
 
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuStreamDestroy_v2)(h!(stream)) };
-        self.check("cuStreamDestroy", code)
+        call!(self.cuStreamDestroy_v2(h!(stream)))
     }
 
     unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuStreamSynchronize)(h!(stream)) };
-        self.check("cuStreamSynchronize", code)
+        call!(self.cuStreamSynchronize(h!(stream)))
     }
 
     unsafe fn stream_idle(&self, stream: Raw) -> Try<bool> {
@@ -181,26 +183,20 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuStreamWaitEvent)(h!(stream), h!(event), 0) };
-        self.check("cuStreamWaitEvent", code)
+        call!(self.cuStreamWaitEvent(h!(stream), h!(event), 0))
     }
 
     fn event(&self, timed: bool) -> Try<Raw> {
-        let mut event = null_mut();
         let flags = if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
-        let code = unsafe { (self.current()?.cuEventCreate)(&mut event, flags as u32) };
-        self.check("cuEventCreate", code)?;
-        Raw::of("cuEventCreate", event)
+        made!(self.cuEventCreate(flags as u32))
     }
 
     unsafe fn event_destroy(&self, event: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuEventDestroy_v2)(h!(event)) };
-        self.check("cuEventDestroy", code)
+        call!(self.cuEventDestroy_v2(h!(event)))
     }
 
     unsafe fn event_record(&self, event: Raw, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuEventRecord)(h!(event), h!(stream)) };
-        self.check("cuEventRecord", code)
+        call!(self.cuEventRecord(h!(event), h!(stream)))
     }
 
     unsafe fn event_done(&self, event: Raw) -> Try<bool> {
@@ -209,58 +205,38 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn event_wait_host(&self, event: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuEventSynchronize)(h!(event)) };
-        self.check("cuEventSynchronize", code)
+        call!(self.cuEventSynchronize(h!(event)))
     }
 
     unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32> {
         let mut milliseconds = 0.0;
-        let code = unsafe { (self.current()?.cuEventElapsedTime)(&mut milliseconds, h!(from), h!(to)) };
-        self.check("cuEventElapsedTime", code)?;
+        call!(self.cuEventElapsedTime(&mut milliseconds, h!(from), h!(to)))?;
         Ok(milliseconds)
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        let mut module = null_mut();
         // SAFETY: the driver reads the image's length from its own headers: `code_object` has walked them.
-        let code = unsafe {
-            (self.current()?.cuModuleLoadDataEx)(&mut module, image.as_ptr().cast(), 0, null_mut(), null_mut())
-        };
-        self.check("cuModuleLoadDataEx", code)?;
-        Raw::of("cuModuleLoadDataEx", module)
+        made!(self.cuModuleLoadDataEx(image.as_ptr().cast(), 0, null_mut(), null_mut()))
     }
 
     unsafe fn module_unload(&self, module: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuModuleUnload)(h!(module)) };
-        self.check("cuModuleUnload", code)
+        call!(self.cuModuleUnload(h!(module)))
     }
 
     unsafe fn function(&self, module: Raw, name: &CStr) -> Try<Raw> {
-        let mut function = null_mut();
-        let code = unsafe { (self.current()?.cuModuleGetFunction)(&mut function, h!(module), name.as_ptr()) };
-        self.check("cuModuleGetFunction", code)?;
-        Raw::of("cuModuleGetFunction", function)
+        made!(self.cuModuleGetFunction(h!(module), name.as_ptr()))
     }
 
     unsafe fn function_shared(&self, function: Raw, bytes: u32) -> Try<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-        let code = unsafe { (self.current()?.cuFuncSetAttribute)(h!(function), attribute, bytes) };
-        self.check("cuFuncSetAttribute", code)
+        call!(self.cuFuncSetAttribute(h!(function), attribute, bytes))
     }
 
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32> {
         let mut blocks = 0;
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-        let code = unsafe {
-            (self.current()?.cuOccupancyMaxActiveBlocksPerMultiprocessor)(
-                &mut blocks,
-                h!(function),
-                threads,
-                shared as usize,
-            )
-        };
-        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        call!(self.cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, h!(function), threads, shared as usize))?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
@@ -296,51 +272,41 @@ impl RawDevice for CudaDevice {
             numAttrs: count as u32,
         };
         // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the code object states.
-        let code = unsafe { (self.current()?.cuLaunchKernelEx)(&config, h!(function), args.as_mut_ptr(), null_mut()) };
-        self.check("cuLaunchKernelEx", code)
+        call!(self.cuLaunchKernelEx(&config, h!(function), args.as_mut_ptr(), null_mut()))
     }
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
         // Thread-local: other threads may go on allocating and compiling meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let code = unsafe { (self.current()?.cuStreamBeginCapture_v2)(h!(stream), mode) };
-        self.check("cuStreamBeginCapture", code)
+        call!(self.cuStreamBeginCapture_v2(h!(stream), mode))
     }
 
     unsafe fn capture_end(&self, stream: Raw) -> Try<Raw> {
         let mut graph = null_mut();
-        let code = unsafe { (self.current()?.cuStreamEndCapture)(h!(stream), &mut graph) };
-        self.check("cuStreamEndCapture", code)?;
+        call!(self.cuStreamEndCapture(h!(stream), &mut graph))?;
         Raw::of("cuStreamEndCapture", graph)
     }
 
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize> {
         let mut count = 0;
-        let code = unsafe { (self.current()?.cuGraphGetNodes)(h!(graph), null_mut(), &mut count) };
-        self.check("cuGraphGetNodes", code)?;
+        call!(self.cuGraphGetNodes(h!(graph), null_mut(), &mut count))?;
         Ok(count)
     }
 
     unsafe fn graph_destroy(&self, graph: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuGraphDestroy)(h!(graph)) };
-        self.check("cuGraphDestroy", code)
+        call!(self.cuGraphDestroy(h!(graph)))
     }
 
     unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw> {
-        let mut exec = null_mut();
-        let code = unsafe { (self.current()?.cuGraphInstantiateWithFlags)(&mut exec, h!(graph), 0) };
-        self.check("cuGraphInstantiate", code)?;
-        Raw::of("cuGraphInstantiate", exec)
+        made!(self.cuGraphInstantiateWithFlags(h!(graph), 0))
     }
 
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuGraphUpload)(h!(exec), h!(stream)) };
-        self.check("cuGraphUpload", code)
+        call!(self.cuGraphUpload(h!(exec), h!(stream)))
     }
 
     unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuGraphLaunch)(h!(exec), h!(stream)) };
-        self.check("cuGraphLaunch", code)
+        call!(self.cuGraphLaunch(h!(exec), h!(stream)))
     }
 
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
@@ -355,7 +321,6 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()> {
-        let code = unsafe { (self.current()?.cuGraphExecDestroy)(h!(exec)) };
-        self.check("cuGraphExecDestroy", code)
+        call!(self.cuGraphExecDestroy(h!(exec)))
     }
 }

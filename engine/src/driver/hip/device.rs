@@ -27,6 +27,23 @@ macro_rules! h {
     };
 }
 
+/// One call with our device current.
+macro_rules! call {
+    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: as for every block of the trait below.
+        unsafe { $self.current()?.$name($($arg),*) }.map_err(fault)
+    };
+}
+
+/// A call whose first parameter takes the handle that it makes.
+macro_rules! made {
+    ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
+        let mut handle = null_mut();
+        call!($self.$name(&mut handle, $($arg),*))?;
+        Raw::of(stringify!($name), handle)
+    }};
+}
+
 impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -84,22 +101,22 @@ impl RawDevice for HipDevice {
 
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
-        unsafe { self.current()?.hipMemGetInfo(&mut free, &mut total) }.map_err(fault)?;
+        call!(self.hipMemGetInfo(&mut free, &mut total))?;
         Ok((free as u64, total as u64))
     }
 
     fn wait_all(&self) -> Try<()> {
-        unsafe { self.current()?.hipDeviceSynchronize() }.map_err(fault)
+        call!(self.hipDeviceSynchronize())
     }
 
     fn alloc(&self, bytes: u64) -> Try<u64> {
         let mut address = null_mut();
-        unsafe { self.current()?.hipMalloc(&mut address, bytes as usize) }.map_err(fault)?;
+        call!(self.hipMalloc(&mut address, bytes as usize))?;
         Ok(Raw::of("hipMalloc", address)?.0 as u64)
     }
 
     unsafe fn free(&self, address: u64) -> Try<()> {
-        unsafe { self.current()?.hipFree(address as *mut c_void) }.map_err(fault)
+        call!(self.hipFree(address as *mut c_void))
     }
 
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
@@ -118,59 +135,56 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {
-        unsafe { self.current()?.hipHostFree(at.cast()) }.map_err(fault)
+        call!(self.hipHostFree(at.cast()))
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
         let flags = flags::hipHostRegisterPortable | flags::hipHostRegisterMapped;
-        unsafe { self.current()?.hipHostRegister(at.cast_mut().cast(), bytes, flags) }.map_err(fault)
+        call!(self.hipHostRegister(at.cast_mut().cast(), bytes, flags))
     }
 
     unsafe fn unregister_host(&self, at: *const u8) -> Try<()> {
-        unsafe { self.current()?.hipHostUnregister(at.cast_mut().cast()) }.map_err(fault)
+        call!(self.hipHostUnregister(at.cast_mut().cast()))
     }
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()> {
         // The runtime's own headers take the source as mutable up to ROCm 6; it is read only.
         let from = from.cast_mut().cast();
-        unsafe { self.current()?.hipMemcpyHtoDAsync(to as *mut c_void, from, bytes, h!(stream)) }.map_err(fault)
+        call!(self.hipMemcpyHtoDAsync(to as *mut c_void, from, bytes, h!(stream)))
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()> {
-        unsafe { self.current()?.hipMemcpyDtoHAsync(to.cast(), from as *mut c_void, bytes, h!(stream)) }.map_err(fault)
+        call!(self.hipMemcpyDtoHAsync(to.cast(), from as *mut c_void, bytes, h!(stream)))
     }
 
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()> {
         let (to, from) = (to as *mut c_void, from as *mut c_void);
-        unsafe { self.current()?.hipMemcpyDtoDAsync(to, from, bytes, h!(stream)) }.map_err(fault)
+        call!(self.hipMemcpyDtoDAsync(to, from, bytes, h!(stream)))
     }
 
     unsafe fn copy_peer(&self, to: u64, from: u64, from_device: u32, bytes: usize, stream: Raw) -> Try<()> {
         let (to, from) = (to as *mut c_void, from as *const c_void);
         let from_device = c_int::try_from(from_device).unwrap_or(c_int::MAX);
-        unsafe { self.current()?.hipMemcpyPeerAsync(to, self.ordinal, from, from_device, bytes, h!(stream)) }
-            .map_err(fault)
+        call!(self.hipMemcpyPeerAsync(to, self.ordinal, from, from_device, bytes, h!(stream)))
     }
 
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()> {
         let to = to as *mut c_void;
-        unsafe { self.current()?.hipMemsetAsync(to, c_int::from(byte), bytes, h!(stream)) }.map_err(fault)
+        call!(self.hipMemsetAsync(to, c_int::from(byte), bytes, h!(stream)))
     }
 
     fn stream(&self, urgency: u32) -> Try<Raw> {
-        let mut stream = null_mut();
         let priority = if urgency > 0 { self.priorities.1 } else { self.priorities.0 };
         let flags = flags::hipStreamNonBlocking;
-        unsafe { self.current()?.hipStreamCreateWithPriority(&mut stream, flags, priority) }.map_err(fault)?;
-        Raw::of("hipStreamCreateWithPriority", stream)
+        made!(self.hipStreamCreateWithPriority(flags, priority))
     }
 
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()> {
-        unsafe { self.current()?.hipStreamDestroy(h!(stream)) }.map_err(fault)
+        call!(self.hipStreamDestroy(h!(stream)))
     }
 
     unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()> {
-        unsafe { self.current()?.hipStreamSynchronize(h!(stream)) }.map_err(fault)
+        call!(self.hipStreamSynchronize(h!(stream)))
     }
 
     unsafe fn stream_idle(&self, stream: Raw) -> Try<bool> {
@@ -178,22 +192,20 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()> {
-        unsafe { self.current()?.hipStreamWaitEvent(h!(stream), h!(event), 0) }.map_err(fault)
+        call!(self.hipStreamWaitEvent(h!(stream), h!(event), 0))
     }
 
     fn event(&self, timed: bool) -> Try<Raw> {
-        let mut event = null_mut();
         let flags = if timed { flags::hipEventDefault } else { flags::hipEventDisableTiming };
-        unsafe { self.current()?.hipEventCreateWithFlags(&mut event, flags) }.map_err(fault)?;
-        Raw::of("hipEventCreateWithFlags", event)
+        made!(self.hipEventCreateWithFlags(flags))
     }
 
     unsafe fn event_destroy(&self, event: Raw) -> Try<()> {
-        unsafe { self.current()?.hipEventDestroy(h!(event)) }.map_err(fault)
+        call!(self.hipEventDestroy(h!(event)))
     }
 
     unsafe fn event_record(&self, event: Raw, stream: Raw) -> Try<()> {
-        unsafe { self.current()?.hipEventRecord(h!(event), h!(stream)) }.map_err(fault)
+        call!(self.hipEventRecord(h!(event), h!(stream)))
     }
 
     unsafe fn event_done(&self, event: Raw) -> Try<bool> {
@@ -201,30 +213,26 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn event_wait_host(&self, event: Raw) -> Try<()> {
-        unsafe { self.current()?.hipEventSynchronize(h!(event)) }.map_err(fault)
+        call!(self.hipEventSynchronize(h!(event)))
     }
 
     unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32> {
         let mut milliseconds = 0.0;
-        unsafe { self.current()?.hipEventElapsedTime(&mut milliseconds, h!(from), h!(to)) }.map_err(fault)?;
+        call!(self.hipEventElapsedTime(&mut milliseconds, h!(from), h!(to)))?;
         Ok(milliseconds)
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        let mut module = null_mut();
         // SAFETY: the runtime reads the image's length from its own headers: `code_object` has walked them.
-        unsafe { self.current()?.hipModuleLoadData(&mut module, image.as_ptr().cast()) }.map_err(fault)?;
-        Raw::of("hipModuleLoadData", module)
+        made!(self.hipModuleLoadData(image.as_ptr().cast()))
     }
 
     unsafe fn module_unload(&self, module: Raw) -> Try<()> {
-        unsafe { self.current()?.hipModuleUnload(h!(module)) }.map_err(fault)
+        call!(self.hipModuleUnload(h!(module)))
     }
 
     unsafe fn function(&self, module: Raw, name: &CStr) -> Try<Raw> {
-        let mut function = null_mut();
-        unsafe { self.current()?.hipModuleGetFunction(&mut function, h!(module), name.as_ptr()) }.map_err(fault)?;
-        Raw::of("hipModuleGetFunction", function)
+        made!(self.hipModuleGetFunction(h!(module), name.as_ptr()))
     }
 
     unsafe fn function_shared(&self, _function: Raw, _bytes: u32) -> Try<()> {
@@ -261,23 +269,23 @@ impl RawDevice for HipDevice {
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
         // Thread-local: other threads may go on allocating and compiling meanwhile.
         let mode = capture::hipStreamCaptureModeThreadLocal;
-        unsafe { self.current()?.hipStreamBeginCapture(h!(stream), mode) }.map_err(fault)
+        call!(self.hipStreamBeginCapture(h!(stream), mode))
     }
 
     unsafe fn capture_end(&self, stream: Raw) -> Try<Raw> {
         let mut graph = null_mut();
-        unsafe { self.current()?.hipStreamEndCapture(h!(stream), &mut graph) }.map_err(fault)?;
+        call!(self.hipStreamEndCapture(h!(stream), &mut graph))?;
         Raw::of("hipStreamEndCapture", graph)
     }
 
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize> {
         let mut count = 0;
-        unsafe { self.current()?.hipGraphGetNodes(h!(graph), null_mut(), &mut count) }.map_err(fault)?;
+        call!(self.hipGraphGetNodes(h!(graph), null_mut(), &mut count))?;
         Ok(count)
     }
 
     unsafe fn graph_destroy(&self, graph: Raw) -> Try<()> {
-        unsafe { self.current()?.hipGraphDestroy(h!(graph)) }.map_err(fault)
+        call!(self.hipGraphDestroy(h!(graph)))
     }
 
     unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw> {
@@ -296,7 +304,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()> {
-        unsafe { self.current()?.hipGraphLaunch(h!(exec), h!(stream)) }.map_err(fault)
+        call!(self.hipGraphLaunch(h!(exec), h!(stream)))
     }
 
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
@@ -309,6 +317,6 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()> {
-        unsafe { self.current()?.hipGraphExecDestroy(h!(exec)) }.map_err(fault)
+        call!(self.hipGraphExecDestroy(h!(exec)))
     }
 }
