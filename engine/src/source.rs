@@ -33,29 +33,6 @@ impl Source {
         Source { name: name.into(), main: (file.into(), text.into()), headers: BTreeMap::new(), entries: Vec::new() }
     }
 
-    /// A source from `(file name, text)` pairs, the main file first.
-    ///
-    /// # Errors
-    /// [`Error::Source`] when there is no file at all.
-    pub fn from_files(
-        name: impl Into<Text>,
-        files: &[(&'static str, &'static str)],
-        entries: &[&'static str],
-    ) -> Result<Source> {
-        let name = name.into();
-        let Some(((file, text), headers)) = files.split_first() else {
-            return Err(Error::Source { kernel: name.into_owned(), why: "no file given".to_owned() });
-        };
-        let mut source = Source::new(name, *file, *text);
-        for (file, text) in headers {
-            source = source.file(*file, *text);
-        }
-        for entry in entries {
-            source = source.entry(*entry);
-        }
-        Ok(source)
-    }
-
     /// Adds a header that `#include "name"` finds. The last one of a name counts.
     #[must_use]
     pub fn file(mut self, name: impl Into<Text>, text: impl Into<Text>) -> Source {

@@ -50,12 +50,6 @@ impl ValueType {
         }
     }
 
-    /// Whether this is an integer of any size.
-    pub fn is_integer(self) -> bool {
-        use ValueType::*;
-        matches!(self, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64)
-    }
-
     /// Whether this is a floating-point number.
     pub fn is_float(self) -> bool {
         matches!(self, ValueType::F32 | ValueType::F64)

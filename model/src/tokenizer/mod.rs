@@ -295,11 +295,6 @@ impl Tokenizer {
         Ok(self.table.text(id).unwrap_or_default())
     }
 
-    /// The id of a token by its text in the vocabulary.
-    pub fn token_id(&self, text: &[u8]) -> Option<u32> {
-        self.table.get(text).filter(|&id| (id as usize) < self.n_vocab())
-    }
-
     fn attrs(&self, id: u32) -> Result<u8, TokenizerError> {
         let attrs = self.attrs.get(id as usize).copied();
         attrs.ok_or(TokenizerError::IdOutOfRange { id, n_vocab: self.n_vocab() })
