@@ -13,6 +13,7 @@ import hashlib, json, math, struct, sys
 from pathlib import Path
 
 EM_AMDGPU, NT_AMDGPU_METADATA = 224, 32
+MOST_LDS = 65536  # of a block, on all of these architectures
 
 
 # ------------------------------------------------------------------------------------------------------------ MessagePack
@@ -65,7 +66,7 @@ class CodeObject:
         size, count, names = struct.unpack_from("<HHH", b, 58)
         fields = "name type flags addr offset size link info align entsize".split()
         sections = [dict(zip(fields, struct.unpack_from("<IIQQQQIIQQ", b, shoff + i * size))) for i in range(count)]
-        self.metadata, self.symbols = None, {}
+        self.metadata, self.symbols, self.addresses = None, {}, {}
         for s in sections:
             if s["type"] == 7:  # notes
                 at, end = s["offset"], s["offset"] + s["size"]
@@ -83,20 +84,47 @@ class CodeObject:
                     text = b[strings + name:b.index(b"\0", strings + name)].decode()
                     if 0 < index < len(sections):
                         home = sections[index]
+                        self.addresses[text] = value
                         self.symbols[text] = (home["offset"] + value - home["addr"], length)
         if self.metadata is None:
             raise ValueError("no AMDGPU metadata")
         self.bytes = b
         self.kernels = {k[".name"]: k for k in self.metadata.get("amdhsa.kernels", [])}
 
+    def image(self):
+        """The bytes that a loader puts into memory, from the code object's address 0 on."""
+        offset, = struct.unpack_from("<Q", self.bytes, 32)
+        size, count = struct.unpack_from("<HH", self.bytes, 54)
+        image = bytearray()
+        for i in range(count):
+            kind, _, at, address, _, length, whole, _ = struct.unpack_from("<IIQQQQQQ", self.bytes, offset + i * size)
+            if kind == 1:  # to be loaded
+                image.extend(bytes(max(0, address + whole - len(image))))
+                image[address:address + length] = self.bytes[at:at + length]
+        return bytes(image)
+
     def descriptor(self, kernel):
-        """The kernel descriptor: static LDS, scratch, argument bytes, and whether it runs waves of 32."""
+        """The kernel descriptor, and with it the state that a wave starts in: where which register's value comes from."""
         at, length = self.symbols[kernel[".symbol"]]
         if length != 64:
             raise ValueError(f"a descriptor of {length} bytes")
         lds, scratch, arguments = struct.unpack_from("<III", self.bytes, at)
-        properties, = struct.unpack_from("<H", self.bytes, at + 56)
-        return lds, scratch, arguments, bool(properties >> 10 & 1)
+        entry, = struct.unpack_from("<q", self.bytes, at + 16)
+        rsrc1, rsrc2, properties, preload = struct.unpack_from("<IIHH", self.bytes, at + 48)
+        # Scalar registers that are set before the first instruction, in this order, where the bit of `properties` is set.
+        users = [("private segment buffer", 4), ("dispatch pointer", 2), ("queue pointer", 2), ("argument pointer", 2), ("dispatch id", 2),
+                 ("flat scratch", 2), ("private segment size", 1)]
+        place, pointer, others = 0, None, []
+        for bit, (name, size) in enumerate(users):
+            if properties >> bit & 1:
+                pointer = place if name == "argument pointer" else pointer
+                others += [] if name == "argument pointer" else [name]
+                place += size
+        return {"lds": lds, "scratch": scratch, "arguments": arguments, "wave": 32 if properties >> 10 & 1 else 64,
+                "address": self.addresses[kernel[".symbol"]], "entry": self.addresses[kernel[".symbol"]] + entry,
+                "argument_pointer": pointer, "other_user_registers": others, "user_registers": rsrc2 >> 1 & 31, "preload": preload,
+                "block_ids": [axis for i, axis in enumerate("xyz") if rsrc2 >> 7 + i & 1], "thread_ids": (rsrc2 >> 11 & 3) + 1,
+                "uses_scratch": bool(rsrc2 & 1), "round": rsrc1 >> 12 & 15, "denormals": rsrc1 >> 16 & 15}
 
 
 # ------------------------------------------------------------------------------------------------------------------ checks
@@ -184,7 +212,7 @@ class Bundle:
         kernel = code.kernels.get(case["symbol"])
         if kernel is None:
             return self.say(where, f"no kernel {case['symbol']} in {list(code.kernels)}")
-        lds, scratch, length, wave32 = code.descriptor(kernel)
+        start = code.descriptor(kernel)
         explicit = [a for a in kernel[".args"] if not a[".value_kind"].startswith("hidden_")]
         of = [(a[".offset"], a[".size"], a[".value_kind"] == "global_buffer") for a in explicit]
         claimed = [(s["offset"], s["size"], s["kind"] in ("buffer", "null")) for s in slots]
@@ -192,13 +220,18 @@ class Bundle:
         for what, found, said in [
             ("arguments (offset, size, is a pointer)", of, claimed),
             ("bytes of all arguments, metadata", kernel[".kernarg_segment_size"], case["kernarg_bytes"]),
-            ("bytes of all arguments, descriptor", length, case["kernarg_bytes"]),
+            ("bytes of all arguments, descriptor", start["arguments"], case["kernarg_bytes"]),
             ("static LDS, metadata", kernel[".group_segment_fixed_size"], case["static_lds"]),
-            ("static LDS, descriptor", lds, case["static_lds"]),
+            ("static LDS, descriptor", start["lds"], case["static_lds"]),
+            ("most LDS", max(start["lds"] + case["dynamic_lds"], MOST_LDS), MOST_LDS),
             ("wave", kernel[".wavefront_size"], case["wave"]),
-            ("wave, descriptor", 32 if wave32 else 64, case["wave"]),
+            ("wave, descriptor", start["wave"], case["wave"]),
             ("most threads of a block", max(threads, kernel[".max_flat_workgroup_size"]), kernel[".max_flat_workgroup_size"]),
-            ("scratch, metadata and descriptor", (kernel[".private_segment_fixed_size"], scratch), (0, 0)),
+            ("scratch, metadata and descriptor", (kernel[".private_segment_fixed_size"], start["scratch"], start["uses_scratch"]), (0, 0, False)),
+            ("has an argument pointer", start["argument_pointer"] is not None, True),
+            ("arguments in registers", start["preload"], 0),
+            ("threads along y and z", case["block"][1:], [1, 1]),
+            ("rounding and denormals (0: nearest; 15: kept)", (start["round"], start["denormals"]), (0, 15)),
             ("spills", kernel.get(".vgpr_spill_count", 0) + kernel.get(".sgpr_spill_count", 0), 0),
             ("dynamic stack", kernel.get(".uses_dynamic_stack", False), False),
             ("whole waves", threads % case["wave"], 0),

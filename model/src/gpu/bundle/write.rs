@@ -2,7 +2,7 @@
 
 use super::{
     After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut, MANIFEST, Manifest,
-    README, SUMS, Slot, SlotKind, Storage, VERSION, io,
+    README, RUN, SUMS, Slot, SlotKind, Storage, VERSION, io,
 };
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
 use kjit_kernels::cases::{self, Case, CaseArg, Expect};
@@ -291,10 +291,11 @@ fn publish(folder: &Path, manifest: &Manifest, data: &[u8], code: &[CodeObject])
         .map_err(|e| BundleError::Io { path: folder.join(MANIFEST), source: e.into() })?;
     let readme = include_bytes!("README.txt").as_slice();
     let check = include_bytes!("../../../../scripts/check_bundle.py").as_slice();
+    let run = include_bytes!("../../../../scripts/run_bundle.py").as_slice();
     let objects = manifest.code.iter().zip(code).map(|(listed, code)| (listed.file.as_str(), code.bytes()));
     let mut bytes = 0;
     let mut sums = String::new();
-    let own = [(README, readme), (CHECK, check), (DATA, data), (MANIFEST, text.as_slice())];
+    let own = [(README, readme), (CHECK, check), (RUN, run), (DATA, data), (MANIFEST, text.as_slice())];
     for (name, content) in own.into_iter().chain(objects) {
         let path = folder.join(name);
         std::fs::write(&path, content).map_err(io(&path))?;
