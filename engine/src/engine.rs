@@ -168,11 +168,7 @@ impl Engine {
         let passed: Vec<String> =
             search.found.iter().take_while(|t| !t.knows(target.id())).map(Toolchain::name).collect();
         let Some(chosen) = search.found.get(passed.len()) else {
-            let why = if search.found.is_empty() {
-                search.why_none(target.vendor(), &self.inner.config.wish)
-            } else {
-                format!("{} does not know {}", passed.join(", "), target.id())
-            };
+            let why = search.why_not(target.vendor(), &self.inner.config.wish, target.id());
             return Err(Error::Miss { kernel: "(any)".to_owned(), target: target.to_string(), why });
         };
         let wish = &self.inner.config.wish;

@@ -173,13 +173,7 @@ impl Engine {
                 self.inner.cache.get(key).or_else(|| self.find_by_source(job, prepared, Scope::ReadOnly))
             }
             None => Some(self.find_by_source(job, prepared, Scope::Everywhere).ok_or_else(|| {
-                let search = self.search(vendor);
-                let why = if search.found.is_empty() {
-                    search.why_none(vendor, &self.inner.config.wish)
-                } else {
-                    let names: Vec<String> = search.found.iter().map(Toolchain::name).collect();
-                    format!("{} does not know {}", names.join(", "), prepared.compile_id)
-                };
+                let why = self.search(vendor).why_not(vendor, &self.inner.config.wish, &prepared.compile_id);
                 let why = match self.too_new(job, &prepared.source).or_else(|| self.packs_lack(&job.target)) {
                     Some(there) => format!("{there}; {why}"),
                     None => why,

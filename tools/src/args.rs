@@ -28,7 +28,7 @@ pub struct Shared {
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: Device,
     /// Threads for work on the CPU (default: all cores)
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
     pub threads: Option<u16>,
     /// Where compiled kernels are kept (default: $KJIT_CACHE_DIR, else the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]
@@ -138,7 +138,7 @@ pub struct Run {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
-    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive)]
+    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub batch: Option<usize>,
     /// At most this many tokens (default: until the model ends, or the context is full)
     #[arg(short = 'n', long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
@@ -261,7 +261,7 @@ pub struct Logits {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
     pub ids: Vec<u32>,
     /// How many of the best to print
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub top: usize,
     #[command(flatten)]
     pub setup: Setup,
@@ -279,7 +279,7 @@ pub struct Perplexity {
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens of a window
-    #[arg(short = 'c', long = "context", value_name = "N", default_value_t = 512, value_parser = positive)]
+    #[arg(short = 'c', long = "context", value_name = "N", default_value_t = 512, value_parser = positive, allow_negative_numbers = true)]
     pub context: usize,
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -342,13 +342,13 @@ pub struct Warm {
     #[arg(long, requires = "model", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
-    #[arg(long, value_name = "N", value_parser = positive, requires = "tune")]
+    #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
     /// Started by --tune, to measure
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
     /// Compiles at once (default: cores, as far as memory allows)
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub jobs: Option<usize>,
     /// Which compiler
     #[arg(long, value_name = "KIND", default_value = "auto")]
@@ -359,7 +359,7 @@ pub struct Warm {
     #[command(flatten)]
     pub setup: Setup,
     /// Tokens of a prompt that go through the model at once, as `run` will have it
-    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = GPU_BATCH)]
+    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = GPU_BATCH, allow_negative_numbers = true)]
     pub batch: usize,
     /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1 to 64, as `bench -b`
     #[arg(long, value_name = "N", value_parser = sequences)]
@@ -419,7 +419,7 @@ pub struct Bench {
     #[arg(long, requires = "kernels", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
-    #[arg(long, value_name = "N", value_parser = positive, requires = "tune")]
+    #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
     /// For --tune: append what beat its default to this file, as lines of the shipped table (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
@@ -428,19 +428,19 @@ pub struct Bench {
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
     /// Tokens of the prompt
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = whole, allow_negative_numbers = true)]
     pub prompt: usize,
     /// Tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = whole, allow_negative_numbers = true)]
     pub tokens: usize,
     /// Sequences decoded side by side, each number in turn; but for 1 alone, on a GPU and without a prompt
     #[arg(short = 'b', long = "sequences", value_name = "N[,N…]", value_delimiter = ',', default_value = "1", value_parser = sequences)]
     pub sequences: Vec<usize>,
     /// Tokens that are in the context before
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = whole, allow_negative_numbers = true)]
     pub depth: usize,
     /// Repetitions
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive, allow_negative_numbers = true)]
     pub repeat: usize,
     /// Output
     #[arg(short, long, value_name = "FORM", default_value = "md")]

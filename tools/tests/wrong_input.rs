@@ -118,6 +118,47 @@ fn a_number_that_a_flag_cannot_take_is_wrong_usage_that_names_the_flag_also_when
 }
 
 #[test]
+fn a_negative_number_names_the_flag_wherever_a_number_is_taken() {
+    for args in [
+        &["bench", "m.gguf", "-p", "-1"][..],
+        &["bench", "m.gguf", "-d", "-1"],
+        &["bench", "m.gguf", "-n", "-1"],
+        &["bench", "m.gguf", "-r", "-1"],
+        &["warm", "m.gguf", "--arch", "sm_90", "-b", "-1"],
+        &["warm", "m.gguf", "--arch", "sm_90", "--jobs", "-1"],
+        &["perplexity", "m.gguf", "-f", "t", "-c", "-1"],
+        &["logits", "m.gguf", "--ids", "1", "--top", "-1"],
+        &["run", "m.gguf", "--threads", "-1"],
+    ] {
+        let line = error_line(kjit().args(args), 2);
+        assert!(line.starts_with("error: invalid value '-1' for '-"), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn a_vocabulary_alone_is_said_to_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vocabulary.gguf");
+    // A header with one key, the architecture, and no tensor.
+    let (key, value) = ("general.architecture", "llama");
+    let number = |n: usize| (n as u64).to_le_bytes();
+    let mut bytes = [&b"GGUF\x03\0\0\0"[..], &number(0), &number(1), &number(key.len()), key.as_bytes()].concat();
+    bytes.extend([&8u32.to_le_bytes()[..], &number(value.len()), value.as_bytes()].concat());
+    fs::write(&path, bytes).unwrap();
+    let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
+    assert!(line.contains("vocabulary.gguf") && line.contains("no tensors"), "{line}");
+}
+
+#[test]
+fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut warm = kjit();
+    warm.args(["warm", "--arch", "gfx1201", "--cache-dir"]).arg(dir.path()).env("KJIT_CLANG", "/bin/true");
+    let line = String::from_utf8(warm.assert().failure().code(1).get_output().stderr.clone()).unwrap();
+    assert!(line.contains("true: it is no clang"), "{line}");
+}
+
+#[test]
 fn an_empty_prompt_is_not_answered() {
     for arguments in [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]] {
         let line = error_line(kjit().arg("run").arg(smollm2()).args(arguments).write_stdin(""), 1);

@@ -102,6 +102,30 @@ pub(crate) fn search(
 }
 
 impl Search {
+    /// Why none of what was found compiles for this architecture, in one line: who does not know it, what is here but cannot be used, and
+    /// what else there is to install.
+    pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
+        if self.found.is_empty() {
+            return self.why_none(vendor, wish);
+        }
+        let names: Vec<String> = self.found.iter().map(Toolchain::name).collect();
+        let mut why = format!("{} does not know {arch}", names.join(", "));
+        for line in &self.unusable {
+            why = format!("{why}; {line}");
+        }
+        let found = |c: &dyn Compiler| self.found.iter().any(|t| t.compiler.kind() == c.kind());
+        let others: Vec<&str> = COMPILERS
+            .iter()
+            .filter(|c| c.vendor() == vendor && !found(**c) && wish.file.is_none())
+            .filter(|c| wish.kind.as_deref().is_none_or(|kind| kind == c.kind()))
+            .map(|c| c.package())
+            .collect();
+        match others.is_empty() {
+            true => why,
+            false => format!("{why}; install: {}", others.join(" or ")),
+        }
+    }
+
     /// Why there is no compiler, in one line.
     pub fn why_none(&self, vendor: Vendor, wish: &Wish) -> String {
         let packages: Vec<&str> = COMPILERS

@@ -30,6 +30,7 @@ const KNOWN: &[(&str, Build)] = &[
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     match KNOWN.iter().find(|(name, _)| *name == arch) {
+        Some(_) if gguf.tensors().is_empty() => Err(GraphError::NoTensors),
         Some((_, build)) => build(gguf),
         None => Err(GraphError::UnknownArch { arch: arch.to_string(), known: known().join(", ") }),
     }

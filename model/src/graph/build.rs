@@ -18,6 +18,11 @@ pub enum GraphError {
         /// The ones it runs.
         known: String,
     },
+    /// No tensor at all.
+    #[error(
+        "the file has a vocabulary and no tensors: tokenize, detokenize and template take it, no model can be run from it"
+    )]
+    NoTensors,
     /// A tensor that the architecture needs is absent.
     #[error("tensor '{name}' is missing: architecture '{arch}' needs it")]
     MissingTensor {

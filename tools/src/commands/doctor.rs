@@ -54,6 +54,7 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
     if args.run {
         kernels(&engine, args.filter.as_deref().unwrap_or_default(), shared, &mut checks);
     }
+    let code = verdict(&checks, args.json)?;
     // A JSON document is a report by itself.
     if args.report.is_some() || !args.json {
         let lines: Vec<String> = checks.iter().map(Check::line).collect();
@@ -65,7 +66,7 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
             Err(e) => say(format_args!("warning: {e:#}")),
         }
     }
-    verdict(&checks, args.json)
+    Ok(code)
 }
 
 fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
