@@ -150,16 +150,43 @@ impl Cache {
         }
     }
 
-    /// All records of home and memory: key, and value.
+    /// All records of memory and home: key, and value; each key once, with the value that [`Cache::record`] gives.
     pub fn records(&self) -> Vec<(Key, Vec<u8>)> {
-        let mut records: Vec<(Key, Vec<u8>)> =
-            self.records.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        self.own_records().into_values().collect()
+    }
+
+    fn own_records(&self) -> BTreeMap<Digest, (Key, Vec<u8>)> {
+        let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records: BTreeMap<_, _> = in_memory.iter().map(|(digest, record)| (*digest, record.clone())).collect();
+        drop(in_memory);
         if let Some(home) = &self.home {
-            records.extend(home.walk(Kind::Record, false).into_iter().filter_map(|(place, _)| {
-                let name: Digest = place.name().parse().ok()?;
-                let bytes = home.read(&place, RECORD_LIMIT).ok()??;
-                decode_record(&bytes, Some(name)).ok()
-            }));
+            for (name, record) in records_of(home) {
+                records.entry(name).or_insert(record);
+            }
+        }
+        records
+    }
+
+    /// The same with the records of read-only layers, whose own come first: by digest.
+    pub(crate) fn records_everywhere(&self) -> BTreeMap<Digest, (Key, Vec<u8>)> {
+        let mut records = self.own_records();
+        for layer in &self.layers {
+            let found = match layer {
+                Layer::Dir(store) => records_of(store),
+                Layer::Pack(lazy) => {
+                    let Some(pack) = self.pack(lazy) else { continue };
+                    let items = pack.items.iter().filter(|item| item.kind == Kind::Record);
+                    let read = items.filter_map(|item| {
+                        let record = pack.record(item, RECORD_LIMIT);
+                        let record = record.map_err(|reason| self.report_bad_item(pack, item.source, reason)).ok()?;
+                        Some((item.source, record))
+                    });
+                    read.collect()
+                }
+            };
+            for (name, record) in found {
+                records.entry(name).or_insert(record);
+            }
         }
         records
     }
@@ -267,4 +294,15 @@ impl Cache {
         }
         removed
     }
+}
+
+/// A directory's records that are whole, by the digests of their keys.
+fn records_of(store: &DirStore) -> Vec<(Digest, (Key, Vec<u8>))> {
+    let walked = store.walk(Kind::Record, false).into_iter();
+    let whole = walked.filter_map(|(place, _)| {
+        let name: Digest = place.name().parse().ok()?;
+        let bytes = store.read(&place, RECORD_LIMIT).ok()??;
+        Some((name, decode_record(&bytes, Some(name)).ok()?))
+    });
+    whole.collect()
 }

@@ -46,7 +46,7 @@ pub struct Export<'a> {
     pub meta: BTreeMap<String, String>,
     /// Picks entries, from all layers.
     pub entries: &'a dyn Fn(&EntryInfo) -> bool,
-    /// Picks records, from home.
+    /// Picks records, from all layers.
     pub records: &'a dyn Fn(&Key) -> bool,
     /// Signs the pack.
     pub secret: Option<&'a SecretKey>,
@@ -79,9 +79,9 @@ impl Cache {
             // Of one build in two layers the first counts, as it does in a look-up.
             picked.entry(info.key.digest()).or_insert(info);
         }
-        let mut records = self.records();
-        records.retain(|(key, _)| (what.records)(key));
-        records.sort_by_key(|(key, _)| key.digest());
+        // By digest, as the entries: the same content gives the same bytes.
+        let mut records = self.records_everywhere();
+        records.retain(|_, (key, _)| (what.records)(key));
 
         let go_on = || if stop() { Err(PackError::Stopped { path: path.to_owned() }) } else { Ok(()) };
         let mut exported = Exported { entries: picked.len() as u64, records: records.len() as u64, bytes: 0 };
@@ -92,7 +92,7 @@ impl Cache {
             lines.push(index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes));
         }
         let records: Vec<(Digest, Vec<u8>)> =
-            records.iter().map(|(key, value)| (key.digest(), encode_record(key, value, 0))).collect();
+            records.iter().map(|(name, (key, value))| (*name, encode_record(key, value, 0))).collect();
         lines.extend(records.iter().map(|(key, bytes)| index_line(Kind::Record, *key, *key, bytes)));
 
         let io = |error| PackError::Io { path: path.to_owned(), error };

@@ -23,17 +23,14 @@ pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
 const SETTLED: Duration = Duration::from_secs(3);
 
 impl Cache {
-    /// The record kept under `key`, from home, memory or the first read-only layer that has one.
+    /// The record kept under `key`, from memory, home or the first read-only layer that has one. (In memory is only what home did not
+    /// take, so it is newer than what home has.)
     pub fn record(&self, key: &Key) -> Option<Vec<u8>> {
         let digest = key.digest();
-        if let Some(home) = &self.home
-            && let Some(value) = self.read_record(home, digest, true)
-        {
-            return Some(value);
-        }
         let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
         in_memory
             .map(|(_, value)| value)
+            .or_else(|| self.home.as_ref().and_then(|home| self.read_record(home, digest, true)))
             .or_else(|| self.layers.iter().find_map(|layer| self.record_in_layer(layer, digest, RECORD_LIMIT)))
     }
 
@@ -41,13 +38,17 @@ impl Cache {
     pub fn put_record(&self, key: &Key, value: &[u8]) {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let bytes = encode_record(key, value, u64::try_from(created).unwrap_or(u64::MAX));
+        let in_memory = || self.records.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = self.writable_home() {
             match home.publish(&Place::record(key.digest()), &bytes) {
-                Ok(()) => return,
+                Ok(()) => {
+                    in_memory().remove(&key.digest());
+                    return;
+                }
                 Err(fault) => self.warn_unwritable(home, &fault),
             }
         }
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(key.digest(), (key.clone(), value.to_vec()));
+        in_memory().insert(key.digest(), (key.clone(), value.to_vec()));
     }
 
     /// Replaces a record by what `change` makes of it, under the key's lock, so that no other process's update is

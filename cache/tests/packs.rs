@@ -273,3 +273,37 @@ fn several_packs_for_several_machines_serve_each_its_own() {
     assert_eq!(archs, ["gfx1100", "sm_90a"]);
     assert_eq!(cache.warnings(), []);
 }
+
+#[test]
+fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
+    let (dir, first) = packed(None);
+    // A second pack with another value for the same key, a read-only directory with a record of its own, and a home.
+    let other = Cache::open(config(&dir.path().join("other")));
+    other.put_record(&source("tuning"), b"{\"best\": 4}");
+    let second = dir.path().join("y.kjitpack");
+    assert_eq!(export(&other, &second, None).records, 1);
+    let shared = Cache::open(config(&dir.path().join("shared")));
+    shared.put_record(&source("shared"), b"5");
+    let cache = Cache::open(
+        config(&dir.path().join("home")).read_only(&first).read_only(&second).read_only(dir.path().join("shared")),
+    );
+    cache.put_record(&source("own"), b"6");
+    let third = dir.path().join("z.kjitpack");
+    let exported = export(&cache, &third, None);
+    assert_eq!((exported.entries, exported.records), (3, 3));
+    // The same again: nothing depends on the order in which layers were met.
+    let again = dir.path().join("again.kjitpack");
+    export(&cache, &again, None);
+    assert_eq!(std::fs::read(&third).unwrap(), std::fs::read(&again).unwrap());
+
+    let reader = Cache::open(config(&dir.path().join("reader")));
+    assert_eq!(reader.import(&third, &[]).unwrap().taken, 6);
+    for (name, value) in [("tuning", "{\"best\": 3}"), ("shared", "5"), ("own", "6")] {
+        assert_eq!(reader.record(&source(name)).as_deref(), Some(value.as_bytes()), "{name}");
+    }
+    // What was measured here is not displaced by what was measured elsewhere.
+    cache.put_record(&source("tuning"), b"{\"best\": 7}");
+    assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 7}"[..]));
+    assert_eq!(cache.import(&first, &[]).unwrap().present, 1);
+    assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 7}"[..]));
+}

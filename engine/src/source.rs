@@ -104,6 +104,14 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
+    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once (without what is not there, which is
+    /// [`Source::reached`]'s to tell).
+    #[must_use]
+    pub fn length(&self) -> usize {
+        let included = self.reached().unwrap_or_default().into_iter().map(|(_, text)| text.len()).sum::<usize>();
+        self.main_text().len() + included
+    }
+
     /// The main file as the compiler gets it: the constants as `#define`s, then our own text from its line 1 on, so that
     /// messages carry the lines of *our* file.
     #[must_use]

@@ -47,12 +47,15 @@ struct Family {
     head_norms: &'static [&'static str],
     /// Matrices of a layer with a bias.
     biases: &'static [&'static str],
+    /// Of a mixture: experts, and how many a token goes through; a row's `ffn` is one expert's then.
+    experts: Option<[u32; 2]>,
 }
 
 const LLAMA: Family =
-    Family { arch: "llama", layers: 2, norms: &["attn_norm", "ffn_norm"], head_norms: &[], biases: &[] };
+    Family { arch: "llama", layers: 2, norms: &["attn_norm", "ffn_norm"], head_norms: &[], biases: &[], experts: None };
 const QWEN2: Family = Family { arch: "qwen2", biases: &["attn_q", "attn_k", "attn_v"], ..LLAMA };
 const QWEN3: Family = Family { arch: "qwen3", head_norms: &["attn_q_norm", "attn_k_norm"], ..LLAMA };
+const QWEN3_MOE: Family = Family { arch: "qwen3moe", experts: Some([128, 8]), ..QWEN3 };
 const GEMMA3: Family = Family {
     arch: "gemma3",
     // Every sixth sees everything, the others have a window.
@@ -76,6 +79,8 @@ pub const COMMON: &[Common] = &[
     row("Qwen3 8B Q4_K_M", &QWEN3, [4096, 12288, 32, 8, 128, 151_936], false, Types::Q4KM),
     row("Qwen3 4B Q4_K_M", &QWEN3, [2560, 9728, 32, 8, 128, 151_936], true, Types::Q4KM),
     row("Gemma 3 4B Q4_K_M", &GEMMA3, [2560, 10240, 8, 4, 256, 262_208], true, Types::Q4KM),
+    row("Llama 3.1 8B Q8_0", &LLAMA, [4096, 14336, 32, 8, 128, 128_256], false, Types::All("Q8_0", "Q8_0")),
+    row("Qwen3 30B A3B Q4_K_M", &QWEN3_MOE, [2048, 768, 32, 4, 128, 151_936], false, Types::Q4KM),
     row("SmolLM2 135M Q4_1", &LLAMA, [576, 1536, 9, 3, 64, 49_152], true, Types::All("Q4_1", "Q8_0")),
 ];
 
@@ -97,7 +102,7 @@ impl Common {
             Types::Q4KM => match part {
                 "token_embd" if self.tied => "Q6_K",
                 "output" => "Q6_K",
-                "attn_v" | "ffn_down" if layer.is_multiple_of(2) => "Q6_K",
+                "attn_v" | "ffn_down" | "ffn_down_exps" if layer.is_multiple_of(2) => "Q6_K",
                 _ => "Q4_K",
             },
         };
@@ -128,6 +133,13 @@ impl Common {
         ] {
             keys.number(&key(name), value);
         }
+        if let Some([count, used]) = family.experts {
+            for (name, value) in
+                [("expert_count", count), ("expert_used_count", used), ("expert_feed_forward_length", self.ffn)]
+            {
+                keys.number(&key(name), value);
+            }
+        }
         keys.float(&key("attention.layer_norm_rms_epsilon"), 1e-6);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut at = 0;
@@ -148,14 +160,27 @@ impl Common {
                 ("attn_k", self.width, kv),
                 ("attn_v", self.width, kv),
                 ("attn_output", q, self.width),
-                ("ffn_gate", self.width, self.ffn),
-                ("ffn_up", self.width, self.ffn),
-                ("ffn_down", self.ffn, self.width),
             ] {
                 add(&format!("blk.{l}.{part}.weight"), self.type_of(l, part, cols), &[cols, rows]);
                 if family.biases.contains(&part) {
                     add(&format!("blk.{l}.{part}.bias"), "F32", &[rows]);
                 }
+            }
+            let (kind, experts) = match family.experts {
+                Some([count, _]) => {
+                    add(&format!("blk.{l}.ffn_gate_inp.weight"), "F32", &[self.width, count]);
+                    ("_exps", Some(count))
+                }
+                None => ("", None),
+            };
+            for (part, cols, rows) in [
+                ("ffn_gate", self.width, self.ffn),
+                ("ffn_up", self.width, self.ffn),
+                ("ffn_down", self.ffn, self.width),
+            ] {
+                let part = format!("{part}{kind}");
+                let dims: Vec<u32> = [cols, rows].into_iter().chain(experts).collect();
+                add(&format!("blk.{l}.{part}.weight"), self.type_of(l, &part, cols), &dims);
             }
         }
         let mut out = b"GGUF".to_vec();

@@ -135,6 +135,48 @@ fn a_clang_that_loops_is_ended_at_the_deadline() {
     assert_eq!(processes_with(&format!("KJIT_TEST_MARK={mark}")), Vec::<String>::new(), "still running");
 }
 
+#[test]
+fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lying() {
+    let Some(clang) = real_clang() else { return };
+    let own = cache_without(&clang, &["argmax"]);
+    let (cache, temporary) = (own.path().join("cache"), own.path().join("temporary"));
+    std::fs::create_dir(&temporary).unwrap();
+    let mark = format!("KJIT_TEST_MARK=of-{}", std::process::id());
+    let quiet = warm(&cache, &clang);
+    let mut c = Command::new(quiet.get_program());
+    c.args(quiet.get_args().filter(|a| *a != "-q"))
+        .envs(quiet.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    c.env("KJIT_TEST_CLANG", "loop").env("TMPDIR", &temporary).envs(mark.split_once('=')).env_remove("KJIT_CACHE_DIR");
+    let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let wait_for = |what: &str, ready: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !ready() {
+            assert!(began.elapsed() < Duration::from_secs(60), "waited for {what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // The clang that loops has been asked: its source lies there.
+    wait_for("the compile", &|| files_below(&temporary).iter().any(|f| f.ends_with("argmax.hip")));
+    // SAFETY: a number; the child is ours and not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(130), 0), "{said}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("interrupted: ")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("the same command goes on"), "{said}");
+    wait_for("the compiler to go", &|| processes_with(&mark).is_empty());
+    wait_for("its files to go", &|| files_below(&temporary).is_empty());
+    // And so it does.
+    let out = warm(&cache, &clang).output().unwrap();
+    assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
+}
+
+/// All files below a folder, as they are now.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
 /// Processes that have this in their environment.
 fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());

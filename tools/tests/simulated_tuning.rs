@@ -83,6 +83,43 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
         let mut warm = kjit();
         warm.arg("--cache-dir").arg(&cache).arg("warm").arg(tiny()).args(["--arch", "gfx1100", "--json"]).args(sizes);
         assert_eq!(json(&mut warm)["compiled"], 0);
+
+        // On another machine, whose cache is empty, from a pack: what was tuned comes with the kernels, and goes on into the next pack.
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("first.kjitpack"), dir.path().join("second.kjitpack"));
+        let export = |cache: &Path, packs: Option<&Path>, to: &Path| {
+            let mut c = kjit();
+            c.arg("--cache-dir").arg(cache).args(["cache", "export", "--arch", "gfx1100", "--json", "-o"]).arg(to);
+            json(c.arg("--model").arg(tiny()).args(sizes).envs(packs.map(|packs| ("KJIT_PACK_PATH", packs))))
+        };
+        let exported = export(&cache, None, &first);
+        assert!(exported["records"].as_u64().unwrap() > 3, "{exported}");
+        let mut elsewhere = on(&dir.path().join("elsewhere"));
+        elsewhere.env("KJIT_PACK_PATH", &first).env("KJIT_HIPRTC_LIBRARY", "/nowhere").env("KJIT_CLANG", "/nowhere");
+        elsewhere.arg("run").arg(tiny()).args(["--raw", "-p", "a b c", "--temp", "0", "-n", "1", "--json"]).args(sizes);
+        assert_eq!(json(&mut elsewhere)["kernels"]["compiled"], 0);
+        let again = export(&dir.path().join("elsewhere"), Some(&first), &second);
+        assert_eq!((&again["records"], &again["entries"]), (&exported["records"], &exported["entries"]));
+        assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
+        // All that was measured is in it: what of each variant, under which driver, and never on which device of the machine.
+        let home = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path().join("third"));
+        let third = kjit_cache::Cache::open(home);
+        third.import(&second, &[]).unwrap();
+        let all = third.records();
+        let timings: Vec<_> = all.iter().filter(|(key, _)| key.domain() == "kjit tuning timings").collect();
+        assert!(timings.len() > 3, "{} of {}", timings.len(), all.len());
+        for (key, value) in timings {
+            let labels: Vec<String> = key.fields().iter().map(|field| field.label.to_string()).collect();
+            for label in ["arch", "what", "driver"] {
+                assert!(labels.iter().any(|l| l == label), "{label}: {labels:?}");
+            }
+            let text = String::from_utf8_lossy(value);
+            let record: Value = serde_json::from_str(&text).unwrap();
+            let candidates = record["candidates"].as_array().unwrap();
+            assert!((1..=3).contains(&candidates.len()), "{text}");
+            assert!(candidates.iter().all(|c| c["seconds"].is_number() != c["failed"].is_string()), "{text}");
+            assert!(!text.contains("rocm:") && record["driver"].is_string(), "{text}");
+        }
     });
 }
 

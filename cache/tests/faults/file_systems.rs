@@ -257,8 +257,17 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
     let Some(disk) = Tmpfs::mount("size=1m,mode=700") else { return };
     let dir = disk.path().join("cache");
     make(&open(&dir), "old");
+    let (record, earlier) = (Key::builder("record").finish(), b"earlier");
+    open(&dir).put_record(&record, earlier);
     disk.remount("ro");
     let cache = open(&dir);
+    // A record that home does not take is newer than the one it has.
+    cache.put_record(&record, b"later");
+    assert_eq!(cache.record(&record).as_deref(), Some(&b"later"[..]));
+    assert_eq!(cache.records().len(), 1);
+    disk.remount("rw");
+    assert_eq!(open(&dir).record(&record).as_deref(), Some(&earlier[..]));
+    disk.remount("ro");
     assert_eq!(make(&cache, "old"), Origin::Home);
     assert_eq!(make(&cache, "new"), Origin::Made);
     assert_eq!(make(&cache, "new"), Origin::Memory);

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
@@ -19,6 +20,22 @@ pub(crate) const REQUEST: &str = "request.bin";
 
 /// Set when this program can be started as its own compiler process.
 static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// The folder of a compiler process, for what its compilers have lying while they work. Its starter removes it, and it does so itself when
+/// that is gone.
+static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
+
+/// Where a compiler's temporary files go.
+pub(crate) fn scratch() -> PathBuf {
+    SCRATCH.get().cloned().unwrap_or_else(std::env::temp_dir)
+}
+
+fn remove_scratch() {
+    if let Some(folder) = SCRATCH.get() {
+        // It may be gone already; if it cannot be removed there is nobody left to tell.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+}
 
 pub(crate) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
@@ -42,7 +59,12 @@ pub fn child_main() {
 fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
     if first == WORK {
         let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
-        return Some(work(limit));
+        if let Some(folder) = rest.next() {
+            let _ = SCRATCH.set(PathBuf::from(folder));
+        }
+        let code = work(limit);
+        remove_scratch();
+        return Some(code);
     }
     if first == REPEAT {
         return Some(repeat(&PathBuf::from(rest.next().unwrap_or_default())));
@@ -120,11 +142,11 @@ fn leave_with_parent() {
     let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(move || {
         loop {
             std::thread::sleep(std::time::Duration::from_millis(250));
-            // SAFETY: as above; _exit runs no handlers, which a compiler in the middle of its work could not bear.
-            unsafe {
-                if libc::getppid() != parent {
-                    libc::_exit(0);
-                }
+            // SAFETY: as above.
+            if unsafe { libc::getppid() } != parent {
+                remove_scratch();
+                // SAFETY: _exit runs no handlers, which a compiler in the middle of its work could not bear.
+                unsafe { libc::_exit(0) }
             }
         }
     });

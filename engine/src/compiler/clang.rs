@@ -1,6 +1,7 @@
 //! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor header and no device
 //! library, so none is looked for (`-nogpuinc -nogpulib`).
 
+use super::child::scratch;
 use super::discover::{Places, on_path};
 use super::protocol::Request;
 use super::{Backend, Compiled, Compiler, Probe, amdgpu};
@@ -139,7 +140,7 @@ impl Opened {
     }
 
     fn run(&self, request: &Request) -> Result<Ended, String> {
-        let folder = tempfile::Builder::new().prefix("kjit-clang-").tempdir().map_err(|e| e.to_string())?;
+        let folder = tempfile::Builder::new().prefix("kjit-clang-").tempdir_in(scratch()).map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
             // Names come from sources: none may leave the folder.
             let plain = Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
@@ -159,6 +160,8 @@ impl Opened {
         let output = self.output(
             self.command()
                 .current_dir(folder.path())
+                // Killed, it leaves what it hands to its linker: in a folder that is removed all the same.
+                .env("TMPDIR", folder.path())
                 .args(&request.arguments)
                 .args(["-I.", "-c"])
                 .arg(&request.file)

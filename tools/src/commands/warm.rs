@@ -3,6 +3,7 @@
 use crate::args::{self, Shared};
 use crate::commands::kernels::{Tuning, tune_for};
 use crate::engine;
+use crate::interrupt;
 use crate::load::default_context;
 use crate::report::{bytes, say};
 use anyhow::Context;
@@ -135,6 +136,12 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} kernels, {msg}, {elapsed}") {
         bar.set_style(style);
     }
+    // What was compiled until then is in the cache, and nothing half-written: nothing is waited for.
+    let (shown, all) = (bar.clone(), jobs.len());
+    interrupt::leaves(move || {
+        shown.finish_and_clear();
+        format!("{} of {all} kernels are there; the same command goes on from here", shown.position())
+    });
     let (hits, size) = (AtomicU64::new(0), AtomicU64::new(0));
     let results = engine.compile_each(jobs, &|index, result| {
         if let Ok(code) = result {
