@@ -139,8 +139,10 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
     // What was compiled until then is in the cache, and nothing half-written: nothing is waited for.
     let (shown, all) = (bar.clone(), jobs.len());
     interrupt::leaves(move || {
+        // A cleared bar says that all is done.
+        let done = shown.position();
         shown.finish_and_clear();
-        format!("{} of {all} kernels are there; the same command goes on from here", shown.position())
+        format!("{done} of {all} kernels are there; the same command goes on from here")
     });
     let (hits, size) = (AtomicU64::new(0), AtomicU64::new(0));
     let results = engine.compile_each(jobs, &|index, result| {
