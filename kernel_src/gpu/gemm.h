@@ -1,6 +1,7 @@
 // gemm.h: which rows a block of a gemm makes, and what happens to its results: shared by the tile kernels.
 // Constants: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, BIASES, RESIDUAL, GLU, OUT_F16 (gemm.hip says what they are).
 #pragma once
+#include "gate.h"
 #include "mma.h"
 
 #ifndef STRIPS
@@ -55,7 +56,7 @@ template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
     return (up ? p.w_up : p.w) + ((u64)expert * p.rows + r) * W::ROW_BYTES;
 }
 
-STEP float activate(float g) { return GLU == 2 ? gelu_tanh(g) : g * sigmoid(g); }
+STEP float activate(float g) { return GLU == 2 ? gelu_tanh(g) : silu(g); }
 
 STEP void read8(const float* p, float (&v)[8]) {
     u32x4 a = load16(p), b = load16(p + 4);

@@ -3,8 +3,6 @@
 #pragma once
 #include "mma.h"
 
-STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 // ---------------------------------------------------------------------------------------------------------------- barriers
 STEP void barrier_init(u64* b, u32 arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory"); }
 STEP void barrier_fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
@@ -44,52 +42,36 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
+#define D40 D32(0), D8(32)
+#define D48 D32(0), D16(32)
+#define D128 D64(0), D64(64)
+// The names of the first so many operands.
+#define R8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define R40 R32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define R48 R40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define R64 R48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define R128 R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
+    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// A product N wide: its results' names and operands, then the numbers of the operands behind them.
+#define PRODUCTS(n, names, results, A, B, KEEP)                                                                                  \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, " \
+                 "%" #A ", %" #B ", p, 1, 1, 0, 0; }" : results : "l"(a), "l"(b), "r"(keep))
+#define PRODUCTS_HELD(n, names, results, A0, A1, A2, A3, B, KEEP)                                                                \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, " \
+                 "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }"                                                  \
+                 : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
 // d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j + 2h + e] row
 // l/4 + 8h, column 8j + 2·(l % 4) + e.
 template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "a width that is spelled out");
-    if constexpr (N == 16)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7}, "
-            "%8, %9, p, 1, 1, 0, 0; }"
-            : D8(0) : "l"(a), "l"(b), "r"(keep));
-    else if constexpr (N == 32)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-            "%16, %17, p, 1, 1, 0, 0; }"
-            : D16(0) : "l"(a), "l"(b), "r"(keep));
-    else if constexpr (N == 64)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-            "%32, %33, p, 1, 1, 0, 0; }"
-            : D32(0) : "l"(a), "l"(b), "r"(keep));
-    else if constexpr (N == 128)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-            "%64, %65, p, 1, 1, 0, 0; }"
-            : D64(0) : "l"(a), "l"(b), "r"(keep));
-    else if constexpr (N == 256)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-            "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-            "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-            "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-            "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
-            "%128, %129, p, 1, 1, 0, 0; }"
-            : D64(0), D64(64) : "l"(a), "l"(b), "r"(keep));
+    if constexpr (N == 16) PRODUCTS(16, R8, D8(0), 8, 9, 10);
+    else if constexpr (N == 32) PRODUCTS(32, R16, D16(0), 16, 17, 18);
+    else if constexpr (N == 64) PRODUCTS(64, R32, D32(0), 32, 33, 34);
+    else if constexpr (N == 128) PRODUCTS(128, R64, D64(0), 64, 65, 66);
+    else PRODUCTS(256, R128, D128, 128, 129, 130);
 }
 
 // B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64 one behind the other.
@@ -100,49 +82,9 @@ STEP u64 turned_descriptor(const u16* tile, u32 k, u32 rows) {
 // The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B turned.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256, "a width that is spelled out");
-    if constexpr (N == 64)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-            "{%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
-            : D32(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
-    else if constexpr (N == 80)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %45, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39}, "
-            "{%40,%41,%42,%43}, %44, p, 1, 1, 1; }"
-            : D32(0), D8(32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
-    else if constexpr (N == 96)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
-            "{%48,%49,%50,%51}, %52, p, 1, 1, 1; }"
-            : D32(0), D16(32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
-    else if constexpr (N == 128)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-            "{%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
-            : D64(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
-    else if constexpr (N == 256)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.b32 p, %133, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-            "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-            "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-            "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-            "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
-            "{%128,%129,%130,%131}, %132, p, 1, 1, 1; }"
-            : D64(0), D64(64) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+    if constexpr (N == 64) PRODUCTS_HELD(64, R32, D32(0), 32, 33, 34, 35, 36, 37);
+    else if constexpr (N == 80) PRODUCTS_HELD(80, R40, D40, 40, 41, 42, 43, 44, 45);
+    else if constexpr (N == 96) PRODUCTS_HELD(96, R48, D48, 48, 49, 50, 51, 52, 53);
+    else if constexpr (N == 128) PRODUCTS_HELD(128, R64, D64(0), 64, 65, 66, 67, 68, 69);
+    else PRODUCTS_HELD(256, R128, D128, 128, 129, 130, 131, 132, 133);
 }

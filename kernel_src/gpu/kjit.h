@@ -233,17 +233,18 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         default: return kj_get(v, (thread_id() % KJ_WAVE) ^ mask);
     }
 }
+#ifdef KJ_DOT4  // the target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2 v_dot4_i32_iu8, 0 none
 STEP i32 dot4(u32 a, u32 b, i32 c) {
-#if defined(__GFX11__) || defined(__GFX12__)
+#if KJ_DOT4 == 2
     return __builtin_amdgcn_sudot4(true, (i32)a, true, (i32)b, c, false);
-#elif (defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx902__) && !defined(__gfx904__) && !defined(__gfx909__) && \
-       !defined(__gfx90c__)) || (defined(__GFX10__) && !defined(__gfx1010__) && !defined(__gfx1013__))
+#elif KJ_DOT4 == 1
     return __builtin_amdgcn_sdot4((i32)a, (i32)b, c, false);
 #else
     for (u32 i = 0; i < 32; i += 8) c += (i32)(i8)(a >> i) * (i32)(i8)(b >> i);
     return c;
 #endif
 }
+#endif
 
 STEP u32x4 load16_once(const void* p) {
     kj_vec4 v = __builtin_nontemporal_load((const kj_vec4*)p);

@@ -15,13 +15,14 @@
 //   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section 7.9
 //   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA, section 7.12
 // KJ_SIMULATED runs families 2–4 by exchanging fragments through shared memory, each lane in its layout.
-// KJ_DOT2 (family 0): the target has v_dot2_f32_f16. KJ_MMA_BF16: inputs are bf16 instead of f16.
+// KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
 #include "kjit.h"
 
-#ifndef KJ_MMA_BF16
-#define KJ_MMA_BF16 0
+#ifdef KJ_NVIDIA
+STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #endif
+
 #ifndef KJ_DOT2
 #define KJ_DOT2 0
 #endif
@@ -37,63 +38,9 @@ STEP u64 strip_at(u32 token, u32 col, u32 steps) {
     return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 + (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
-#if KJ_MMA == 1
-#define MMA_M 16
-#define MMA_N 16
-#define MMA_K 16
-#define MMA_ACC 8        // results a lane
-#define MMA_ROWS 2       // distinct rows a lane
-#define MMA_ROW_LANES 4  // this many neighbouring lanes share their rows
-struct FragA { u32 v[4]; };
-struct FragB { u32 v[4]; };  // columns 0–7 in v[0..2], 8–15 in v[2..4]
-STEP u32 acc_row(u32 i) { return lane_id() / 4 + 8 * (i / 2 % 2); }
-STEP u32 acc_col(u32 i) { return 8 * (i / 4) + 2 * (lane_id() % 4) + i % 2; }
-STEP constexpr u32 acc_slot(u32 i) { return i / 2 % 2; }  // which of the lane's rows
-STEP u32 slot_row(u32 s) { return lane_id() / 4 + 8 * s; }
-
-#elif KJ_MMA == 2
-#define MMA_M 16
-#define MMA_N 16
-#define MMA_K 16
-#define MMA_ACC 4
-#define MMA_ROWS 4
-#define MMA_ROW_LANES 16
-struct FragA { u32 v[2]; };
-struct FragB { u32 v[2]; };
-STEP u32 acc_row(u32 i) { return 4 * (lane_id() / 16) + i; }
-STEP u32 acc_col(u32) { return lane_id() % 16; }
-STEP constexpr u32 acc_slot(u32 i) { return i; }
-STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
-
-#elif KJ_MMA == 3
-#define MMA_M 16
-#define MMA_N 16
-#define MMA_K 16
-#define MMA_ACC 8
-#define MMA_ROWS 8
-#define MMA_ROW_LANES 16
-struct FragA { u32 v[8]; };
-struct FragB { u32 v[8]; };
-STEP u32 acc_row(u32 i) { return 2 * i + lane_id() / 16; }
-STEP u32 acc_col(u32) { return lane_id() % 16; }
-STEP constexpr u32 acc_slot(u32 i) { return i; }
-STEP u32 slot_row(u32 s) { return 2 * s + lane_id() / 16; }
-
-#elif KJ_MMA == 4
-#define MMA_M 16
-#define MMA_N 16
-#define MMA_K 16
-#define MMA_ACC 8
-#define MMA_ROWS 8
-#define MMA_ROW_LANES 16
-struct FragA { u32 v[4]; };
-struct FragB { u32 v[4]; };
-STEP u32 acc_row(u32 i) { return 8 * (lane_id() / 16) + i; }
-STEP u32 acc_col(u32) { return lane_id() % 16; }
-STEP constexpr u32 acc_slot(u32 i) { return i; }
-STEP u32 slot_row(u32 s) { return 8 * (lane_id() / 16) + s; }
-
-#elif KJ_MMA == 0
+// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share. `acc_slot` says in which of its rows a
+// result is, `slot_row` and `acc_col` where that row and the result's column are in the product.
+#if KJ_MMA == 0
 // Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight neighbouring rows of a tile,
 // which with the padded stride of our tiles are in different banks.
 #define MMA_M 16
@@ -104,13 +51,47 @@ STEP u32 slot_row(u32 s) { return 8 * (lane_id() / 16) + s; }
 #define MMA_ROW_LANES 8
 struct FragA { u32 v[2 * MMA_ROWS]; };
 struct FragB { u32 v[8]; };
-STEP u32 acc_row(u32 i) { return (i / 4) * (KJ_WAVE / 8) + lane_id() / 8; }
+STEP u32 slot_row(u32 s) { return s * (KJ_WAVE / 8) + lane_id() / 8; }
 STEP u32 acc_col(u32 i) { return (i % 4) * 8 + lane_id() % 8; }
 STEP constexpr u32 acc_slot(u32 i) { return i / 4; }
-STEP u32 slot_row(u32 s) { return s * (KJ_WAVE / 8) + lane_id() / 8; }
+#else
+#define MMA_M 16
+#define MMA_N 16
+#define MMA_K 16
+#if KJ_MMA == 1
+#define MMA_ACC 8
+#define MMA_ROWS 2
+#define MMA_ROW_LANES 4
+struct FragA { u32 v[4]; };
+struct FragB { u32 v[4]; };  // columns 0–7 in v[0..2], 8–15 in v[2..4]
+STEP u32 slot_row(u32 s) { return lane_id() / 4 + 8 * s; }
+STEP u32 acc_col(u32 i) { return 8 * (i / 4) + 2 * (lane_id() % 4) + i % 2; }
+STEP constexpr u32 acc_slot(u32 i) { return i / 2 % 2; }
+#else
+#define MMA_ROWS MMA_ACC
+#define MMA_ROW_LANES 16
+#if KJ_MMA == 2
+#define MMA_ACC 4
+#define MMA_WORDS 2  // of a fragment
+STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
+#elif KJ_MMA == 3
+#define MMA_ACC 8
+#define MMA_WORDS 8
+STEP u32 slot_row(u32 s) { return 2 * s + lane_id() / 16; }
+#elif KJ_MMA == 4
+#define MMA_ACC 8
+#define MMA_WORDS 4
+STEP u32 slot_row(u32 s) { return 8 * (lane_id() / 16) + s; }
 #else
 #error "KJ_MMA: 0 to 4"
 #endif
+struct FragA { u32 v[MMA_WORDS]; };
+struct FragB { u32 v[MMA_WORDS]; };
+STEP u32 acc_col(u32) { return lane_id() % 16; }
+STEP constexpr u32 acc_slot(u32 i) { return i; }
+#endif
+#endif
+STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
 // Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at once took more registers than
 // there are on gfx1010).
@@ -129,10 +110,6 @@ UNROLL
 
 // ------------------------------------------------------------------------------------------------ 16-bit conversions
 
-#if KJ_MMA_BF16
-STEP u32 pack_input(float lo, float hi) { return (u32)round_bf16(lo).bits | (u32)round_bf16(hi).bits << 16; }
-STEP float input_value(u16 bits) { return load(bf16{bits}); }
-#else
 // To nearest even. Saturates: a large activation must not become infinite, which the next sum would make NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
 STEP u32 pack_input(float lo, float hi) {
@@ -145,10 +122,6 @@ STEP u32 pack_input(float lo, float hi) {
 #endif
 }
 STEP float input_value(u16 bits) { return load(f16{bits}); }
-#endif
-
-// GELU by tanh: Hendrycks & Gimpel 2016, arXiv 1606.08415.
-STEP float gelu_tanh(float x) { return 0.5f * x * (1.0f + tanh_f32(0.7978845608f * fma_f32(0.044715f * x * x, x, x))); }
 
 // -------------------------------------------------------------------------------------------------- loads and products
 // load_a(a, tile, row, k): rows row … of a tile, depths k …          (row, k multiples of 16; family 0: k of MMA_K)
@@ -156,14 +129,13 @@ STEP float gelu_tanh(float x) { return 0.5f * x * (1.0f + tanh_f32(0.7978845608f
 // load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements the result's columns
 
 #if KJ_MMA == 1
-STEP u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");
 }
 STEP void ldmatrix4_t(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");
 }
 // Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7, 8–15), (8–15, 8–15).
 STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
@@ -177,18 +149,13 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     u32 l = lane_id();
     ldmatrix4_t(b.v, tile + tile_at(k + l % 16, (l / 16 * 8) ^ col));
 }
-#if KJ_MMA_BF16
-#define KJ_MMA_TYPES "f32.bf16.bf16.f32"
-#else
-#define KJ_MMA_TYPES "f32.f16.f16.f32"
-#endif
 STEP void mma_m16n8k16(float* c, const u32* a, const u32* b) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col." KJ_MMA_TYPES " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     UNROLL for (u32 h = 0; h < 2; h++)
-        asm("mma.sync.aligned.m16n8k8.row.col." KJ_MMA_TYPES " {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
 #endif
 }
@@ -224,7 +191,7 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     }
 }
 STEP float dot2(u32 a, u32 b, float c) {
-#if KJ_DOT2 && !KJ_MMA_BF16 && defined(KJ_AMD)
+#if KJ_DOT2 && defined(KJ_AMD)
     typedef _Float16 halves __attribute__((ext_vector_type(2)));
     return __builtin_amdgcn_fdot2(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), c, false);
 #else
@@ -239,14 +206,13 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 
 #else  // MFMA and WMMA: a lane holds one row of A, one column of B: successive depths from its first
 #define MMA_ACC_IS_A 0
-constexpr u32 mma_words = sizeof(FragA) / 4;
-STEP u32 mma_depth() { return KJ_MMA == 3 ? 0 : lane_id() / 16 * (2 * mma_words); }
-STEP void load_row(u32 (&v)[mma_words], const u16* tile, u32 row, u32 k) {
+STEP u32 mma_depth() { return KJ_MMA == 3 ? 0 : lane_id() / 16 * (2 * MMA_WORDS); }
+STEP void load_row(u32 (&v)[MMA_WORDS], const u16* tile, u32 row, u32 k) {
 #if KJ_MMA == 2
     u32x2 q = load8(tile + tile_at(row, k));
     v[0] = q.x, v[1] = q.y;
 #else
-    UNROLL for (u32 i = 0; i < mma_words / 4; i++) {
+    UNROLL for (u32 i = 0; i < MMA_WORDS / 4; i++) {
         u32x4 q = load16(tile + tile_at(row, k + 8 * i));
         v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
     }
@@ -258,7 +224,7 @@ STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
 }
 STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     u32 first = k + mma_depth(), c = col + lane_id() % 16;
-    UNROLL for (u32 i = 0; i < mma_words; i++)
+    UNROLL for (u32 i = 0; i < MMA_WORDS; i++)
         b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)] << 16;
 }
 #ifdef KJ_SIMULATED
@@ -268,7 +234,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     LDS_ARRAY(u16, bs, kj_waves * 256);
     u32 at = wave_id() * 256;
     wave_sync();
-    for (u32 i = 0; i < 2 * mma_words; i++) {
+    for (u32 i = 0; i < 2 * MMA_WORDS; i++) {
         as[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
         bs[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
     }
@@ -279,26 +245,15 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     wave_sync();
 }
 #else
-#if KJ_MMA_BF16
-typedef short mma_elem;
-#else
-typedef _Float16 mma_elem;
-#endif
-typedef mma_elem mma_in __attribute__((ext_vector_type(2 * mma_words)));
+typedef _Float16 mma_in __attribute__((ext_vector_type(2 * MMA_WORDS)));
 typedef float mma_out __attribute__((ext_vector_type(MMA_ACC)));
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     mma_in x = __builtin_bit_cast(mma_in, a), y = __builtin_bit_cast(mma_in, b);
     mma_out z = __builtin_bit_cast(mma_out, c);
-#if KJ_MMA == 2 && KJ_MMA_BF16
-    z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, z, 0, 0, 0);  // gfx90a and later
-#elif KJ_MMA == 2
+#if KJ_MMA == 2
     z = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, z, 0, 0, 0);
-#elif KJ_MMA == 3 && KJ_MMA_BF16
-    z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, z);
 #elif KJ_MMA == 3
     z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z);
-#elif KJ_MMA_BF16
-    z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(x, y, z);
 #else
     z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, z);
 #endif
@@ -313,7 +268,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 // Elsewhere the copy is done when the call returns.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
 STEP void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from) : "memory");
 }
 STEP void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define copy_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")

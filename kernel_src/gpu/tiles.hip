@@ -7,6 +7,7 @@
 //       2: y = silu(x)·aux; 3: y = gelu(x)·aux
 //
 // Constants: COLS, INPUT, GATHER, OUT_STRIPS. A block a row.
+#include "gate.h"
 #include "mma.h"
 
 constexpr u32 chunks = CEIL_DIV(COLS, 64) * 8;           // of eight columns

@@ -84,46 +84,53 @@ pub(crate) fn shared_bytes(
     }
 }
 
+macro_rules! files {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../gpu/", $name)))),*]
+    };
+}
+
 /// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header.
-const FILES: &[(&str, &str)] = &[
-    ("activations.h", include_str!("../gpu/activations.h")),
-    ("argmax.hip", include_str!("../gpu/argmax.hip")),
-    ("attend.hip", include_str!("../gpu/attend.hip")),
-    ("attend_mma.hip", include_str!("../gpu/attend_mma.hip")),
-    ("combine.hip", include_str!("../gpu/combine.hip")),
-    ("dequant.h", include_str!("../gpu/dequant.h")),
-    ("draw.hip", include_str!("../gpu/draw.hip")),
-    ("embed.hip", include_str!("../gpu/embed.hip")),
-    ("expert_sum.hip", include_str!("../gpu/expert_sum.hip")),
-    ("experts.hip", include_str!("../gpu/experts.hip")),
-    ("flash.hip", include_str!("../gpu/flash.hip")),
-    ("flash_wgmma.hip", include_str!("../gpu/flash_wgmma.hip")),
-    ("gate.h", include_str!("../gpu/gate.h")),
-    ("gemm.h", include_str!("../gpu/gemm.h")),
-    ("gemm.hip", include_str!("../gpu/gemm.hip")),
-    ("gemm_wgmma.hip", include_str!("../gpu/gemm_wgmma.hip")),
-    ("hopper.h", include_str!("../gpu/hopper.h")),
-    ("kjit.h", include_str!("../gpu/kjit.h")),
-    ("kv.h", include_str!("../gpu/kv.h")),
-    ("kv_tiles.h", include_str!("../gpu/kv_tiles.h")),
-    ("matvec.h", include_str!("../gpu/matvec.h")),
-    ("matvec.hip", include_str!("../gpu/matvec.hip")),
-    ("mma.h", include_str!("../gpu/mma.h")),
-    ("moe.hip", include_str!("../gpu/moe.hip")),
-    ("norm_rows.hip", include_str!("../gpu/norm_rows.hip")),
-    ("prepare.hip", include_str!("../gpu/prepare.hip")),
-    ("read.hip", include_str!("../gpu/read.hip")),
-    ("repack.hip", include_str!("../gpu/repack.hip")),
-    ("rope.h", include_str!("../gpu/rope.h")),
-    ("rope_kv.hip", include_str!("../gpu/rope_kv.hip")),
-    ("route.hip", include_str!("../gpu/route.hip")),
-    ("rows.hip", include_str!("../gpu/rows.hip")),
-    ("sample.h", include_str!("../gpu/sample.h")),
-    ("softmax.hip", include_str!("../gpu/softmax.hip")),
-    ("strips.hip", include_str!("../gpu/strips.hip")),
-    ("tiles.hip", include_str!("../gpu/tiles.hip")),
-    ("weights.h", include_str!("../gpu/weights.h")),
-];
+const FILES: &[(&str, &str)] = files! {
+    "activations.h"
+    "argmax.hip"
+    "attend.hip"
+    "attend_mma.hip"
+    "combine.hip"
+    "dequant.h"
+    "draw.hip"
+    "embed.hip"
+    "expert_sum.hip"
+    "experts.hip"
+    "flash.hip"
+    "flash_wgmma.hip"
+    "gate.h"
+    "gemm.h"
+    "gemm.hip"
+    "gemm_wgmma.hip"
+    "halves.h"
+    "hopper.h"
+    "kjit.h"
+    "kv.h"
+    "kv_tiles.h"
+    "matvec.h"
+    "matvec.hip"
+    "mma.h"
+    "moe.hip"
+    "norm_rows.hip"
+    "prepare.hip"
+    "read.hip"
+    "repack.hip"
+    "rope.h"
+    "rope_kv.hip"
+    "route.hip"
+    "rows.hip"
+    "sample.h"
+    "softmax.hip"
+    "strips.hip"
+    "tiles.hip"
+    "weights.h"
+};
 
 /// The source whose main file is `file`, with all headers at hand (only those it includes count).
 pub(crate) fn source(name: &'static str, file: &'static str) -> Source {
