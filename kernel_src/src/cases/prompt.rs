@@ -9,7 +9,7 @@ use crate::gemm::{GemmSpec, GemmTuning};
 use crate::kernel::SpecError;
 use crate::moe::{MoeSpec, MoeStep};
 use crate::product::{strip_bytes, strip_index, tiled_bytes, tiled_index};
-use crate::segments::{Finish, Segment};
+use crate::segments::{Finish, MOST, Segment};
 use crate::tiles::TilesSpec;
 use half::f16;
 use kjit_engine::{MatrixUnit, Target};
@@ -81,6 +81,36 @@ fn u32s(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
+/// The arguments `x, residual, w0, b0, y0, w1, …` of a product; `y` makes the output of a segment.
+pub(super) fn operands(
+    x: Vec<u8>,
+    residual: &[f32],
+    matrices: &[(Matrix, Vec<f32>)],
+    finish: Finish,
+    y: impl Fn(usize) -> CaseArg,
+) -> Vec<CaseArg> {
+    let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
+    let mut args = vec![input("x", x), optional("residual", residual)];
+    for s in 0..MOST {
+        let Some((matrix, bias)) = matrices.get(s) else {
+            args.extend([CaseArg::Null, CaseArg::Null, CaseArg::Null]);
+            continue;
+        };
+        args.extend([input("w", matrix.records.clone()), optional("b", bias)]);
+        args.push(if finish.gated() && s == 1 { CaseArg::Null } else { y(s) });
+    }
+    args
+}
+
+/// The arguments `parts, counters` of a product whose blocks may share a result.
+pub(super) fn shared_sums(part_bytes: usize, counters: usize) -> [CaseArg; 2] {
+    let counters = match counters {
+        0 => CaseArg::Null,
+        n => CaseArg::Buffer { name: "counters", before: vec![0; 4 * n], expect: Expect::Same },
+    };
+    [working("parts", part_bytes), counters]
+}
+
 /// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the expert of each tile (`None`: nothing to do)
 /// instead of tokens.
 pub(super) fn product(
@@ -125,31 +155,17 @@ pub(super) fn product(
             })
             .collect()
     };
-    let gated = spec.finish.gated();
-    let tolerance = if gated { GATED } else { PRODUCT };
-    let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
-    let mut args = vec![input("x", x), optional("residual", &residual)];
-    for s in 0..3 {
-        let Some((matrix, bias)) = matrices.get(s) else {
-            args.extend([CaseArg::Null, CaseArg::Null, CaseArg::Null]);
-            continue;
-        };
-        args.extend([input("w", matrix.records.clone()), optional("b", bias)]);
-        args.push(match (gated && s == 1, spec.tiled) {
-            (true, _) => CaseArg::Null,
-            (false, true) => output("y", Storage::F16, want_tiled(&result(s), spec.segments[s].rows), tolerance),
-            (false, false) => {
-                let rows = result(s).into_iter();
-                let flat = rows.flat_map(|r| r.unwrap_or_else(|| vec![f64::NAN; spec.segments[s].rows])).collect();
-                output("y", Storage::F32, flat, tolerance)
-            }
-        });
-    }
-    args.push(working("parts", launch.parts_bytes));
-    args.push(match launch.counters {
-        0 => CaseArg::Null,
-        n => CaseArg::Buffer { name: "counters", before: vec![0; 4 * n], expect: Expect::Same },
-    });
+    let tolerance = if spec.finish.gated() { GATED } else { PRODUCT };
+    let y = |s: usize| {
+        if spec.tiled {
+            return output("y", Storage::F16, want_tiled(&result(s), spec.segments[s].rows), tolerance);
+        }
+        let rows = result(s).into_iter();
+        let flat = rows.flat_map(|r| r.unwrap_or_else(|| vec![f64::NAN; spec.segments[s].rows])).collect();
+        output("y", Storage::F32, flat, tolerance)
+    };
+    let mut args = operands(x, &residual, &matrices, spec.finish, y);
+    args.extend(shared_sums(launch.parts_bytes, launch.counters));
     args.push(if experts.is_empty() { CaseArg::Null } else { input("tile_expert", u32s(&tile_expert)) });
     let numbers = [tokens as u32, launch.splits, launch.token_tiles, launch.tiles, launch.blocks];
     args.extend(numbers.map(CaseArg::U32));

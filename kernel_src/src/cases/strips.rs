@@ -2,8 +2,8 @@
 
 use super::data::Matrix;
 use super::matvec::{gelu, silu};
-use super::prompt::{GATED, PRODUCT, format, want_strips, working};
-use super::{Case, CaseArg, Expect, Random, Storage, floats, input, output};
+use super::prompt::{GATED, PRODUCT, format, operands, shared_sums, want_strips};
+use super::{Case, CaseArg, Random, Storage, output};
 use crate::format::ALL;
 use crate::kernel::SpecError;
 use crate::product::{strip_bytes, strip_index};
@@ -56,27 +56,13 @@ pub(super) fn product(
         };
         (0..tokens).map(|t| Some((0..rows).map(|row| one(t, row)).collect())).collect()
     };
-    let gated = spec.finish.gated();
-    let tolerance = if gated { GATED } else { PRODUCT };
-    let optional = |name, v: &[f32]| if v.is_empty() { CaseArg::Null } else { floats(name, v) };
-    let mut args = vec![input("x", x), optional("residual", &residual)];
-    for s in 0..3 {
-        let Some((matrix, bias)) = matrices.get(s) else {
-            args.extend([CaseArg::Null, CaseArg::Null, CaseArg::Null]);
-            continue;
-        };
-        args.extend([input("w", matrix.records.clone()), optional("b", bias)]);
-        args.push(match (gated && s == 1, spec.strips) {
-            (true, _) => CaseArg::Null,
-            (false, true) => output("y", Storage::F16, want_strips(&result(s), spec.segments[s].rows), tolerance),
-            (false, false) => output("y", Storage::F32, result(s).into_iter().flatten().flatten().collect(), tolerance),
-        });
-    }
-    args.push(working("parts", spec.part_bytes(target)?));
-    args.push(match spec.counters(target)? {
-        0 => CaseArg::Null,
-        n => CaseArg::Buffer { name: "counters", before: vec![0; 4 * n], expect: Expect::Same },
-    });
+    let tolerance = if spec.finish.gated() { GATED } else { PRODUCT };
+    let y = |s: usize| match spec.strips {
+        true => output("y", Storage::F16, want_strips(&result(s), spec.segments[s].rows), tolerance),
+        false => output("y", Storage::F32, result(s).into_iter().flatten().flatten().collect(), tolerance),
+    };
+    let mut args = operands(x, &residual, &matrices, spec.finish, y);
+    args.extend(shared_sums(spec.part_bytes(target)?, spec.counters(target)?));
     args.extend([tokens as u32, splits].map(CaseArg::U32));
     let formats: Vec<String> = spec.segments.iter().map(|s| format!("{}×{}", s.format, s.rows)).collect();
     let name = format!(
