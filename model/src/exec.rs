@@ -171,14 +171,24 @@ pub trait Executor: Send {
         sampler: &mut Sampler,
         sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<(), ExecError> {
-        let mut logits = self.feed(first, Want::Last)?;
-        loop {
-            check_scores(&logits)?;
-            let token = sampler.sample(&mut logits);
-            if sink(token).is_break() || self.len() == self.context() {
-                return Ok(());
-            }
-            logits = self.feed(&[token], Want::Last)?;
+        decode_by_host(self, first, sampler, sink)
+    }
+}
+
+/// [`Executor::decode`] with the choice on the host: every token's scores come over.
+pub(crate) fn decode_by_host<E: Executor + ?Sized>(
+    executor: &mut E,
+    first: &[u32],
+    sampler: &mut Sampler,
+    sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<(), ExecError> {
+    let mut logits = executor.feed(first, Want::Last)?;
+    loop {
+        check_scores(&logits)?;
+        let token = sampler.sample(&mut logits);
+        if sink(token).is_break() || executor.len() == executor.context() {
+            return Ok(());
         }
+        logits = executor.feed(&[token], Want::Last)?;
     }
 }

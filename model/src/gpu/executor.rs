@@ -8,7 +8,7 @@ use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Now};
 use super::resident::{NONE, Resident, Whose};
-use crate::exec::{ExecError, ExecOptions, Executor, Want, check_scores};
+use crate::exec::{ExecError, ExecOptions, Executor, Want, decode_by_host};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use half::f16;
@@ -306,24 +306,6 @@ impl GpuExecutor {
         }
     }
 
-    /// Decoding with the choice on the host: each token's logits come over.
-    fn decode_by_host(
-        &mut self,
-        first: &[u32],
-        sampler: &mut Sampler,
-        sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<(), ExecError> {
-        let mut logits = self.feed(first, Want::Last)?;
-        loop {
-            check_scores(&logits)?;
-            let token = sampler.sample(&mut logits);
-            if sink(token).is_break() || self.len == self.context {
-                return Ok(());
-            }
-            logits = self.feed(&[token], Want::Last)?;
-        }
-    }
-
     /// Records one token's launches with the choice behind them, unless that was done.
     fn record_chain(&mut self, choice: Choice) -> Result<(), ExecError> {
         if self.chain.as_ref().is_some_and(|(c, _)| *c == choice) {
@@ -422,7 +404,7 @@ impl Executor for GpuExecutor {
         sampler: &mut Sampler,
         sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<(), ExecError> {
-        let Some(choice) = choice_of(sampler.options()) else { return self.decode_by_host(first, sampler, sink) };
+        let Some(choice) = choice_of(sampler.options()) else { return decode_by_host(self, first, sampler, sink) };
         self.feed_or_forget(first, Want::Nothing, true)?;
         if self.len == 0 {
             return Err(ExecError::Device("nothing was fed before decoding".to_owned()));
