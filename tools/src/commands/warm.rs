@@ -55,17 +55,24 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         Origin::Cached(_) | Origin::Given => (h + 1, c),
         Origin::Compiled => (h, c + 1),
     });
+    // What a full or read-only home did not take ends with this process: a warm that says nothing of it has warmed nothing.
+    let counters = engine.cache().counters();
+    let lost = counters.made.saturating_sub(counters.published);
     let mut out = io::stdout().lock();
     if args.json {
         let kernels: Vec<Value> =
             jobs.iter().zip(&results).filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?))).collect();
         let doc = json!({
-            "compiled": compiled, "cached": cached, "failed": failed.len(), "seconds": seconds,
+            "compiled": compiled, "cached": cached, "failed": failed.len(), "seconds": seconds, "not_kept": lost,
             "errors": failed.iter().map(ToString::to_string).collect::<Vec<_>>(), "kernels": kernels,
         });
         writeln!(out, "{doc}")?;
     } else {
-        let home = engine.cache().home().map_or("memory only".to_string(), |h| h.display().to_string());
+        let home = match (engine.cache().home(), lost) {
+            (None, _) => "memory only".to_owned(),
+            (Some(home), 0) => home.display().to_string(),
+            (Some(home), lost) => format!("{}, which did not take {lost} of them", home.display()),
+        };
         writeln!(
             out,
             "{compiled} compiled, {cached} already there, {} failed in {seconds:.1} s: {home}",
