@@ -12,6 +12,7 @@ mod engine;
 mod input;
 mod interrupt;
 mod load;
+mod render;
 mod report;
 
 use args::{Cli, Command};

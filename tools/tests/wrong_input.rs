@@ -159,6 +159,29 @@ fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
 }
 
 #[test]
+fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hostile.gguf");
+    let mut bytes = fs::read(smollm2()).unwrap();
+    let key = b"tokenizer.chat_template";
+    // Behind the key: the type, the length, the text.
+    let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    let room = usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
+    let doubled = "{% set s=namespace(x='a') %}{% for i in range(60) %}{% set s.x=s.x+s.x %}{% endfor %}";
+    let endless = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}";
+    for (template, said) in [(doubled, "takes more than 1024 MiB"), (endless, "out of fuel")] {
+        bytes[at + 8..at + 8 + room].copy_from_slice(format!("{template:room$}").as_bytes());
+        fs::write(&path, &bytes).unwrap();
+        let mut c = kjit();
+        c.arg("template").arg(&path).arg("--jsonl").write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n");
+        let line = error_line(&mut c, 1);
+        assert!(line.contains("chat template") && line.contains(said), "{line}");
+        let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x", "--device", "cpu"]), 1);
+        assert!(line.contains("chat template") && line.contains(said), "{line}");
+    }
+}
+
+#[test]
 fn an_empty_prompt_is_not_answered() {
     for arguments in [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]] {
         let line = error_line(kjit().arg("run").arg(smollm2()).args(arguments).write_stdin(""), 1);

@@ -4,6 +4,7 @@ use super::run::{sampler, statistics};
 use crate::args::{self, Shared};
 use crate::interrupt::Interrupt;
 use crate::load::Loaded;
+use crate::render::bounded;
 use crate::report::say;
 use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::conversation::Seen;
@@ -58,7 +59,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         }
         let _ = editor.add_history_entry(&line);
         history.push(Message::new("user", &line));
-        let ids = loaded.tokenizer.encode_chat(&template.render(&history, true)?);
+        let ids = loaded.tokenizer.encode_chat(&bounded(|| template.render(&history, true))?);
         if ids.len() >= loaded.exec.context() {
             say(ExecError::Context { tokens: ids.len(), context: loaded.exec.context() });
             say("the conversation is full: /clear starts a new one");

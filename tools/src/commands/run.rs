@@ -4,6 +4,7 @@ use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{How, Loaded};
+use crate::render::bounded;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
@@ -112,7 +113,7 @@ fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result
         let mut messages = vec![];
         messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
         messages.push(Message::new("user", prompt));
-        loaded.tokenizer.encode_chat(&template.render(&messages, true)?)
+        loaded.tokenizer.encode_chat(&bounded(|| template.render(&messages, true))?)
     };
     if ids.is_empty() {
         bail!(empty);

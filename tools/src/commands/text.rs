@@ -1,6 +1,7 @@
 //! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not a model that kjit can run.
 
 use crate::args;
+use crate::render::bounded;
 use anyhow::{Context, bail};
 use kjit_model::chat::ChatTemplate;
 use kjit_model::gguf::Gguf;
@@ -58,7 +59,8 @@ pub fn template(args: &args::Template) -> anyhow::Result<ExitCode> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let text = std::str::from_utf8(line).with_context(|| format!("line {number} of stdin is no UTF-8"))?;
-        let prompt = template.render_json(text, None, true).with_context(|| format!("line {number} of stdin"))?;
+        let prompt =
+            bounded(|| template.render_json(text, None, true)).with_context(|| format!("line {number} of stdin"))?;
         Ok(writeln!(out, "{}", serde_json::to_string(&prompt)?)?)
     })?;
     out.flush()?;
