@@ -14,7 +14,7 @@
 #include "sample.h"
 
 constexpr u32 BINS = 2048;
-static_assert(kj_waves > 1 && BINS % KJ_BLOCK == 0, "parts grow smaller; every thread has bins");
+static_assert(kj_waves > 1 && kj_waves <= KJ_WAVE, "parts grow smaller, and a wave holds their sums");
 
 struct Draw {
     u64 weights[BINS];
@@ -46,9 +46,9 @@ STEP u32 first_nearer(const Row& row, float limit) {
 
 // f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both ends are multiples of 4 where VOCAB is.
 // Two loads of 16 bytes are on their way together: with 1024 threads as many as one unit's share of L2 wants. Four single ones: with eight
-// ptxas spilled. One in waves of 64, where GCN has 64 registers for each of 1024 threads: with two, gfx900 and 906 spilled three.
+// ptxas spilled.
 template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
-    constexpr u32 WIDE = VOCAB % 4 == 0 ? 4 : 1, AHEAD = KJ_WAVE == 64 ? 1 : WIDE == 4 ? 2 : 4;
+    constexpr u32 WIDE = VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
     NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
         float v[AHEAD][WIDE];
         UNROLL for (u32 a = 0; a < AHEAD; a++) {
@@ -72,6 +72,19 @@ template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 t
 STEP u64 wave_total(u64 v) {
     UNROLL for (u32 m = KJ_WAVE / 2; m > 0; m /= 2) v += wave_xor(v, m);
     return v;
+}
+
+// The first lane whose running sum exceeds `rest` (the total does), and what of it is left for that lane.
+STEP u32 find_lane(u64 v, u64& rest) {
+    auto from = [](u64 all, u32 lane) { return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane); };
+    UNROLL for (u32 d = 1; d < KJ_WAVE; d *= 2) {
+        u64 below = from(v, lane_id() >= d ? lane_id() - d : 0);
+        v += lane_id() >= d ? below : 0;
+    }
+    u32 lane = count_bits(wave_ballot(v <= rest));
+    u64 before = from(v, lane > 0 ? lane - 1 : 0);
+    rest -= lane > 0 ? before : 0;
+    return lane;
 }
 
 // The first of `n` whose running sum exceeds a goal, and what of the goal is left for it; `n` where the total does not.
@@ -98,8 +111,7 @@ template <class Sum, class One, class Goal> STEP Found find(Draw& lds, u32 n, Su
                 return Found{n, rest - total};
             }
         }
-        u32 w = 0;
-        NO_UNROLL while (w + 1 < kj_waves && rest >= lds.sums[w]) rest -= lds.sums[w++];
+        u32 w = find_lane(lane_id() < kj_waves ? lds.sums[lane_id()] : 0, rest);
         from += w * part;
         size = min_u32(part, size - w * part);
         first = false;
@@ -107,8 +119,7 @@ template <class Sum, class One, class Goal> STEP Found find(Draw& lds, u32 n, Su
     }
     if (thread_id() < size) lds.last[thread_id()] = one(from + thread_id());
     block_sync();
-    u32 i = 0;
-    NO_UNROLL while (i + 1 < size && rest >= lds.last[i]) rest -= lds.last[i++];
+    u32 i = find_lane(lane_id() < size ? lds.last[lane_id()] : 0, rest);
     block_sync();
     return Found{from + i, rest};
 }
@@ -145,7 +156,8 @@ STEP Kept cut(Draw& lds, const Row& row, const Kept& kept, bool weighted, u32 to
             u32 bin = shift == 32 ? (far < (float)BINS ? (u32)far : BINS) : key >= low && key <= high ? (high - key) >> shift : BINS;
             if (bin >= BINS) return;
             lds_add(&lds.counts[bin], 1);
-            if (weighted) lds_add(&lds.weights[bin], weight_of(row, v));
+            u64 w = weighted ? weight_of(row, v) : 0;
+            if (w > 0) lds_add(&lds.weights[bin], w);
         });
         block_sync();
         auto measure = [&](u32 b) { return weighted ? lds.weights[b] : (u64)lds.counts[b]; };
@@ -207,10 +219,11 @@ KERNEL draw(const float* logits, const float* fractions, const u32x4* options, c
         if (t == 0) move_on(tokens, position, place, capacity, likeliest);
         return;
     }
-    // exp(−28) is below 2^−40: no weight. Where all logits are as good as equal, one bin has them all.
+    // exp(−28) is below 2^−40: no weight.
     float span = min_f32(largest - of_order(~(u32)least), 28.0f * temperature);
-    float scale = span > 1e-30f ? (float)(BINS - 1) / span : 0.0f;
-    Row row{x, largest, min_f32(1.0f / temperature, 1e37f), scale, (u32)(best >> 32)};
+    float scale = (float)(BINS - 1) / max_f32(span, 1e-30f);
+    float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);  // neither infinite nor 0: no weight is NaN
+    Row row{x, largest, inverse, scale, (u32)(best >> 32)};
     Kept kept{0, 0};  // all that are numbers
     NO_UNROLL for (u32 weighted = 0; weighted < 2; weighted++) {
         bool cuts = weighted ? top_p < 1.0f : top_k > 0 && top_k < VOCAB;

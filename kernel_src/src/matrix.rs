@@ -364,7 +364,8 @@ fn other_wave(list: &mut List<'_>, wave: u32) -> Result<(), SpecError> {
     let tiles =
         TilesSpec { cols: 4096, prologue: Prologue::Norm, gather: false, strips: false }.kernel_at(target, wave)?;
     list.at_wave(format!("tiles 4096 Norm @ wave {wave}"), tiles, 6 * PROMPT * 4096);
-    let drawn = SampleSpec { vocab: 128_256, choice: Choice::Drawn }.kernel_at(target, wave, 1024)?;
+    let drawn = SampleSpec { vocab: 128_256, choice: Choice::Drawn };
+    let drawn = drawn.kernel_at(target, wave, drawn.block(wave))?;
     list.at_wave(format!("sample Drawn @ wave {wave}"), drawn, 4 * 128_256);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The next token, chosen on the device, and the sequence moved on: `gpu/sample.hip`.
+//! The next token, chosen on the device, and the sequence moved on: `gpu/argmax.hip`, `gpu/draw.hip`.
 
 use crate::kernel::{Kernel, SpecError, require, source};
 use kjit_engine::{Constants, Geometry, Options, Target, Vendor};
@@ -11,7 +11,7 @@ pub enum Choice {
     /// first launch and after every one.
     Largest,
     /// Drawn: top-k, temperature, top-p, min-p, in this order. Arguments: `logits, fractions, options, slots, tokens, position` (pointers), `capacity: u32,
-    /// top_k: u32` (0: all), `temperature: f32` (above 0), `top_p: f32` (1: all)`, min_p: f32` (0: all). `fractions` has a number in
+    /// top_k: u32` (0: all), `temperature: f32` (above 0), `top_p: f32` (1: all), `min_p: f32` (0: all). `fractions` has a number in
     /// `[0, 1)` for each place and position of the context, from the host's generator. `options`, where not null, has these four for each
     /// place, and the arguments are not read.
     Drawn,
@@ -33,7 +33,14 @@ impl SampleSpec {
     /// # Errors
     /// No vocabulary, or one too large.
     pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(target, target.default_wave(), if self.choice == Choice::Largest { 512 } else { 1024 })
+        let wave = target.default_wave();
+        self.kernel_at(target, wave, self.block(wave))
+    }
+
+    /// Threads of a block. One block draws: with as many as there can be; but in waves of 64 a block of 1024 leaves a thread 64 registers on
+    /// GCN, and seven were spilled.
+    pub(crate) fn block(&self, wave: u32) -> u32 {
+        if self.choice == Choice::Largest || wave == 64 { 512 } else { 1024 }
     }
 
     pub(crate) fn kernel_at(&self, target: &Target, wave: u32, block: u32) -> Result<Kernel, SpecError> {

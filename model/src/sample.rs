@@ -1,5 +1,7 @@
 //! Choosing the next token.
 
+use std::cmp::Ordering;
+
 /// What a sampler does with the logits, in this order: penalties, then (unless greedy) top-k, temperature, top-p, min-p, and a draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
@@ -147,7 +149,10 @@ impl Sampler {
             logit,
             weight: 0.0,
         }));
-        let likeliest_first = |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token));
+        // −0 equals 0, as for the greedy choice and on a GPU; NaN is not among them.
+        let likeliest_first = |a: &Candidate, b: &Candidate| {
+            b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+        };
         if o.top_k > 0 && o.top_k < c.len() {
             // Only the chosen are sorted: sorting a vocabulary of 128k takes 10 ms.
             c.select_nth_unstable_by(o.top_k - 1, likeliest_first);

@@ -194,5 +194,12 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     {
         into.push(draw(target, how, vocab, &logits, options, false, random)?);
     }
+    // Hardly any tokens, and none that is a number.
+    for (vocab, options) in [(1, (0, 1.0, 0.5, 0.0)), (33, (33, 0.7, 1e-6, 0.0)), (65, (70, 1.0, 1.0, 1.0))] {
+        let logits = random.normals(2 * vocab, 2.0);
+        into.push(draw(target, how, vocab, &logits, options, false, random)?);
+    }
+    into.push(draw(target, how, 31, &[f32::NAN; 31], (0, 1.0, 0.9, 0.0), false, random)?);
+    into.push(draw(target, how, 64, &[f32::NEG_INFINITY; 64], (5, 1.0, 0.9, 0.0), false, random)?);
     Ok(())
 }
