@@ -48,6 +48,9 @@ impl Person {
     /// Reads on until this has appeared, and forgets all before its end.
     fn sees(&mut self, text: &str) {
         let found = |seen: &[u8]| seen.windows(text.len()).position(|w| w == text.as_bytes());
+        if text.is_empty() {
+            return;
+        }
         while found(&self.seen).is_none() {
             let mut some = [0; 512];
             let n = self.terminal.read(&mut some).unwrap_or(0);
@@ -67,13 +70,13 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
     person.sees("> ");
     for (line, wanted) in [
         ("/stats", "nothing was generated yet"),
-        ("Hi", "> "),
+        ("Hi", ""),
         ("/stats", "prompt 31 tokens"),
         // What was said before is not fed again; and after /clear only the system message is still there.
-        ("And now?", "> "),
+        ("And now?", ""),
         ("/stats", "prompt 14 tokens"),
-        ("/clear", "> "),
-        ("And now?", "> "),
+        ("/clear", ""),
+        ("And now?", ""),
         ("/stats", "prompt 9 tokens"),
         ("/nonsense", "no command '/nonsense'"),
     ] {
@@ -81,6 +84,8 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
         // What was typed comes back first.
         person.sees(line);
         person.sees(wanted);
+        // What is typed before the next prompt is there would be lost.
+        person.sees("> ");
     }
     person.types("/bye");
     assert_eq!(child.wait().unwrap().code(), Some(0));
