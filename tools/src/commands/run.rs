@@ -29,8 +29,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, loaded);
     };
-    let ids = prompt_ids(args, &loaded, &prompt)?;
     let interrupt = Interrupt::watch();
+    let ids = prompt_ids(args, &loaded, &prompt)?;
     let mut sampler = sampler(&args.sampling)?;
     let mut stdout = io::stdout().lock();
     let mut broken = None;
