@@ -55,12 +55,12 @@ STEP u32 place(u32 row, u32 byte) {
 
 // Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the second cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
 #if KV_TYPE == 2
 STEP void copy4_or_zero(void* to, const void* from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
 STEP u32 skew_of(u64 row) { return KV_SCALES % 2 ? (u32)row & 1 : 0; }
 
@@ -308,7 +308,7 @@ KERNEL attend_mma(const float* q, const float* k, const float* v, const float* R
                   const u32x2* RESTRICT angles, const u32* slots, const u32* position, u8* keys, u8* values, float* part, u32* counters, float* out,
                   float scale, float eps, u32 capacity, u32 splits, u64 sequence_bytes) {
     LDS_DYNAMIC(dynamic);
-    u8* pool = dynamic + (128 - shared_address(dynamic) % 128) % 128;
+    u8* pool = dynamic + (128 - shared_at(dynamic) % 128) % 128;
     LDS_ARRAY(Shared, all, 1);
     Shared& lds = all[0];
     u8* queries = pool + kj_waves * RING;
