@@ -68,7 +68,8 @@ pub fn export(
     }
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let codes = compile(engine, target, &all, progress)?;
-    let mut writer = Writer { limit: wish.limit, ..Writer::default() };
+    let always = ALWAYS.iter().map(|(_, content)| content.len() as u64).sum();
+    let mut writer = Writer { limit: wish.limit, other: always, ..Writer::default() };
     // The small ones first, so that the largest are those for which there is no room.
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&i| all.get(i).map_or(0, |(_, case)| weight(case)));
@@ -125,11 +126,18 @@ fn weight(case: &Case) -> u64 {
     case.args.iter().map(of).sum()
 }
 
+/// What every bundle has, whatever its cases.
+const ALWAYS: [(&str, &[u8]); 3] = [
+    (README, include_bytes!("README.txt")),
+    (CHECK, include_bytes!("../../../../scripts/check_bundle.py")),
+    (RUN, include_bytes!("../../../../scripts/run_bundle.py")),
+];
+
 /// The bundle as it grows.
 #[derive(Default)]
 struct Writer {
     limit: u64,
-    /// Bytes of code and manifest so far, about; data is counted by itself.
+    /// Bytes of what every bundle has, code and manifest so far, about; data is counted by itself.
     other: u64,
     data: Vec<u8>,
     /// Where in `data` bytes of that digest are: cases of two wave widths have the same inputs.
@@ -289,14 +297,11 @@ fn publish(folder: &Path, manifest: &Manifest, data: &[u8], code: &[CodeObject])
     std::fs::create_dir(&codes).map_err(io(&codes))?;
     let text = serde_json::to_vec_pretty(manifest)
         .map_err(|e| BundleError::Io { path: folder.join(MANIFEST), source: e.into() })?;
-    let readme = include_bytes!("README.txt").as_slice();
-    let check = include_bytes!("../../../../scripts/check_bundle.py").as_slice();
-    let run = include_bytes!("../../../../scripts/run_bundle.py").as_slice();
     let objects = manifest.code.iter().zip(code).map(|(listed, code)| (listed.file.as_str(), code.bytes()));
     let mut bytes = 0;
     let mut sums = String::new();
-    let own = [(README, readme), (CHECK, check), (RUN, run), (DATA, data), (MANIFEST, text.as_slice())];
-    for (name, content) in own.into_iter().chain(objects) {
+    let own = [(DATA, data), (MANIFEST, text.as_slice())];
+    for (name, content) in ALWAYS.into_iter().chain(own).chain(objects) {
         let path = folder.join(name);
         std::fs::write(&path, content).map_err(io(&path))?;
         bytes += content.len() as u64;
