@@ -1,7 +1,7 @@
 //! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
 //!
 //! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit cannot decode. What
-//! the bits of a block mean is [`format`](crate::format)'s business, for the types it knows.
+//! the bits of a block mean is [`format`]'s business, for the types it knows.
 
 use crate::format;
 use std::fmt;
@@ -65,7 +65,7 @@ const fn ty(id: u32, name: &'static str, block_elems: u32, block_bytes: u32) -> 
     GgmlType { id, name, block_elems, block_bytes }
 }
 
-/// The types in use of whose bits [`format`](crate::format) says nothing, by id. Sizes: the structs of ggml's `ggml-common.h`.
+/// The types in use of whose bits [`format`] says nothing, by id. Sizes: the structs of ggml's `ggml-common.h`.
 ///
 /// Q2_0 has ggml's own size; a fork that published files before ggml took the type up used blocks of 128 in 34 bytes under the
 /// same number, and such a file is seen as one whose tensors overlap or end early.
