@@ -13,7 +13,7 @@ use kjit_engine::{Geometry, MatrixUnit, Options, Target};
 /// tile_expert` (pointers, null where there is none), `tokens, splits, token_tiles, tiles, blocks` (u32, from [`GemmLaunch`]).
 ///
 /// `x` is `tokens × cols` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes), made by
-/// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled` results); weights are row records of [`Layout`],
+/// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled` results); weights are row records of [`Layout`](crate::layout::Layout),
 /// with experts one matrix after the other; `b` is f32 per row; `y` and `residual` are `tokens × rows` f32, `y` in tiles where `tiled`
 /// (its columns up to a multiple of 64 are zeroed). `parts` and `counters` are needed with more than one split: counters are u32,
 /// zero before the first launch and after every one. `tile_expert` is [`MoeSpec`](crate::moe::MoeSpec)'s.

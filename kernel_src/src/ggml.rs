@@ -1,7 +1,7 @@
 //! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
 //!
 //! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit cannot decode. What
-//! the bits of a block mean is [`format`]'s business, for the types it knows.
+//! the bits of a block mean is [`format`](mod@crate::format)'s business, for the types it knows.
 
 use crate::format;
 use std::fmt;
