@@ -1,130 +1,142 @@
 // activations.h: a column of activations made ready for the dot products of a matvec.
 //
-// Quantised (FLOAT_X 0): 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two planes of signed bytes,
-// q = 256·high + low, so that integer dot products by bytes stay exact and the error is 2^-16 of the group's largest (f16 has 2^-11 of
-// each). In vectors of 16 bytes, G = COLS / 32:
+// Form::Quantised: 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two planes of
+// signed bytes, q = 256·high + low. Integer dot products by bytes stay exact, and the error is 2^-16 of the
+// group's largest (a half has 2^-11 of each). In vectors of 16 bytes, G = COLS / 32:
 //   2G  high bytes    2G  low bytes    G  {scale as f32, Σ q of the first 16, Σ q of the second 16, Σ q}
-// The two vectors of group g are at g and G + g (X_SPLIT 1: lanes take a group each, reads do not collide) or at 2g and 2g + 1.
-// Plain (FLOAT_X 1, for f32, f16 and bf16 weights): f32 in units of X_UNIT, zeros behind the end; the quads of unit u are at u,
-// UNITS + u.
+// The two vectors of group g are at g and G + g (X_SPLIT: lanes take a group each, reads do not collide) or
+// at 2g and 2g + 1. Form::Plain (for f32, f16 and bf16 weights): f32 in units of X_UNIT, zeros behind the
+// end; the quads of unit u are at u, UNITS + u.
 //
-// Constants: COLS, FLOAT_X, X_SPLIT or X_UNIT, PROLOGUE: 0 none, 1 RMS norm (aux: weight), 2 silu(x)·aux, 3 gelu(x)·aux.
+// S: COLS, FORM, X_SPLIT, X_UNIT (4 or 8), PROLOGUE (Norm: aux is the norm's weight; Silu, Gelu: the other
+// factor).
 #pragma once
 #include "gate.h"
 
-constexpr u32 X_GROUPS = COLS / 32;
-#if FLOAT_X
-constexpr u32 X_UNITS = (COLS + X_UNIT - 1) / X_UNIT;
-constexpr u32 X_QUADS = X_UNITS * (X_UNIT / 4);
-constexpr u32 X_VECTORS = X_QUADS;  // of 16 bytes, a column
-#else
-static_assert(COLS % 32 == 0, "quantised columns come in groups of 32");
-constexpr u32 X_QUADS = COLS / 4;
-constexpr u32 X_VECTORS = 5 * X_GROUPS;
-#endif
+template <class S> struct Activations {
+    static constexpr u32 COLS = S::COLS;
+    static constexpr Prologue PROLOGUE = S::PROLOGUE;
+    static constexpr bool PLAIN = S::FORM == Form::Plain;
+    static constexpr bool NORMED = PROLOGUE == Prologue::Norm, GATED = PROLOGUE == Prologue::Silu || PROLOGUE == Prologue::Gelu;
+    static_assert(PLAIN || COLS % 32 == 0, "quantised columns come in groups of 32");
+    static constexpr u32 GROUPS = COLS / 32;
+    static constexpr u32 UNITS = CEIL_DIV(COLS, S::X_UNIT);                     // of a plain column
+    static constexpr u32 QUADS = PLAIN ? UNITS * (S::X_UNIT / 4) : COLS / 4;
+    static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;                  // of 16 bytes, a column
+    static constexpr u32 PASSES = CEIL_DIV(QUADS, KJ_BLOCK);
 
-// Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
-STEP void load_quad(const float* row, u32 q, float (&v)[4]) {
-    if constexpr (COLS % 4 == 0) {
-        u32x4 w = q < COLS / 4 ? load16(row + 4 * q) : u32x4{0, 0, 0, 0};
-        v[0] = as_f32(w.x), v[1] = as_f32(w.y), v[2] = as_f32(w.z), v[3] = as_f32(w.w);
-    } else {
-        UNROLL for (u32 i = 0; i < 4; i++) v[i] = 4 * q + i < COLS ? row[4 * q + i] : 0.0f;
+    // Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
+    STEP void load_quad(const float* row, u32 q, float (&v)[4]) {
+        if constexpr (COLS % 4 == 0) {
+            u32x4 w = q < COLS / 4 ? load16(row + 4 * q) : u32x4{0, 0, 0, 0};
+            v[0] = as_f32(w.x), v[1] = as_f32(w.y), v[2] = as_f32(w.z), v[3] = as_f32(w.w);
+        } else {
+            UNROLL for (u32 i = 0; i < 4; i++) v[i] = 4 * q + i < COLS ? row[4 * q + i] : 0.0f;
+        }
     }
-}
 
-// Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the same for the eight.
-STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
-#if FLOAT_X
-    u32 at = X_UNIT == 8 ? (q % 2) * X_UNITS + q / 2 : q;
-    if (active) column[at] = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
-#else
-    float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
-    most = group_max(most, 8);
-    float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
-    if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
-    u32 high = 0, low = 0;
-    i32 sum = 0;
-    float bad = 0.0f;  // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it
-    UNROLL for (u32 i = 0; i < 4; i++) {
-        i32 whole = round_int(v[i] * inverse);
-        i32 bottom = (i32)(i8)(u8)whole;
-        low |= (u32)(u8)whole << (8 * i);
-        high |= (u32)(u8)((whole - bottom) >> 8) << (8 * i);
-        sum += whole;
-        bad += v[i] * 0.0f;
-    }
-    bad = group_sum(bad, 8);
-    i32 half = group_sum(sum, 4);
-    i32 other = wave_xor(half, 4);
-    u32 group = q / 8, vector = q / 4 % 2;
-    u32 at = X_SPLIT ? vector * X_GROUPS + group : 2 * group + vector;
-    if (active) {
-        ((u32*)(column + at))[q % 4] = high;
-        ((u32*)(column + 2 * X_GROUPS + at))[q % 4] = low;
-        if (q % 8 == 0) column[4 * X_GROUPS + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
-    }
-#endif
-}
-
-constexpr u32 X_PASSES = (X_QUADS + KJ_BLOCK - 1) / KJ_BLOCK;
-
-// A norm's weights, asked for before the activations are waited for: they come from memory, not from a cache, and after the norm's sum
-// their way would be waited for a second time. Rows of many passes load them where they are used.
-constexpr bool NORM_AHEAD = PROLOGUE == 1 && X_PASSES <= 4;
-struct Norm { float w[NORM_AHEAD ? X_PASSES : 1][4]; };
-STEP void load_norm(Norm& norm, const float* aux) {
-    if constexpr (NORM_AHEAD)
-        UNROLL for (u32 i = 0; i < X_PASSES; i++) load_quad(aux, thread_id() + i * KJ_BLOCK, norm.w[i]);
-}
-
-// N columns that lie one after the other (and the other factors so too), by the whole block. Ends without a barrier.
-template <u32 N> STEP void make_columns(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
-#if PROLOGUE == 1
-    NO_UNROLL for (u32 n = 0; n < N; n++) {
-        float v[X_PASSES][4];  // the row stays in registers between the two passes
-        float squares = 0.0f;
-        UNROLL for (u32 i = 0; i < X_PASSES; i++) load_quad(x + n * COLS, thread_id() + i * KJ_BLOCK, v[i]);
-        UNROLL for (u32 i = 0; i < X_PASSES; i++)
-            UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
-        float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
-        UNROLL for (u32 i = 0; i < X_PASSES; i++) {
-            u32 q = thread_id() + i * KJ_BLOCK;
-            float w[4];
-            if constexpr (NORM_AHEAD) {
-                UNROLL for (u32 e = 0; e < 4; e++) w[e] = norm.w[i][e];
-            } else {
-                load_quad(aux, q, w);
+    // Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the same for
+    // the eight.
+    STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
+        if constexpr (PLAIN) {
+            u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
+            if (active) column[at] = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
+        } else {
+            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            most = group_max(most, 8);
+            float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
+            if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
+            u32 high = 0, low = 0;
+            i32 sum = 0;
+            float bad = 0.0f;  // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it
+            UNROLL for (u32 i = 0; i < 4; i++) {
+                i32 whole = round_int(v[i] * inverse);
+                i32 bottom = (i32)(i8)(u8)whole;
+                low |= (u32)(u8)whole << (8 * i);
+                high |= (u32)(u8)((whole - bottom) >> 8) << (8 * i);
+                sum += whole;
+                bad += v[i] * 0.0f;
             }
-            UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = v[i][e] * scale * w[e];
-            keep_quad(columns + n * X_VECTORS, q, v[i], q < X_QUADS);
+            bad = group_sum(bad, 8);
+            i32 half = group_sum(sum, 4);
+            i32 other = wave_xor(half, 4);
+            u32 group = q / 8, vector = q / 4 % 2;
+            u32 at = S::X_SPLIT ? vector * GROUPS + group : 2 * group + vector;
+            if (active) {
+                ((u32*)(column + at))[q % 4] = high;
+                ((u32*)(column + 2 * GROUPS + at))[q % 4] = low;
+                if (q % 8 == 0)
+                    column[4 * GROUPS + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+            }
         }
     }
-#else
-    // All columns as one, a few quads on their way at a time: one after the other, a row of 14336 would wait seven times for the second
-    // cache, and the eight short columns of a token's experts eight times.
-    constexpr u32 quads = N * X_QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
-    constexpr u32 most = PROLOGUE >= 2 ? 4 : 8, each = CEIL_DIV(passes, CEIL_DIV(passes, most));
-    NO_UNROLL for (u32 from = 0; from < passes; from += each) {
-        float v[each][4];
-        UNROLL for (u32 i = 0; i < each; i++) {
-            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
-            load_quad(x + n * COLS, q < quads ? q - n * X_QUADS : X_QUADS, v[i]);
-        }
-#if PROLOGUE >= 2
-        float up[each][4];
-        UNROLL for (u32 i = 0; i < each; i++) {
-            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
-            load_quad(aux + n * COLS, q < quads ? q - n * X_QUADS : X_QUADS, up[i]);
-        }
-#endif
-        UNROLL for (u32 i = 0; i < each; i++) {
-            u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / X_QUADS;
-#if PROLOGUE >= 2
-            UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = (PROLOGUE == 2 ? silu(v[i][e]) : gelu(v[i][e])) * up[i][e];
-#endif
-            keep_quad(columns + n * X_VECTORS, q - n * X_QUADS, v[i], q < quads);
+
+    // A norm's weights, asked for before the activations are waited for: they come from memory, not from a
+    // cache, and after the norm's sum their way would be waited for a second time. Rows of many passes load
+    // them where they are used.
+    static constexpr bool NORM_AHEAD = NORMED && PASSES <= 4;
+    struct Norm { float w[NORM_AHEAD ? PASSES : 1][4]; };
+    STEP void load_norm(Norm& norm, const float* aux) {
+        if constexpr (NORM_AHEAD) {
+            UNROLL for (u32 i = 0; i < PASSES; i++) load_quad(aux, thread_id() + i * KJ_BLOCK, norm.w[i]);
         }
     }
-#endif
-}
+
+    // N columns that lie one after the other (and the other factors so too), by the whole block. Ends without
+    // a barrier.
+    template <u32 N> STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
+        if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
+        else make_plain<N>(x, aux, columns);
+    }
+
+    template <u32 N> STEP void make_normed(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
+        NO_UNROLL for (u32 n = 0; n < N; n++) {
+            float v[PASSES][4];  // the row stays in registers between the two passes
+            float squares = 0.0f;
+            UNROLL for (u32 i = 0; i < PASSES; i++) load_quad(x + n * COLS, thread_id() + i * KJ_BLOCK, v[i]);
+            UNROLL for (u32 i = 0; i < PASSES; i++)
+                UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
+            float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
+            UNROLL for (u32 i = 0; i < PASSES; i++) {
+                u32 q = thread_id() + i * KJ_BLOCK;
+                float w[4];
+                if constexpr (NORM_AHEAD) {
+                    UNROLL for (u32 e = 0; e < 4; e++) w[e] = norm.w[i][e];
+                } else {
+                    load_quad(aux, q, w);
+                }
+                UNROLL for (u32 e = 0; e < 4; e++) v[i][e] = v[i][e] * scale * w[e];
+                keep_quad(columns + n * VECTORS, q, v[i], q < QUADS);
+            }
+        }
+    }
+
+    // All columns as one, a few quads on their way at a time. One after the other, a row of 14336 would wait
+    // seven times for the second cache, and the eight short columns of a token's experts eight times.
+    template <u32 N> STEP void make_plain(const float* x, const float* aux, u32x4* columns) {
+        constexpr u32 quads = N * QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
+        constexpr u32 most = GATED ? 4 : 8, each = CEIL_DIV(passes, CEIL_DIV(passes, most));
+        NO_UNROLL for (u32 from = 0; from < passes; from += each) {
+            float v[each][4];
+            UNROLL for (u32 i = 0; i < each; i++) {
+                u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / QUADS;
+                load_quad(x + n * COLS, q < quads ? q - n * QUADS : QUADS, v[i]);
+            }
+            float up[each][4];
+            if constexpr (GATED) {
+                UNROLL for (u32 i = 0; i < each; i++) {
+                    u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / QUADS;
+                    load_quad(aux + n * COLS, q < quads ? q - n * QUADS : QUADS, up[i]);
+                }
+            }
+            UNROLL for (u32 i = 0; i < each; i++) {
+                u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / QUADS;
+                if constexpr (GATED) {
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        v[i][e] = (PROLOGUE == Prologue::Silu ? silu(v[i][e]) : gelu(v[i][e])) * up[i][e];
+                }
+                keep_quad(columns + n * VECTORS, q - n * QUADS, v[i], q < quads);
+            }
+        }
+    }
+};

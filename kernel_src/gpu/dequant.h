@@ -1,48 +1,48 @@
 // dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any block format.
 //
-// A piece is fetched into registers well before it is expanded, so that its latency passes behind products. Codes become halves
-// exactly (1024 + code is the half whose low bits are the code), then one multiply (and add) in halves by the group's scale: two
-// roundings of 2^-11 on a weight, as small as the one that an activation has had.
+// A *span* of 32 weights is fetched into registers well before it is expanded, so that its latency passes
+// behind products. Codes become halves exactly (1024 + code is the half whose low bits are the code), then
+// one multiply (and add) in halves by the group's scale: two roundings of 2^-11 on a weight, as small as the
+// one that an activation has had.
 #pragma once
 #include "halves.h"
 #include "mma.h"
 #include "weights.h"
 
-// ----------------------------------------------------------------------------------------------------- a piece of 32
-template <class W> struct Piece { Unit<W> unit[32 / W::UNIT]; };
+template <class W> struct Span { Unit<W> unit[32 / W::UNIT]; };
 
 // Weights 32·p … 32·p + 31 of the row whose record is `row`.
-template <class W> STEP void fetch_piece(Piece<W>& q, const u8* row, u32 p) {
+template <class W> STEP void fetch_span(Span<W>& q, const u8* row, u32 p) {
     constexpr u32 n = 32 / W::UNIT;
     UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
 }
 
-// Zeros in the place of `chunks` chunks from `first`, a multiple of them, on: the row ends before.
+// Zeros instead of `chunks` chunks from `first`, a multiple of them, on: the row ends before.
 STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
     UNROLL for (u32 i = 0; i < chunks; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
 }
-STEP void zero_piece(u16* tile, u32 row, u32 first) { zero_chunks(tile, row, first, 4); }
+STEP void zero_span(u16* tile, u32 row, u32 first) { zero_chunks(tile, row, first, 4); }
 
 // Its weights as halves, two a word.
-template <class W> STEP void piece_pairs(const Piece<W>& q, u32 (&pair)[16]) {
-    if constexpr (W::PLAIN != 0) {
+template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
+    if constexpr (PLAIN<W>) {
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
             const u32* v = q.unit[u].big;
-            if constexpr (W::PLAIN == 1) {
+            if constexpr (W::ENCODING == Encoding::F32) {
                 pair[2 * u] = half_pair(as_f32(v[0]), as_f32(v[1]));
                 pair[2 * u + 1] = half_pair(as_f32(v[2]), as_f32(v[3]));
             } else {
                 UNROLL for (u32 i = 0; i < 4; i++)
-                    pair[4 * u + i] = W::PLAIN == 2 ? v[i] : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
+                    pair[4 * u + i] = W::ENCODING == Encoding::F16 ? v[i] : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
             }
         }
     } else {
         Factors f = unit_factors<W>(q.unit[0]);
-        constexpr bool two = W::GROUPS == 2 || W::GROUPS == 3;  // groups of 16
+        constexpr bool two = SIXTEENS<W>;
         u32 scale[2], offset[2];
         UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++) scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
         if (!two) scale[1] = scale[0], offset[1] = offset[0];
-        constexpr bool sign = W::UNIT == 16 || W::LOOKUP != 0;  // a signed byte is an unsigned one with its top bit turned, 128 too large
+        constexpr bool sign = SIGNED_CODES<W>;  // a signed byte is an unsigned one with its top bit flipped, 128 too large
         const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
             u32 quad[W::UNIT / 4];
@@ -52,24 +52,24 @@ template <class W> STEP void piece_pairs(const Piece<W>& q, u32 (&pair)[16]) {
                 bytes_to_halves(sign ? quad[i] ^ 0x80808080u : quad[i], pair[at], pair[at + 1]);
                 UNROLL for (u32 h = 0; h < 2; h++) {
                     u32 v = h2_sub(pair[at + h], zero);
-                    pair[at + h] = W::OFFSET != 0 ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
+                    pair[at + h] = W::OFFSET != Offset::None ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
                 }
             }
         }
     }
 }
 
-// Writes the piece into row `row` of a tile, as chunks `first` … `first` + 3 of the row's eight.
-template <class W> STEP void expand_piece(const Piece<W>& q, u16* tile, u32 row, u32 first) {
+// Writes the span into row `row` of a tile, as chunks `first` … `first` + 3 of the row's eight.
+template <class W> STEP void expand_span(const Span<W>& q, u16* tile, u32 row, u32 first) {
     u32 pair[16];
-    piece_pairs<W>(q, pair);
+    span_pairs<W>(q, pair);
     UNROLL for (u32 i = 0; i < 4; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }
 
 // The same with one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
 template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u32 first) {
-    static_assert(W::UNIT == 16 && W::GROUPS != 2 && W::GROUPS != 3, "one group");
+    static_assert(W::UNIT == 16 && !SIXTEENS<W>, "one group");
     Factors f = unit_factors<W>(t);
     const u32 scale = h2_both(f.scale[0]), offset = h2_both(f.offset[0]), zero = h2_both((float)(1024 + W::BIAS + 128));
     u32 quad[4], pair[8];
@@ -78,7 +78,7 @@ template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u
         bytes_to_halves(quad[i] ^ 0x80808080u, pair[2 * i], pair[2 * i + 1]);
         UNROLL for (u32 h = 0; h < 2; h++) {
             u32 v = h2_sub(pair[2 * i + h], zero);
-            pair[2 * i + h] = W::OFFSET != 0 ? h2_fma(v, scale, offset) : h2_mul(v, scale);
+            pair[2 * i + h] = W::OFFSET != Offset::None ? h2_fma(v, scale, offset) : h2_mul(v, scale);
         }
     }
     UNROLL for (u32 i = 0; i < 2; i++)

@@ -1,5 +1,6 @@
 // gate.h: the functions of gated units.
 #pragma once
+#include "enums.h"
 #include "kjit.h"
 
 STEP float silu(float x) { return x * sigmoid(x); }

@@ -1,125 +1,164 @@
-// gemm.h: which rows a block of a gemm makes, and what happens to its results: shared by the tile kernels.
-// Constants: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, BIASES, RESIDUAL, GLU, OUT_F16 (gemm.hip says what they are).
+// gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch, W in any block format,
+// products on the matrix units, sums in f32; then bias, residual or a gated unit.
+//
+//   x    tokens × COLS halves in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB), K_TILES =
+//        ⌈COLS/64⌉ blocks
+//        for each 64 tokens; columns past COLS are zero, rows past `tokens` are allocated but may hold
+//          anything
+//   w0…  row records (layout.rs), one matrix a segment; with EXPERTS > 1 that many matrices one after the
+//        other
+//   y0…  Results::Singles: f32, tokens × rows; Results::Tiles: tiles as x, of the segment's rows
+//   residual   f32, tokens × rows, added (may be y0)             b0…   f32, rows
+//   parts, counters   with splits > 1: f32[tiles · splits · BM · BN], and a zeroed u32 a tile, zero again
+//               afterwards
+//   tile_expert   with EXPERTS > 1: the expert of each block of BM tokens, or ~0: nothing to do
+//
+// A block makes BM tokens × BN rows. Weights travel AHEAD steps of 64·KB columns ahead in registers, are
+// expanded to halves in shared memory one step ahead of the products; X travels X_STAGES − 1 steps ahead.
+// Blocks that share weights are neighbours in x, so weights come from device memory once. With a gate:
+// sixteen rows of the gate, then the same of the other, and so on, so that one block has both.
+//
+// S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 … ROWS_2,
+// Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or SEGMENTS), BIASES (a bit a
+// segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y of Σ rows ÷ BN, z of `splits`.
+// token_tiles, tiles and blocks are gemm_wgmma's.
 #pragma once
-#include "gate.h"
-#include "mma.h"
+#include "dequant.h"
+#include "gemm_common.h"
 
-#ifndef STRIPS
-#define STRIPS 0  // 1: halves go out in strips, not in tiles
-#endif
+template <class S> struct Gemm {
+    using G = GemmCommon<S>;
+    static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = G::K_TILES;
+    static constexpr u32 BM = S::BM, WM = S::WM, WN = S::WN, KB = S::KB, AHEAD = S::AHEAD, X_STAGES = S::X_STAGES;
+    static constexpr u32 MI = BM / WM / MMA_M, NI = BN / WN / MMA_N;       // products of a wave
+    static constexpr u32 STEPS = CEIL_DIV(K_TILES, KB), SPANS = 2 * KB;  // spans of 32 weights of a row each step
+    static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // … that a thread expands
+    static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_waves, "waves tile the block");
+    static_assert(EACH * KJ_BLOCK == BN * SPANS, "threads share the weights evenly");
+    static_assert(!G::GATED || BN / WN % 32 == 0, "a wave has both rows of a gated unit");
 
-constexpr u32 K_TILES = (COLS + 63) / 64;
+    template <class W> STEP void gemm_part(GemmArgs args, Share share, u8* pool, Part part, u32 expert) {
+        const u32 tokens = args.tokens, splits = args.splits;
+        u16* xs = (u16*)pool;                    // X_STAGES × KB × BM × 64
+        u16* ws = xs + X_STAGES * KB * BM * 64;  // 2 × KB × BN × 64
 
-// The share of a block: BN rows of one segment (BN/2 of each of two with GLU).
-struct Part {
-    const u8* w;      // first record of the matrix
-    const u8* w_up;   // of the second matrix (GLU)
-    const float* bias;
-    const float* bias_up;
-    void* y;
-    u32 rows;         // of the matrix
-    u32 first;        // row of the matrix that is the block's first
-};
+        u32 token0 = share.x * BM;
+        u32 per = CEIL_DIV(STEPS, splits), from = min_u32(share.z * per, STEPS), to = min_u32(from + per, STEPS);
 
-struct Segments {
-    const u8 *w0, *w1, *w2;
-    const float *b0, *b1, *b2;
-    void *y0, *y1, *y2;
-};
+        const u8* row[EACH];
+        Span<W> raw[AHEAD][EACH];
+        UNROLL for (u32 i = 0; i < EACH; i++) row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
+        const u16* xt = args.x + (u64)(token0 / 64) * K_TILES * 4096 + token0 % 64 * 64;
 
-constexpr u32 PART_ROWS = GLU ? BN / 2 : BN;
-#define PARTS_OF(rows) CEIL_DIV(OUT_F16 && !STRIPS ? CEIL_DIV(rows, 64) * 64 : rows, PART_ROWS)  // tiled results have zeros up to 64
-constexpr u32 TILES_0 = PARTS_OF(ROWS_0);
-constexpr u32 TILES_1 = TILES_0 + (GLU || SEGMENTS < 2 ? 0 : PARTS_OF(ROWS_1));
-constexpr u32 TILES_2 = TILES_1 + (GLU || SEGMENTS < 3 ? 0 : PARTS_OF(ROWS_2));
-#define TILES_UNTIL(segment) ((segment) == 0 ? 0 : (segment) == 1 ? TILES_0 : (segment) == 2 ? TILES_1 : TILES_2)
+        // Span i of this thread: SPANS neighbours share a row, so that a row is read in stretches as long as
+        // possible.
+        auto span = [&](u32 i) { return (thread_id() + i * KJ_BLOCK) % SPANS; };
+        auto inside = [&](u32 p) { return COLS % (64 * KB) == 0 || 32 * p < COLS; };
+        auto fetch = [&](Span<W>(&q)[EACH], u32 step) {
+            if (step < to)
+                UNROLL for (u32 i = 0; i < EACH; i++)
+                    if (inside(SPANS * step + span(i))) fetch_span<W>(q[i], row[i], SPANS * step + span(i));
+        };
+        // Rows of tile b of a step lie at row ^ b (within eight), so that neighbours' stores go to different
+        // banks.
+        auto expand = [&](const Span<W>(&q)[EACH], u32 step) {
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                u32 p = span(i), r = (thread_id() + i * KJ_BLOCK) / SPANS ^ (KB > 1 ? p / 2 : 0);
+                u16* tile = ws + (step % 2 * KB + p / 2) * (BN * 64);
+                if (inside(SPANS * step + p)) expand_span<W>(q[i], tile, r, p % 2 * 4);
+                else zero_span(tile, r, p % 2 * 4);
+            }
+        };
+        auto copy_x = [&](u32 step, u32 slot) {
+            if (step < to) {
+                u16* dest = xs + slot * (KB * BM * 64);
+                UNROLL for (u32 c = thread_id(); c < KB * BM * 8; c += KJ_BLOCK) {
+                    u32 kt = min_u32(step * KB + c / (BM * 8), K_TILES - 1), chunk = c % (BM * 8);
+                    copy16(dest + c * 8, xt + ((u64)(chunk / 512) * K_TILES + kt) * 4096 + chunk % 512 * 8);
+                }
+            }
+            copy_commit();
+        };
 
-// Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole structs chosen among went through scratch
-// memory on AMD.)
-STEP Part part_of(const Segments& s, u32 tile) {
-    const bool second = !GLU && SEGMENTS > 1 && tile >= TILES_0, third = !GLU && SEGMENTS > 2 && tile >= TILES_1;
-    Part p;
-    p.w = third ? s.w2 : second ? s.w1 : s.w0;
-    p.w_up = GLU ? s.w1 : nullptr;
-    p.bias = third ? (BIASES & 4 ? s.b2 : nullptr) : second ? (BIASES & 2 ? s.b1 : nullptr) : (BIASES & 1 ? s.b0 : nullptr);
-    p.bias_up = GLU != 0 && (BIASES & 2) != 0 ? s.b1 : nullptr;
-    p.y = third ? s.y2 : second ? s.y1 : s.y0;
-    p.rows = third ? ROWS_2 : second ? ROWS_1 : ROWS_0;
-    p.first = (tile - (third ? TILES_1 : second ? TILES_0 : 0)) * PART_ROWS;
-    return p;
-}
+        FragC acc[MI][NI];
+        UNROLL for (u32 i = 0; i < MI; i++)
+            UNROLL for (u32 j = 0; j < NI; j++) acc_zero(acc[i][j]);
+        UNROLL for (u32 a = 0; a < AHEAD; a++) fetch(raw[a], from + a);
+        UNROLL for (u32 s = 0; s + 1 < X_STAGES; s++) copy_x(from + s, s);
+        if (from < to) expand(raw[0], from);
+        fetch(raw[0], from + AHEAD);
 
-// The record that fills row n of the block's weight tile. Past the matrix's end: its last one, whose results nobody stores.
-template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
-    bool up = GLU && n % 32 >= 16;
-    u32 r = min_u32(p.first + (GLU ? n / 32 * 16 + n % 16 : n), p.rows - 1);
-    return (up ? p.w_up : p.w) + ((u64)expert * p.rows + r) * W::ROW_BYTES;
-}
+        u32 wave_row = wave_id() % WM * (BM / WM), wave_col = wave_id() / WM * (BN / WN), slot = 0;
+        for (u32 first = from; first < to; first += AHEAD)
+            UNROLL for (u32 a = 0; a < AHEAD; a++) {
+                u32 step = first + a;
+                if (step >= to) break;
+                copy_wait(X_STAGES - 2);
+                block_sync();  // this step is there; everybody is through with the one before
+                copy_x(step + X_STAGES - 1, slot == 0 ? X_STAGES - 1 : slot - 1);
+                if (step + 1 < to) {
+                    expand(raw[(a + 1) % AHEAD], step + 1);
+                    fetch(raw[(a + 1) % AHEAD], step + 1 + AHEAD);
+                }
+                UNROLL for (u32 b = 0; b < KB; b++) {
+                    const u16* xa = xs + (slot * KB + b) * (BM * 64);
+                    const u16* wb = ws + (step % 2 * KB + b) * (BN * 64);
+                    MMA_UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
+                        FragA fa[MI];
+                        UNROLL for (u32 i = 0; i < MI; i++) load_a(fa[i], xa, wave_row + i * MMA_M, k);
+                        UNROLL for (u32 j = 0; j < NI; j++) {
+                            FragB fb;
+                            load_b(fb, wb, wave_col + j * MMA_N, k, b);
+                            UNROLL for (u32 i = 0; i < MI; i++) mma(acc[i][j], fa[i], fb);
+                        }
+                    }
+                }
+                slot = slot + 1 == X_STAGES ? 0 : slot + 1;
+            }
+        copy_wait(0);
 
-STEP float activate(float g) { return GLU == 2 ? gelu_tanh(g) : silu(g); }
-
-STEP void read8(const float* p, float (&v)[8]) {
-    u32x4 a = load16(p), b = load16(p + 4);
-    v[0] = as_f32(a.x), v[1] = as_f32(a.y), v[2] = as_f32(a.z), v[3] = as_f32(a.w);
-    v[4] = as_f32(b.x), v[5] = as_f32(b.y), v[6] = as_f32(b.z), v[7] = as_f32(b.w);
-}
-STEP void write8(float* p, const float (&v)[8]) {
-    *(u32x4*)p = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
-    *(u32x4*)(p + 4) = u32x4{as_u32(v[4]), as_u32(v[5]), as_u32(v[6]), as_u32(v[7])};
-}
-
-// Stores `m` tokens × `n` columns of results that lie in shared memory (`stage`, rows of `wide` floats): tokens token0 … of
-// those below `tokens`, columns col0 … of the block. `lane` of `lanes` threads share the work, eight columns each at a time.
-STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0, u32 token0, u32 tokens,
-                      const float* residual, u32 lane, u32 lanes) {
-    const u32 groups = GLU ? n / 16 : n / 8;  // eight results each
-    for (u32 i = lane; i < m * groups; i += lanes) {
-        u32 token = token0 + i / groups, g = i % groups;
-        u32 col = GLU ? g / 2 * 32 + g % 2 * 8 : g * 8;  // in the stage
-        u32 row = p.first + (GLU ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
-        if (token >= tokens) continue;
-#if OUT_F16 && STRIPS
-        if (row >= p.rows) continue;
-        u16* y = (u16*)p.y + strip_at(token, row, CEIL_DIV(p.rows, 128));
-#elif OUT_F16
-        u32 out_tiles = (p.rows + 63) / 64;
-        u16* y = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 + tile_at(token % 64, row % 64);
-        if (row >= p.rows) {  // the next product reads whole tiles
-            if (row < out_tiles * 64) *(u32x4*)y = u32x4{0, 0, 0, 0};
-            continue;
+        if (splits > 1) {  // sums of parts, always in the same order
+            u32 tiles = (tokens + BM - 1) / BM, tile = share.y * tiles + share.x;
+            constexpr u32 block_acc = MI * NI * MMA_ACC * KJ_BLOCK;
+            float* mine = args.parts + ((u64)tile * splits + share.z) * block_acc + thread_id();
+            UNROLL for (u32 i = 0; i < MI; i++)
+                UNROLL for (u32 j = 0; j < NI; j++)
+                    UNROLL for (u32 e = 0; e < MMA_ACC; e++) mine[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK] = acc[i][j].v[e];
+            if (!last_block(args.counters + tile, splits)) return;
+            UNROLL for (u32 i = 0; i < MI; i++)
+                UNROLL for (u32 j = 0; j < NI; j++) acc_zero(acc[i][j]);
+            for (u32 s = 0; s < splits; s++) {
+                const float* p = args.parts + ((u64)tile * splits + s) * block_acc + thread_id();
+                UNROLL for (u32 i = 0; i < MI; i++)
+                    UNROLL for (u32 j = 0; j < NI; j++)
+                        UNROLL for (u32 e = 0; e < MMA_ACC; e++) acc[i][j].v[e] += p[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK];
+            }
         }
-#else
-        if (row >= p.rows) continue;
-#endif
-        float v[8];
-        read8(stage + i / groups * wide + col, v);
-        u32 here = min_u32(8, p.rows - row);
-        if (p.bias)
-            UNROLL for (u32 e = 0; e < 8; e++) if (e < here) v[e] += p.bias[row + e];
-#if GLU
-        float up[8];
-        read8(stage + i / groups * wide + col + 16, up);
-        UNROLL for (u32 e = 0; e < 8; e++) {
-            if (p.bias_up && e < here) up[e] += p.bias_up[row + e];
-            v[e] = activate(v[e]) * up[e];
+
+        // Results go through shared memory, sixteen tokens of a wave at a time, so that they leave in whole
+        // lines.
+        constexpr u32 wide = BN / WN + 4;
+        block_sync();  // the tiles have been read
+        float* stage = (float*)pool + wave_id() * (MMA_M * wide);
+        UNROLL for (u32 i = 0; i < MI; i++) {
+            wave_sync();
+            UNROLL for (u32 j = 0; j < NI; j++)
+                UNROLL for (u32 e = 0; e < MMA_ACC; e++) stage[acc_row(e) * wide + j * MMA_N + acc_col(e)] = acc[i][j].v[e];
+            wave_sync();
+            u32 token = token0 + wave_row + i * MMA_M;
+            G::finish_rows(part, stage, wide, MMA_M, BN / WN, wave_col, token, tokens, args.residual, lane_id(), KJ_WAVE);
         }
-#endif
-#if OUT_F16
-        UNROLL for (u32 e = 0; e < 8; e++) if (e >= here) v[e] = 0.0f;
-        *(u32x4*)y = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]), pack_input(v[4], v[5]), pack_input(v[6], v[7])};
-#else
-        u64 at = (u64)token * p.rows + row;
-        float* y = (float*)p.y + at;
-        if (p.rows % 4 == 0 && here == 8) {
-#if RESIDUAL
-            float r[8];
-            read8(residual + at, r);
-            UNROLL for (u32 e = 0; e < 8; e++) v[e] += r[e];
-#endif
-            write8(y, v);
-        } else {
-            UNROLL for (u32 e = 0; e < 8; e++) if (e < here) y[e] = RESIDUAL ? v[e] + residual[at + e] : v[e];
-        }
-#endif
     }
-}
+
+    // `pool`: shared memory, the larger of X_STAGES × KB × BM × 64 + 2 × KB × BN × 64 halves and results of
+    // 16 tokens.
+    STEP void step(GemmArgs a, Share share, u8* pool) {
+        u32 expert = S::EXPERTS > 1 ? a.tile_expert[share.x] : 0, tile = share.y;
+        if (expert == ~0u) return;
+        Part part = G::part_of(a, tile);
+        if (tile < G::RUN_1) return gemm_part<typename S::Run0>(a, share, pool, part, expert);
+        if constexpr (G::SECOND)
+            if (tile < G::RUN_2) return gemm_part<typename S::Run1>(a, share, pool, part, expert);
+        if constexpr (G::THIRD) gemm_part<typename S::Run2>(a, share, pool, part, expert);
+    }
+};

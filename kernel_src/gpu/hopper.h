@@ -1,5 +1,5 @@
-// hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the matrix products of four warps
-// (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
+// hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the matrix
+// products of four warps (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
 #pragma once
 #include "mma.h"
 
@@ -30,7 +30,8 @@ STEP void barrier_arrive_copied(u64* b) { asm volatile("cp.async.mbarrier.arrive
 STEP void part_sync(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory"); }
 
 // -------------------------------------------------------------------------------------------------- products of four warps
-// A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a multiple of 16.
+// A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a multiple
+// of 16.
 STEP u64 tile_descriptor(const u16* tile, u32 k) {
     return (u64)((shared_at(tile) + 2 * k) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
@@ -63,8 +64,8 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
                  "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }"                                                  \
                  : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
-// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j + 2h + e] row
-// l/4 + 8h, column 8j + 2·(l % 4) + e.
+// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j +
+// 2h + e] row l/4 + 8h, column 8j + 2·(l % 4) + e.
 template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "a width that is spelled out");
     if constexpr (N == 16) PRODUCTS(16, R8, D8(0), 8, 9, 10);
@@ -74,12 +75,14 @@ template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     else PRODUCTS(256, R128, D128, 128, 129, 130);
 }
 
-// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64 one behind the other.
-STEP u64 turned_descriptor(const u16* tile, u32 k, u32 rows) {
+// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64
+// one behind the other.
+STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
     return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-// The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B turned.
+// The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
+// transposed.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256, "a width that is spelled out");
     if constexpr (N == 64) PRODUCTS_HELD(64, R32, D32(0), 32, 33, 34, 35, 36, 37);

@@ -1,15 +1,25 @@
-// kjit.h: the words our kernels are written in: one dialect for nvrtc, hiprtc, plain clang and the simulated device.
-// The only file that knows whose compiler is running. No vendor header, no device library, no templates to speak of.
+// kjit.h: the words our kernels are written in: one dialect for nvrtc, hiprtc, plain clang and the simulated
+// device. The only file that knows whose compiler is running. No vendor header, no device library.
 //
-// Constants of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads in a block, a multiple
-// of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit together; bounds the registers).
-// The grid is a launch argument; a kernel that needs its size is told so as an argument.
+// Macros of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads in a block,
+// a multiple of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit together; bounds the
+// registers), KJ_BESIDE (NVIDIA: threads of a launched block beside the KJ_BLOCK, which take no part in its
+// barriers). The grid is a launch argument; a kernel that needs its size is told so as an argument.
 //
-// Words: KERNEL name(args) { … }   an entry point: blocks of KJ_BLOCK threads in x
-//        STEP type name(args) { … }   a device function, always inlined; a kernel is one or more steps in a row
-//        LDS_ARRAY(type, name, count)   memory of the block (16-byte aligned, contents undefined), inside a function
+// Words: STEP type name(args) { … }   a device function, always inlined
+//        KERNEL name(args) { … }   an entry point: blocks of KJ_BLOCK threads in x
+//        LDS_ARRAY(type, name, count)   memory of the block (16-byte aligned, contents undefined), inside a
+//                    function
 //        LDS_DYNAMIC(name)   u8* to the memory given at launch (one per kernel)
 //        UNROLL   before a loop whose count is a constant
+//
+// A family's work is a *step*: `template <class S> struct Family` with `step(args, share, lds…)`. S is a
+// struct of constants that kernel_src/src/render.rs renders: a kernel of one step finds it in shape.h as
+// `Shape`. All of a step's own names are inside the template, so that steps of any shapes go into one
+// translation unit, and into one kernel. Shared memory is the caller's: `Shared` says what a step needs, and
+// steps that follow each other may be given the same, with a barrier between them. Arguments go by value: by
+// reference, clang 19 took up to eleven registers more (repack). A kernel is a few lines that read a launch's
+// share and call a step.
 #pragma once
 
 using u8 = unsigned char;
@@ -28,7 +38,9 @@ struct alignas(16) u32x4 { u32 x, y, z, w; };
 #if defined(__CUDACC_RTC__) || defined(__CUDACC__)
 // ------------------------------------------------------------------------------------------------------------- NVIDIA
 #define KJ_NVIDIA 1
-#ifdef KJ_MIN_BLOCKS
+#ifdef KJ_BESIDE
+#define KERNEL extern "C" __global__ void __launch_bounds__(KJ_BLOCK + KJ_BESIDE, KJ_MIN_BLOCKS)
+#elif defined(KJ_MIN_BLOCKS)
 #define KERNEL extern "C" __global__ void __launch_bounds__(KJ_BLOCK, KJ_MIN_BLOCKS)
 #else
 #define KERNEL extern "C" __global__ void __launch_bounds__(KJ_BLOCK)
@@ -44,7 +56,11 @@ STEP u32 thread_id() { return threadIdx.x; }
 STEP u32 block_id() { return blockIdx.x; }
 STEP u32 block_id_y() { return blockIdx.y; }
 STEP u32 block_id_z() { return blockIdx.z; }
+#ifdef KJ_BESIDE
+STEP void block_sync() { asm volatile("bar.sync 1, %0;" ::"n"(KJ_BLOCK) : "memory"); }
+#else
 STEP void block_sync() { __syncthreads(); }
+#endif
 STEP void wave_sync() { __syncwarp(); }
 STEP u32 as_u32(float f) { return __float_as_uint(f); }
 STEP float as_f32(u32 u) { return __uint_as_float(u); }
@@ -64,7 +80,8 @@ STEP u64 wave_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
 STEP u32 count_bits(u64 v) { return __popcll(v); }
 
-// Read once: not kept in the first cache. Ordered with other volatile statements, so it stays before wait_for_producer().
+// Read once: not kept in the first cache. Ordered with other volatile statements, so it stays before
+// wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -84,7 +101,8 @@ STEP void store16_once(void* p, u32x4 v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// Dependent launch: the next kernel of the stream may start now; wait until the kernels before have written all they write.
+// Dependent launch: the next kernel of the stream may start now; wait until the kernels before have written
+// all they write.
 STEP void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -110,8 +128,11 @@ STEP u32 atomic_load(const u32* p) {
 }
 STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }  // to memory of the block, order free: exact for integers
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
+STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }  // likewise to memory of the device, for all blocks of a launch
+STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
-// Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles (0–7) of the low 16 bits.
+// Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles (0–7) of
+// the low 16 bits.
 STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) { u32 r; asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles)); return r; }
 
 // Eight 4-bit codes of a word (low nibbles of its bytes, then high ones) → eight bytes of a table of sixteen.
@@ -127,8 +148,11 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 #elif defined(__HIP__) && !defined(KJ_SIMULATED)
 // ---------------------------------------------------------------------------------------------------------------- AMD
 #define KJ_AMD 1
-#ifdef KJ_MIN_BLOCKS  // waves that must fit each of the 4 (GCN, CDNA) or 2 (RDNA) SIMDs
-#if defined(__GFX9__)
+#if defined(__GFX8__) || defined(__GFX9__)
+#define KJ_GCN 1  // GCN and CDNA: waves of 64
+#endif
+#ifdef KJ_MIN_BLOCKS  // waves that must fit each of the 4 (GCN, CDNA, gfx1250) or 2 (RDNA) SIMDs
+#if defined(KJ_GCN) || defined(__gfx1250__)
 #define KJ_SIMDS 4
 #else
 #define KJ_SIMDS 2
@@ -201,19 +225,20 @@ STEP u32 kj_get_by_lds(u32 v, u32 lane) {
     return r;
 }
 STEP u32 kj_get(u32 v, u32 lane) {
-#if KJ_WAVE == 64 && !defined(__GFX9__)  // RDNA: a bpermute stays in each half of 32 lanes
+#if KJ_WAVE == 64 && !defined(KJ_GCN)  // RDNA: a bpermute stays in each half of 32 lanes
     return kj_get_by_lds(v, lane);
 #else
     return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)v);
 #endif
 }
-// Masks are constants after unrolling. Data-parallel primitives where the family has them (no LDS cycle), a swizzle else.
+// Masks are constants after unrolling. Data-parallel primitives where the family has them (no LDS cycle), a
+// swizzle else.
 STEP u32 kj_xor(u32 v, u32 mask) {
     i32 s = (i32)v;
     switch (mask) {
         case 1: return (u32)__builtin_amdgcn_mov_dpp(s, 0xB1, 0xf, 0xf, true);  // quad_perm 1 0 3 2
         case 2: return (u32)__builtin_amdgcn_mov_dpp(s, 0x4E, 0xf, 0xf, true);  // quad_perm 2 3 0 1
-#if defined(__GFX9__)
+#if defined(KJ_GCN)
         case 4: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x101F);
         case 8: return (u32)__builtin_amdgcn_mov_dpp(s, 0x128, 0xf, 0xf, true);  // row_ror 8: within 16 lanes the same as xor 8
 #else
@@ -223,8 +248,9 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 16: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x401F);
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
-            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and what computes `v`, into a branch that only some
-            // lanes take: the others' values are then missing. Found by emulating the machine code. An asm statement is convergent.
+            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and what
+            // computes `v`, into a branch that only some lanes take: the others' values are then missing.
+            // Found by emulating the machine code. An asm statement is convergent.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
             return other;
@@ -266,6 +292,8 @@ STEP void atomic_store(u32* p, u32 v) { __hip_atomic_store(p, v, __ATOMIC_RELEAS
 STEP u32 atomic_load(const u32* p) { return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
 STEP void lds_add(u32* p, u32 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
 STEP void lds_add(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
+STEP void global_add(u32* p, u32 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+STEP void global_add(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 
 STEP u32 kj_lookup4(u32 codes, u32x4 table) {  // four codes, one a byte, below 16
     u32 seven = codes & 0x07070707u;
@@ -313,6 +341,9 @@ STEP u32 kj_get(u32 v, u32 lane) { return kjsim::shuffle(v, lane); }
 STEP u64 wave_ballot(bool p) { return kjsim::ballot(p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) {
     for (u32 i = 0; i < 32; i += 8) c += (i32)(i8)(a >> i) * (i32)(i8)(b >> i);
+#if defined(KJSIM_WRONG_dot4) && KJ_DOT4 > 0
+    c = kjsim::wrong(c);
+#endif
     return c;
 }
 STEP u32x4 load16_once(const void* p) { return *(const u32x4*)kjsim::aligned(p, 16); }
@@ -327,6 +358,8 @@ STEP void atomic_store(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE)
 STEP u32 atomic_load(const u32* p) { kjsim::yield(); return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 STEP void lds_add(u32* p, u32 v) { *p += v; }
 STEP void lds_add(u64* p, u64 v) { *p += v; }
+STEP void global_add(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+STEP void global_add(u64* p, u64 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     const u32 words[4] = {table.x, table.y, table.z, table.w};
     low = high = 0;
@@ -340,14 +373,27 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 
 // ------------------------------------------------------------------------------------------------ the same for everybody
 
-// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs beside the kernel before it, and a const
-// RESTRICT pointer is read through NVIDIA's non-coherent path, whose lines may date from before that kernel's writes (an H200 gave other
-// logits at every run with quantised rows of 4096, whose activations are read from global memory).
+// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs beside the
+// kernel before it, and a const RESTRICT pointer is read through NVIDIA's non-coherent path, whose lines may
+// date from before that kernel's writes (an H200 gave other logits at every run with quantised rows of 4096,
+// whose activations are read from global memory).
 #define RESTRICT __restrict__
-#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of either side may use it
+#define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of a struct may use it
 
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
+
+// A step's share of its work: the place of this block in the step's grid. In a kernel of one step, in the
+// launch's.
+struct Share { u32 x, y, z; };
+STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z()}; }
+
+// For steps that read ahead, before others have written all of their inputs: `release` lets what comes next
+// begin, `wait` returns when all is written. This one is a kernel of one step, after the launch before it.
+struct LaunchBefore {
+    STEP void release() { launch_dependents(); }
+    STEP void wait() { wait_for_producer(); }
+};
 
 STEP u32 lane_id() { return thread_id() % KJ_WAVE; }
 STEP u32 wave_id() { return thread_id() / KJ_WAVE; }
@@ -435,8 +481,8 @@ STEP u64 block_largest(u64 v) {
     return v;
 }
 
-// True in all threads of the last of `blocks` blocks to get here, which then sees what all the others wrote before. The
-// counter starts at 0 and is 0 again afterwards.
+// True in all threads of the last of `blocks` blocks to get here, which then sees what all the others wrote
+// before. The counter starts at 0 and is 0 again afterwards.
 STEP bool last_block(u32* counter, u32 blocks) {
     LDS_ARRAY(u32, is_last, 1);
     device_fence();
@@ -452,7 +498,8 @@ STEP bool last_block(u32* counter, u32 blocks) {
     return last;
 }
 
-// e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of two by the exponent's bits.
+// e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of two by the
+// exponent's bits.
 STEP float exp_f32(float x) {
     x = x < -104.5f ? -104.5f : x;  // 0 from here down; comparisons, not min and max, so that a NaN stays one
     x = x > 88.73f ? 88.73f : x;    // infinity from here up
@@ -470,7 +517,8 @@ STEP float exp_f32(float x) {
 }
 STEP float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
-// tanh to 3 ulp: Taylor's polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), that quotient elsewhere.
+// tanh to 3 ulp: Taylor's polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), that quotient
+// elsewhere.
 STEP float tanh_f32(float x) {
     float a = abs_f32(x);
     float s = x * x, p = -1.4558344e-3f;  // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: off by 9e-9 at ½

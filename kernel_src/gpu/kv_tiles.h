@@ -1,8 +1,12 @@
-// kv_tiles.h: keys and values of one head from the cache (kv.h) into tiles of halves (mma.h) in shared memory.
+// kv_tiles.h: keys and values of one head from the cache (kv.h) into tiles of halves (mma.h) in shared
+// memory.
 //
-// Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is repeated, which the scores mask.
-// Halves are copied as they are (asynchronously where the device can); bytes wait in registers between fetch and store, so that their
-// latency passes behind products; singles are rounded on the way. `thread` of THREADS share the work.
+// Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is repeated,
+// which the scores mask. Halves are copied as they are (asynchronously where the device can). Bytes wait in
+// registers between fetch and store, so that their latency passes behind products. Singles are rounded on the
+// way. `thread` of THREADS share the work.
+//
+// S: that of kv.h.
 #pragma once
 #include "dequant.h"
 #include "kv.h"
@@ -11,61 +15,72 @@ struct KvHead { const u8 *k, *v; u64 rows, first; };
 
 STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
 
-#if KV_TYPE < 2
-template <u32 ROWS, u32 THREADS> struct KvFetch {};
+template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
+    using K = Kv<S>;
+    static constexpr u32 HEAD_DIM = S::HEAD_DIM;
+    static constexpr u32 PARTS = ROWS * (HEAD_DIM / 16), EACH = CEIL_DIV(PARTS, THREADS);  // of 16 codes
+    struct Codes {
+        u32x4 code[2][EACH];
+        u16 scale[2][EACH];
+    };
+    struct None {};
+    template <bool BYTES, class> struct Held { using type = None; };
+    template <class Codes> struct Held<true, Codes> { using type = Codes; };
+    using Fetched = typename Held<K::BYTES, Codes>::type;
 
-template <u32 ROWS, u32 THREADS> STEP void kv_fetch(KvFetch<ROWS, THREADS>&, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
-    UNROLL for (u32 c = thread; c < ROWS * (HEAD_DIM / 8); c += THREADS) {
-        u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8), to = kv_tile_at(ROWS, row, 8 * chunk);
-        u64 from = h.first + min_u32(j0 + row, end - 1);
-#if KV_TYPE == 1
-        copy16(k + to, h.k + from * KV_ROW + 16 * chunk);
-        copy16(v + to, h.v + from * KV_ROW + 16 * chunk);
-#else
-        float x[8];
-        UNROLL for (u32 s = 0; s < 2; s++) {
-            kv_values(kv_load(s ? h.v : h.k, h.rows, from, chunk), x);
-            *(u32x4*)((s ? v : k) + to) = u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]), pack_input(x[4], x[5]), pack_input(x[6], x[7])};
-        }
-#endif
+    STEP void fetch(Fetched& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
+        if constexpr (K::BYTES) fetch_codes(f, h, thread, j0, end);
+        else copy(h, thread, j0, end, k, v);
     }
-}
-template <u32 ROWS, u32 THREADS> STEP void kv_store(const KvFetch<ROWS, THREADS>&, u32, u16*, u16*) {}
-
-#else
-template <u32 ROWS, u32 THREADS> struct KvFetch {
-    static constexpr u32 pieces = ROWS * (HEAD_DIM / 16), each = CEIL_DIV(pieces, THREADS);  // of 16 codes
-    u32x4 code[2][each];
-    u16 scale[2][each];
-};
-
-template <u32 ROWS, u32 THREADS> STEP void kv_fetch(KvFetch<ROWS, THREADS>& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16*, u16*) {
-    UNROLL for (u32 i = 0; i < f.each; i++) {
-        u32 c = thread + i * THREADS, piece = c % (HEAD_DIM / 16);
-        if (f.pieces % THREADS != 0 && c >= f.pieces) break;
-        u64 row = h.first + min_u32(j0 + c / (HEAD_DIM / 16), end - 1);
-        UNROLL for (u32 s = 0; s < 2; s++) {
-            const u8* cache = s ? h.v : h.k;
-            f.code[s][i] = load16(cache + row * KV_ROW + 16 * piece);
-            f.scale[s][i] = *(const u16*)(cache + kv_scales_at(h.rows) + (row * KV_SCALES + 16 * piece / KV_GROUP) * 2);
-        }
+    STEP void store(const Fetched& f, u32 thread, u16* k, u16* v) {
+        if constexpr (K::BYTES) store_codes(f, thread, k, v);
     }
-}
-template <u32 ROWS, u32 THREADS> STEP void kv_store(const KvFetch<ROWS, THREADS>& f, u32 thread, u16* k, u16* v) {
-    UNROLL for (u32 i = 0; i < f.each; i++) {
-        u32 c = thread + i * THREADS, row = c / (HEAD_DIM / 16), col = c % (HEAD_DIM / 16) * 16;
-        if (f.pieces % THREADS != 0 && c >= f.pieces) break;
-        UNROLL for (u32 s = 0; s < 2; s++) {
-            const u32 w[4] = {f.code[s][i].x, f.code[s][i].y, f.code[s][i].z, f.code[s][i].w};
-            u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];
-            UNROLL for (u32 j = 0; j < 4; j++) {
-                bytes_to_halves(w[j] ^ 0x80808080u, pair[2 * j], pair[2 * j + 1]);  // 1024 + 128 + code
-                UNROLL for (u32 e = 0; e < 2; e++) pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
+
+    STEP void copy(const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
+        UNROLL for (u32 c = thread; c < ROWS * (HEAD_DIM / 8); c += THREADS) {
+            u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8), to = kv_tile_at(ROWS, row, 8 * chunk);
+            u64 from = h.first + min_u32(j0 + row, end - 1);
+            if constexpr (K::STORAGE == KvStorage::F16) {
+                copy16(k + to, h.k + from * K::ROW + 16 * chunk);
+                copy16(v + to, h.v + from * K::ROW + 16 * chunk);
+            } else {
+                float x[8];
+                UNROLL for (u32 s = 0; s < 2; s++) {
+                    K::values(K::load(s ? h.v : h.k, h.rows, from, chunk), x);
+                    *(u32x4*)((s ? v : k) + to) =
+                        u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]), pack_input(x[4], x[5]), pack_input(x[6], x[7])};
+                }
             }
-            u16* tile = s ? v : k;
-            *(u32x4*)(tile + kv_tile_at(ROWS, row, col)) = u32x4{pair[0], pair[1], pair[2], pair[3]};
-            *(u32x4*)(tile + kv_tile_at(ROWS, row, col + 8)) = u32x4{pair[4], pair[5], pair[6], pair[7]};
         }
     }
-}
-#endif
+
+    STEP void fetch_codes(Codes& f, const KvHead& h, u32 thread, u32 j0, u32 end) {
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 c = thread + i * THREADS, part = c % (HEAD_DIM / 16);
+            if (PARTS % THREADS != 0 && c >= PARTS) break;
+            u64 row = h.first + min_u32(j0 + c / (HEAD_DIM / 16), end - 1);
+            UNROLL for (u32 s = 0; s < 2; s++) {
+                const u8* cache = s ? h.v : h.k;
+                f.code[s][i] = load16(cache + row * K::ROW + 16 * part);
+                f.scale[s][i] = *(const u16*)(cache + K::scales_at(h.rows) + (row * K::SCALES + 16 * part / K::GROUP) * 2);
+            }
+        }
+    }
+    STEP void store_codes(const Codes& f, u32 thread, u16* k, u16* v) {
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 c = thread + i * THREADS, row = c / (HEAD_DIM / 16), col = c % (HEAD_DIM / 16) * 16;
+            if (PARTS % THREADS != 0 && c >= PARTS) break;
+            UNROLL for (u32 s = 0; s < 2; s++) {
+                const u32 w[4] = {f.code[s][i].x, f.code[s][i].y, f.code[s][i].z, f.code[s][i].w};
+                u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];
+                UNROLL for (u32 j = 0; j < 4; j++) {
+                    bytes_to_halves(w[j] ^ 0x80808080u, pair[2 * j], pair[2 * j + 1]);  // 1024 + 128 + code
+                    UNROLL for (u32 e = 0; e < 2; e++) pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
+                }
+                u16* tile = s ? v : k;
+                *(u32x4*)(tile + kv_tile_at(ROWS, row, col)) = u32x4{pair[0], pair[1], pair[2], pair[3]};
+                *(u32x4*)(tile + kv_tile_at(ROWS, row, col + 8)) = u32x4{pair[4], pair[5], pair[6], pair[7]};
+            }
+        }
+    }
+};

@@ -1,137 +1,140 @@
-// matvec.h: steps of matrix × vector: rows of weights against columns of activations, one or a few.
+// matvec: y = W·x for one to three weights that share their input.
 //
-// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, BATCH units of ROWS rows in flight. A *tile* is the rows that
-// a worker computes together: the worker is a wave where a team fits into one, else the block. Tiles go round over all workers of the
-// grid. While one batch is multiplied, the next is on its way from memory; the first is asked for before the activations are waited for.
+//   x        COLUMNS × COLS f32, or (X_GLOBAL) columns as activations.h lays them out, made by quantize.h
+//   aux      as activations.h has it: COLS f32, or COLUMNS × COLS f32
+//   w0..w2   row records (kernel_src/src/layout.rs); b0..b2  f32 per row, where BIASES has the bit
+//   y0..y2   COLUMNS × ROWS_s f32; residual  COLUMNS × ROWS_0 f32, where RESIDUAL (may be y0)
+//   eps of the norm; blocks: the grid's size
+//   GATE: w0 is the gate and w1 the other factor, y0 = act(gate)·up, y1 unused
 //
-// Constants: COLS, COLUMNS (dotted with each row), TEAM, ROWS, BATCH, and what weights.h and activations.h need.
+// S: those of dots.h, SEGMENTS, ROWS_0 … ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which
+// Run1, Run2 begins, or SEGMENTS), BIASES, RESIDUAL, X_GLOBAL. Share: x of `blocks`.
 #pragma once
-#include "activations.h"
-#include "weights.h"
+#include "dots.h"
 
-constexpr bool TEAM_IN_WAVE = TEAM <= KJ_WAVE;
-constexpr u32 WORKERS = TEAM_IN_WAVE ? KJ_BLOCK / KJ_WAVE : 1;                   // in a block
-constexpr u32 TEAMS = (TEAM_IN_WAVE ? KJ_WAVE : KJ_BLOCK) / TEAM;                // in a worker
-constexpr u32 TILE = TEAMS * ROWS;                                               // rows of a tile
-static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK, "a team is a power of two of lanes");
+struct MatvecArgs {
+    const float *x, *aux, *residual;
+    const u8 *w0, *w1, *w2;
+    const float *b0, *b1, *b2;
+    float *y0, *y1, *y2;
+    float eps;
+    u32 blocks;
+};
 
-STEP u32 team_lane() { return thread_id() % TEAM; }
-STEP u32 team_id() { return (TEAM_IN_WAVE ? lane_id() : thread_id()) / TEAM; }
-// The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles lie one after the other, so that it reads one piece of
-// the matrix: dealt round over the grid, every unit touched every page, and an 8b F16 model of 15 GB on an H200 decoded at 205 tokens/s
-// instead of 222.
-struct Work { u32 tile, end, stride; };
-STEP Work my_work(u32 tiles, u32 blocks) {
-    u32 each = tiles / blocks, more = tiles % blocks, b = block_id();
-    u32 first = b * each + min_u32(b, more);
-    return Work{first + (TEAM_IN_WAVE ? wave_id() : 0), first + each + (b < more ? 1 : 0), WORKERS};
-}
+template <class S> struct Matvec {
+    using X = Activations<S>;
+    using D = Dots<S>;
+    using Shared = typename D::Shared;
+    using Sums = typename D::Sums;
+    template <class W> using Units = typename D::template Units<W>;
+    static constexpr u32 LISTS = D::LISTS, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;    // that have results
+    static constexpr u32 END_0 = CEIL_DIV(S::ROWS_0, D::TILE);                         // tiles until a segment's end
+    static constexpr u32 END_1 = END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(S::ROWS_1, D::TILE));
+    static constexpr u32 END_2 = END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(S::ROWS_2, D::TILE));
+    static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;  // first tiles
+    static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
+    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;  // of dynamic shared memory
 
-// MATRICES rows lists (1, or 2 for gate and up) × ROWS × BATCH units.
-template <class W, u32 LISTS> struct Batch { Unit<W> unit[LISTS * ROWS][BATCH]; };
-
-
-// Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows behind the end repeat the last one.
-template <class W, u32 LISTS> STEP void load_rows(Batch<W, LISTS>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
-    UNROLL for (u32 r = 0; r < ROWS; r++) {
-        const u8* row = w + (u64)min_u32(first + r, rows - 1) * W::ROW_BYTES;
-        UNROLL for (u32 k = 0; k < BATCH; k++) {
-            u32 u = (step + k) * TEAM + team_lane();
-            b.unit[list * ROWS + r][k] = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % BATCH == 0 || u < W::UNITS
-                                             ? load_unit<W>(row, u)
-                                             : zero_unit<W>();
-        }
+    // Where a tile lies: its segment, chosen among constants.
+    struct Rows { const u8* w; const float* bias; float* y; u32 rows, first; };
+    STEP Rows rows_of(const MatvecArgs& a, u32 tile) {
+        // Chosen among values. Compilers choose among the fields' addresses, if let, and keep them in memory
+        // for it: 80 bytes of scratch a lane.
+        const u8 *w0 = a.w0, *w1 = a.w1, *w2 = a.w2;
+        const float *b0 = a.b0, *b1 = a.b1, *b2 = a.b2;
+        float *y0 = a.y0, *y1 = a.y1, *y2 = a.y2;
+        Rows p{w0, b0, y0, S::ROWS_0, tile};
+        if (SEGMENTS > 1 && tile >= END_0) p = Rows{w1, b1, y1, S::ROWS_1, tile - END_0};
+        if (SEGMENTS > 2 && tile >= END_1) p = Rows{w2, b2, y2, S::ROWS_2, tile - END_1};
+        p.first = p.first * D::TILE + D::team_id() * D::ROWS;
+        return p;
     }
-}
 
-#if FLOAT_X
-template <class W, u32 LISTS> STEP void dot_batch(float (&acc)[LISTS * ROWS][COLUMNS], const Batch<W, LISTS>& b, const u32x4* x, u32 step) {
-    UNROLL for (u32 k = 0; k < BATCH; k++) {
-        u32 u = (step + k) * TEAM + team_lane();
-        bool inside = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % BATCH == 0 || u < W::UNITS;
-        float w[LISTS * ROWS][W::UNIT];
-        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) unit_values<W>(b.unit[r][k], w[r]);
-        UNROLL for (u32 n = 0; n < COLUMNS; n++) {
-            UNROLL for (u32 v = 0; v < W::UNIT / 4; v++) {
-                u32x4 q = x[n * X_VECTORS + v * X_UNITS + (inside ? u : 0)];
-                UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) {
-                    acc[r][n] = fma_f32(w[r][4 * v], as_f32(q.x), acc[r][n]);
-                    acc[r][n] = fma_f32(w[r][4 * v + 1], as_f32(q.y), acc[r][n]);
-                    acc[r][n] = fma_f32(w[r][4 * v + 2], as_f32(q.z), acc[r][n]);
-                    acc[r][n] = fma_f32(w[r][4 * v + 3], as_f32(q.w), acc[r][n]);
+    template <class W> STEP void load_tile(Units<W>& b, const MatvecArgs& a, u32 tile, u32 step) {
+        Rows p = rows_of(a, tile);
+        D::template load_rows<W>(b, 0, p.w, p.first, p.rows, step);
+        if constexpr (LISTS == 2) D::template load_rows<W>(b, 1, a.w1, p.first, p.rows, step);
+    }
+
+    STEP void store_tile(const MatvecArgs& a, u32 tile, Sums& acc, Shared& lds) {
+        D::sum_team(acc, lds);
+        Rows p = rows_of(a, tile);
+        UNROLL for (u32 r = 0; r < D::ROWS; r++) {
+            u32 row = p.first + r;
+            if (D::team_lane() != 0 || row >= p.rows) continue;
+            UNROLL for (u32 n = 0; n < D::COLUMNS; n++) {
+                float v = acc[r][n];
+                if ((S::BIASES & 1) || ((S::BIASES & 6) && p.bias)) v += p.bias ? p.bias[row] : 0.0f;
+                if constexpr (LISTS == 2) {
+                    float up = acc[D::ROWS + r][n] + (S::BIASES & 2 ? a.b1[row] : 0.0f);
+                    v = (S::GATE == Gate::Silu ? silu(v) : gelu(v)) * up;
                 }
+                if (S::RESIDUAL) v += a.residual[n * S::ROWS_0 + row];
+                p.y[n * p.rows + row] = v;
             }
         }
     }
-}
-#else
-STEP i32 dot16(const u32* codes, u32x4 x) {
-    return dot4(codes[0], x.x, dot4(codes[1], x.y, dot4(codes[2], x.z, dot4(codes[3], x.w, 0))));
-}
 
-template <class W, u32 LISTS> STEP void dot_batch(float (&acc)[LISTS * ROWS][COLUMNS], const Batch<W, LISTS>& b, const u32x4* x, u32 step) {
-    constexpr u32 halves = W::UNIT / 16;
-    UNROLL for (u32 k = 0; k < BATCH; k++) {
-        u32 u = (step + k) * TEAM + team_lane();
-        bool inside = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % BATCH == 0 || u < W::UNITS;
-        if (!inside) u = 0;
-        u32 codes[LISTS * ROWS][W::UNIT / 4];
-        Factors f[LISTS * ROWS];
-        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) {
-            unit_codes<W>(b.unit[r][k], codes[r]);
-            f[r] = unit_factors<W>(b.unit[r][k]);
-        }
-        UNROLL for (u32 n = 0; n < COLUMNS; n++) {
-            const u32x4* column = x + n * X_VECTORS;
-            u32 group = halves == 2 ? u : u / 2;
-            u32x4 info = column[4 * X_GROUPS + group];
-            float scale = inside ? as_f32(info.x) : 0.0f;
-            i32 sums[2] = {(i32)info.y, (i32)info.z};
-            i32 dot[LISTS * ROWS][halves];
-            UNROLL for (u32 h = 0; h < halves; h++) {
-                u32 vector = halves == 2 ? h : u % 2;
-                u32 at = X_SPLIT ? vector * X_GROUPS + group : 2 * group + vector;
-                u32x4 high = column[at], low = column[2 * X_GROUPS + at];
-                UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-                    dot[r][h] = dot16(codes[r] + 4 * h, high) * 256 + dot16(codes[r] + 4 * h, low);
+    // All tiles from `tile` to `end` that are this worker's; `units` holds the start of the first if there is
+    // one.
+    template <class W>
+    STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a, const u32x4* x, Shared& lds) {
+        constexpr u32 steps = CEIL_DIV(W::UNITS, D::TEAM);
+        float acc[LISTS * D::ROWS][D::COLUMNS] = {};
+        u32 step = 0;
+        NO_UNROLL while (tile < end) {
+            u32 next_step = step + D::IN_FLIGHT, next_tile = tile;
+            if (next_step >= steps) next_step = 0, next_tile = tile + stride;
+            Units<W> next;
+            if (next_tile < end) load_tile<W>(next, a, next_tile, next_step);
+            else next = units;
+            D::template dot_units<W>(acc, units, x, step);
+            if (next_step == 0) {
+                store_tile(a, tile, acc, lds);
+                D::clear(acc);
             }
-            UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) {
-                float sum;
-                if constexpr (halves == 1) {  // 8-bit codes: signed, no offset
-                    sum = f[r].scale[0] * (float)dot[r][0];
-                } else if constexpr (W::GROUPS == 2 || W::GROUPS == 3) {  // a scale for each 16
-                    sum = f[r].scale[0] * (float)(dot[r][0] - W::BIAS * sums[0]) + f[r].scale[1] * (float)(dot[r][1] - W::BIAS * sums[1]);
-                    if constexpr (W::OFFSET != 0) sum += f[r].offset[0] * (float)sums[0] + f[r].offset[1] * (float)sums[1];
-                } else {
-                    sum = f[r].scale[0] * (float)(dot[r][0] + dot[r][1] - W::BIAS * (i32)info.w);
-                    if constexpr (W::OFFSET != 0) sum += f[r].offset[0] * (float)(i32)info.w;
-                }
-                acc[r][n] = fma_f32(scale, sum, acc[r][n]);
-            }
+            units = next;
+            step = next_step;
+            tile = next_tile;
         }
     }
-}
-#endif
 
-// Sums the team's parts; every lane of the team's first wave then has the whole. A team wider than a wave meets in LDS: all threads of
-// the block arrive.
-template <u32 LISTS> STEP void sum_team(float (&acc)[LISTS * ROWS][COLUMNS]) {
-    UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-        UNROLL for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);
-    if constexpr (!TEAM_IN_WAVE) {
-        constexpr u32 waves = TEAM / KJ_WAVE, each = LISTS * ROWS * COLUMNS;
-        LDS_ARRAY(float, part, kj_waves * each);
-        if (lane_id() == 0)
-            UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-                UNROLL for (u32 n = 0; n < COLUMNS; n++) part[wave_id() * each + r * COLUMNS + n] = acc[r][n];
-        block_sync();
-        if (team_lane() < KJ_WAVE)
-            UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-                UNROLL for (u32 n = 0; n < COLUMNS; n++) {
-                    float sum = 0.0f;
-                    UNROLL for (u32 w = 0; w < waves; w++) sum += part[(wave_id() + w) * each + r * COLUMNS + n];
-                    acc[r][n] = sum;
-                }
-        block_sync();
+    // `columns`: COLUMN_BYTES of shared memory.
+    template <class Before> STEP void step(MatvecArgs a, Share share, u8* columns, Shared& lds) {
+        using Run0 = typename S::Run0;
+        using Run1 = typename S::Run1;
+        using Run2 = typename S::Run2;
+        constexpr bool second = S::RUN_1 < S::SEGMENTS, third = S::RUN_2 < S::SEGMENTS;
+        typename D::Work work = D::work_of(END_2, share.x, a.blocks);
+        u32 tile = work.tile, stride = work.stride;
+        u32 end0 = min_u32(RUN_1, work.end), end1 = min_u32(RUN_2, work.end);
+
+        Units<Run0> first0;  // weights do not depend on the kernel before
+        if (tile < end0) load_tile<Run0>(first0, a, tile, 0);
+        Units<Run1> first1;
+        bool loaded1 = second && tile >= RUN_1 && tile < end1;
+        if constexpr (second)
+            if (loaded1) load_tile<Run1>(first1, a, tile, 0);
+        typename X::Norm norm;
+        if constexpr (!S::X_GLOBAL) X::load_norm(norm, a.aux);
+        Before::release();
+        Before::wait();
+
+        const u32x4* x = (const u32x4*)(S::X_GLOBAL ? (const u8*)a.x : columns);
+        if constexpr (!S::X_GLOBAL) {
+            X::template make<D::COLUMNS>(a.x, a.aux, norm, a.eps, (u32x4*)columns);
+            block_sync();
+        }
+
+        run_tiles<Run0>(first0, tile, end0, stride, a, x, lds);
+        if constexpr (second) {
+            if (!loaded1 && tile < end1) load_tile<Run1>(first1, a, tile, 0);
+            run_tiles<Run1>(first1, tile, end1, stride, a, x, lds);
+        }
+        if constexpr (third) {
+            Units<Run2> first2;
+            if (tile < work.end) load_tile<Run2>(first2, a, tile, 0);
+            run_tiles<Run2>(first2, tile, work.end, stride, a, x, lds);
+        }
     }
-}
+};

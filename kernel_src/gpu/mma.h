@@ -1,20 +1,26 @@
-// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ, f32 sums.
+// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ, f32
+// sums.
 //
-// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds of it; where an element lies
-// is written once per family (`acc_row`, `acc_col` and the loads), and loads, epilogues and softmax use only that.
+// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds of it;
+// where an element lies is written once per family (`acc_row`, `acc_col` and the loads), and loads, epilogues
+// and softmax use only that.
 //
-// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks of a row in an order that
-// is turned by the row (`tile_at`). So eight rows' same chunk lies in eight different banks, for ldmatrix as for plain loads;
-// it is also wgmma's 128-byte swizzle, if the tile starts at a multiple of 1024 bytes. Tiles in device memory (the gemm's
-// activations) are laid out the same way, so that copying one is copying bytes.
+// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks of a row
+// in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in eight different banks,
+// for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if the tile starts at a multiple of
+// 1024 bytes. Tiles in device memory (the gemm's activations) are laid out the same way, so that copying one
+// is copying bytes.
 //
 // Constants: KJ_MMA, the family:
-//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx9 before 908, gfx10, and the simulated device
-//   1  mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75)      PTX ISA, "Warp-level matrix instructions"
+//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device
+//   1  mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75) PTX ISA, "Warp-level matrix
+//      instructions"
 //   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950                           CDNA3 ISA, chapter 7
 //   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section 7.9
 //   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA, section 7.12
-// KJ_SIMULATED runs families 2–4 by exchanging fragments through shared memory, each lane in its layout.
+//   5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place of a lane stands for is the
+//      same for A and B, and no sum depends on it: here a lane has sixteen neighbouring ones
+// KJ_SIMULATED runs families 2–5 by exchanging fragments through shared memory, each lane in its layout.
 // KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
 #include "kjit.h"
@@ -27,22 +33,24 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define KJ_DOT2 0
 #endif
 
-// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider than 64 are several, one behind
-// the other. Written so that for a constant k it costs one instruction; sums of a constant and a lane's part of k are written with ^
-// below for the same reason.
+// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider than 64
+// are several, one behind the other. Written so that for a constant k it costs one instruction; sums of a
+// constant and a lane's part of k are written with ^ below for the same reason.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
-// Index of an element in strips, `steps` of 128 columns: for 8 tokens and 128 columns, four times 32 lanes with eight columns each; lane
-// 4t + p has token t, and of the 32 columns of piece p the first eight in the first round (strips.hip).
-STEP u64 strip_at(u32 token, u32 col, u32 steps) {
+// Index of an element in panels, `steps` of 128 columns: for 8 tokens and 128 columns, four times 32 lanes
+// with eight columns each; lane 4t + p has token t, and of the 32 columns of span p the first eight in the
+// first round (small_gemm.h).
+STEP u64 panel_at(u32 token, u32 col, u32 steps) {
     return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 + (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
-// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share. `acc_slot` says in which of its rows a
-// result is, `slot_row` and `acc_col` where that row and the result's column are in the product.
+// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share. `acc_slot`
+// says in which of its rows a result is, `slot_row` and `acc_col` where that row and the result's column are
+// in the product.
 #if KJ_MMA == 0
-// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight neighbouring rows of a tile,
-// which with the padded stride of our tiles are in different banks.
+// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight neighbouring
+// rows of a tile, which with the padded stride of our tiles are in different banks.
 #define MMA_M 16
 #define MMA_N 32
 #define MMA_K 4
@@ -57,7 +65,11 @@ STEP constexpr u32 acc_slot(u32 i) { return i / 4; }
 #else
 #define MMA_M 16
 #define MMA_N 16
+#if KJ_MMA == 5
+#define MMA_K 32
+#else
 #define MMA_K 16
+#endif
 #if KJ_MMA == 1
 #define MMA_ACC 8
 #define MMA_ROWS 2
@@ -78,12 +90,12 @@ STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
 #define MMA_ACC 8
 #define MMA_WORDS 8
 STEP u32 slot_row(u32 s) { return 2 * s + lane_id() / 16; }
-#elif KJ_MMA == 4
+#elif KJ_MMA == 4 || KJ_MMA == 5
 #define MMA_ACC 8
-#define MMA_WORDS 4
+#define MMA_WORDS (MMA_K / 4)
 STEP u32 slot_row(u32 s) { return 8 * (lane_id() / 16) + s; }
 #else
-#error "KJ_MMA: 0 to 4"
+#error "KJ_MMA: 0 to 5"
 #endif
 struct FragA { u32 v[MMA_WORDS]; };
 struct FragB { u32 v[MMA_WORDS]; };
@@ -93,8 +105,8 @@ STEP constexpr u32 acc_slot(u32 i) { return i; }
 #endif
 STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
-// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at once took more registers than
-// there are on gfx1010).
+// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at once took
+// more registers than there are on gfx1010).
 #if KJ_MMA == 0 && !defined(KJ_SIMULATED)
 #define MMA_UNROLL _Pragma("unroll 2")
 #else
@@ -124,9 +136,10 @@ STEP u32 pack_input(float lo, float hi) {
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
 // -------------------------------------------------------------------------------------------------- loads and products
-// load_a(a, tile, row, k): rows row … of a tile, depths k …          (row, k multiples of 16; family 0: k of MMA_K)
-// load_b(b, tile, row, k, turn): the same for B, whose rows are the result's columns; row r lies at r ^ turn (0 to 7)
-// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements the result's columns
+// load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of MMA_K)
+// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r lies at r ^ swizzle
+// (0 to 7) load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements
+// the result's columns
 
 #if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
@@ -137,13 +150,14 @@ STEP void ldmatrix4_t(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");
 }
-// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7, 8–15), (8–15, 8–15).
+// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7, 8–15), (8–15,
+// 8–15).
 STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
     ldmatrix4(a.v, tile + tile_at(row + lane_id() % 16, (lane_id() / 16 * 8) ^ k));
 }
-STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 swizzle = 0) {
     u32 l = lane_id();
-    ldmatrix4(b.v, tile + tile_at(row + (l % 8 ^ turn) + l / 16 * 8, (l / 8 % 2 * 8) ^ k));
+    ldmatrix4(b.v, tile + tile_at(row + (l % 8 ^ swizzle) + l / 16 * 8, (l / 8 % 2 * 8) ^ k));
 }
 STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     u32 l = lane_id();
@@ -177,9 +191,9 @@ STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
         a.v[2 * i] = p.x, a.v[2 * i + 1] = p.y;
     }
 }
-STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 swizzle = 0) {
     UNROLL for (u32 j = 0; j < 4; j++) {
-        u32x2 p = load8(tile + tile_at((row + acc_col(j)) ^ turn, k));
+        u32x2 p = load8(tile + tile_at((row + acc_col(j)) ^ swizzle, k));
         b.v[2 * j] = p.x, b.v[2 * j + 1] = p.y;
     }
 }
@@ -219,8 +233,8 @@ STEP void load_row(u32 (&v)[MMA_WORDS], const u16* tile, u32 row, u32 k) {
 #endif
 }
 STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) { load_row(a.v, tile, row + lane_id() % 16, k + mma_depth()); }
-STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 turn = 0) {
-    load_row(b.v, tile, (row + lane_id() % 16) ^ turn, k + mma_depth());
+STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 swizzle = 0) {
+    load_row(b.v, tile, (row + lane_id() % 16) ^ swizzle, k + mma_depth());
 }
 STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     u32 first = k + mma_depth(), c = col + lane_id() % 16;
@@ -228,20 +242,24 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
         b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)] << 16;
 }
 #ifdef KJ_SIMULATED
-// What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees another's registers.
+// What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees
+// another's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
-    LDS_ARRAY(u16, as, kj_waves * 256);
-    LDS_ARRAY(u16, bs, kj_waves * 256);
-    u32 at = wave_id() * 256;
+    LDS_ARRAY(u16, as, kj_waves * 16 * MMA_K);
+    LDS_ARRAY(u16, bs, kj_waves * 16 * MMA_K);
+    u32 at = wave_id() * 16 * MMA_K;
     wave_sync();
     for (u32 i = 0; i < 2 * MMA_WORDS; i++) {
-        as[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
-        bs[at + lane_id() % 16 * 16 + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
+        as[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
+        bs[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
     }
     wave_sync();
     for (u32 i = 0; i < MMA_ACC; i++)
-        for (u32 k = 0; k < 16; k++)
-            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * 16 + k]), input_value(bs[at + acc_col(i) * 16 + k]), c.v[i]);
+        for (u32 k = 0; k < MMA_K; k++)
+            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * MMA_K + k]), input_value(bs[at + acc_col(i) * MMA_K + k]), c.v[i]);
+#ifdef KJSIM_WRONG_matrix
+    c.v[0] = kjsim::wrong(c.v[0]);
+#endif
     wave_sync();
 }
 #else
@@ -254,6 +272,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     z = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, z, 0, 0, 0);
 #elif KJ_MMA == 3
     z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z);
+#elif KJ_MMA == 5
+    z = __builtin_amdgcn_wmma_f32_16x16x32_f16(false, x, false, y, 0, z, false, false);
 #else
     z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, z);
 #endif
@@ -263,9 +283,9 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 
 // ---------------------------------------------------------------------------------------- copies into shared memory
-// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel by themselves: commit closes
-// a group of them, copy_wait(n) waits until at most n groups of this thread are on their way; then the block must synchronise.
-// Elsewhere the copy is done when the call returns.
+// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel by
+// themselves: commit closes a group of them, copy_wait(n) waits until at most n groups of this thread are on
+// their way; then the block must synchronise. Elsewhere the copy is done when the call returns.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
 STEP void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from) : "memory");

@@ -1,39 +1,46 @@
-// rope.h: a head of queries or keys made ready: optional RMS norm over the head, then rotation by position.
+// rope.h: a head of queries or keys made ready: optional RMS norm over the head, then rotation by position
+// (RoPE).
 //
-// Constants: HEAD_DIM, ROPE_DIMS (elements that turn, from the head's start; 0: none), ROPE_HALVES (1: elements i and i + ROPE_DIMS/2 turn
-// together, 0: 2i and 2i + 1). The table has ROPE_DIMS/2 pairs (cos, sin) of f32 per position, made on the host.
+// S: HEAD_DIM, QK_NORM, ROPE_DIMS (elements that are rotated, from the head's start; 0: none), ROPE_HALVES
+// (elements i and i + ROPE_DIMS/2 are a pair; else 2i and 2i + 1). The table has ROPE_DIMS/2 pairs (cos, sin)
+// of f32 per position, made on the host.
 #pragma once
 #include "kjit.h"
 
-// By one wave: row[0 … HEAD_DIM) in LDS becomes the head at `x`, normed if `norm`, turned by the table's row `angles`.
-STEP void ready_head(float* row, const float* x, bool normed, const float* norm, float eps, const u32x2* angles) {
-    constexpr u32 each = CEIL_DIV(HEAD_DIM, KJ_WAVE);
-    float v[each];
-    float squares = 0.0f;
-    UNROLL for (u32 i = 0; i < each; i++) {
-        u32 e = lane_id() + i * KJ_WAVE;
-        v[i] = e < HEAD_DIM ? x[e] : 0.0f;
-        squares += v[i] * v[i];
-    }
-    if (normed) {
-        float scale = rsqrt_f32(wave_sum(squares) / HEAD_DIM + eps);
+template <class S> struct Rope {
+    static constexpr u32 HEAD_DIM = S::HEAD_DIM, PAIRS = S::ROPE_DIMS / 2;
+
+    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the head at `x`, rotated by the table's row
+    // `angles`.
+    STEP void ready_head(float* row, const float* x, const float* norm, float eps, const u32x2* angles) {
+        constexpr u32 each = CEIL_DIV(HEAD_DIM, KJ_WAVE);
+        float v[each];
+        float squares = 0.0f;
         UNROLL for (u32 i = 0; i < each; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
-            if (e < HEAD_DIM) v[i] = v[i] * scale * norm[e];
+            v[i] = e < HEAD_DIM ? x[e] : 0.0f;
+            squares += v[i] * v[i];
         }
+        if (S::QK_NORM) {
+            float scale = rsqrt_f32(wave_sum(squares) / HEAD_DIM + eps);
+            UNROLL for (u32 i = 0; i < each; i++) {
+                u32 e = lane_id() + i * KJ_WAVE;
+                if (e < HEAD_DIM) v[i] = v[i] * scale * norm[e];
+            }
+        }
+        UNROLL for (u32 i = 0; i < each; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            if (e < HEAD_DIM) row[e] = v[i];
+        }
+        wave_sync();
+        for (u32 i = lane_id(); i < PAIRS; i += KJ_WAVE) {
+            u32x2 t = angles[i];
+            float c = as_f32(t.x), s = as_f32(t.y);
+            u32 first = S::ROPE_HALVES ? i : 2 * i, second = S::ROPE_HALVES ? i + PAIRS : 2 * i + 1;
+            float a = row[first], b = row[second];
+            row[first] = a * c - b * s;
+            row[second] = a * s + b * c;
+        }
+        wave_sync();
     }
-    UNROLL for (u32 i = 0; i < each; i++) {
-        u32 e = lane_id() + i * KJ_WAVE;
-        if (e < HEAD_DIM) row[e] = v[i];
-    }
-    wave_sync();
-    for (u32 i = lane_id(); i < ROPE_DIMS / 2; i += KJ_WAVE) {
-        u32x2 t = angles[i];
-        float c = as_f32(t.x), s = as_f32(t.y);
-        u32 first = ROPE_HALVES ? i : 2 * i, second = ROPE_HALVES ? i + ROPE_DIMS / 2 : 2 * i + 1;
-        float a = row[first], b = row[second];
-        row[first] = a * c - b * s;
-        row[second] = a * s + b * c;
-    }
-    wave_sync();
-}
+};

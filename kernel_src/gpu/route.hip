@@ -1,57 +1,9 @@
-// route: the TOP experts of each token: softmax over EXPERTS scores, the largest first, the lower index first among equals.
-//
-//   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32
-//   RENORMALISE 1: shares of the chosen sum to one; then all times `scale`
-// One block of one wave a token.
-//
-// Constants: EXPERTS, TOP, RENORMALISE.
-#include "kjit.h"
-
-constexpr u32 EACH = CEIL_DIV(EXPERTS, KJ_WAVE);
-
-// A key that orders floats, NaN lowest, and the lower index first among equals.
-STEP u64 order_key(float x, u32 index) {
-    u32 bits = as_u32(x + 0.0f);  // −0 equals 0
-    u32 key = x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (u64)key << 32 | (0xffffffffu - index);
-}
+// route.h says what the arguments are.
+#include "route.h"
+#include "shape.h"
 
 KERNEL route(const float* scores, u32* experts, float* shares, float scale) {
     launch_dependents();
     wait_for_producer();
-    u64 token = block_id();
-    float v[EACH];
-    u64 key[EACH];
-    float most = as_f32(0xff800000u), sum = 0.0f;
-    UNROLL for (u32 i = 0; i < EACH; i++) {
-        u32 e = lane_id() + i * KJ_WAVE;
-        v[i] = e < EXPERTS ? scores[token * EXPERTS + e] : as_f32(0xff800000u);
-        key[i] = e < EXPERTS ? order_key(v[i], e) : 0;
-        most = max_f32(most, v[i]);
-    }
-    most = wave_max(most);
-    UNROLL for (u32 i = 0; i < EACH; i++) sum += v[i] = exp_f32(v[i] - most);
-    sum = wave_sum(sum);
-
-    u32 mine = 0;          // of the chosen, lane n keeps the n-th: TOP ≤ KJ_WAVE
-    float share = 0.0f;
-    NO_UNROLL for (u32 n = 0; n < TOP; n++) {
-        u64 best = 0;
-        UNROLL for (u32 i = 0; i < EACH; i++) best = key[i] > best ? key[i] : best;
-        best = wave_largest(best);
-        u32 e = 0xffffffffu - (u32)best;
-        float p = 0.0f;
-        UNROLL for (u32 i = 0; i < EACH; i++) {
-            bool here = key[i] == best;
-            p += here ? v[i] : 0.0f;
-            if (here) key[i] = 0;
-        }
-        p = wave_sum(p) / sum;
-        if (lane_id() == n) mine = e, share = p;
-    }
-    float chosen = wave_sum(share);
-    if (lane_id() < TOP) {
-        experts[token * TOP + lane_id()] = mine;
-        shares[token * TOP + lane_id()] = (RENORMALISE ? share / chosen : share) * scale;
-    }
+    Route<Shape>::step({scores, experts, shares, scale}, launched_share());
 }

@@ -7,11 +7,11 @@ STEP u32 order_bits(float x) {  // orders as floats do, −0 equals 0, NaN lowes
     return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The place of a row of logits.
-STEP u32 place_of(const u32* slots, u32 row) { return slots ? slots[row] : row; }
+// The slot of a row of logits.
+STEP u32 slot_of(const u32* slots, u32 row) { return slots ? slots[row] : row; }
 
-STEP void move_on(u32* tokens, u32* position, u32 place, u32 capacity, u32 token) {
-    u32 next = position[place] + 1;
-    if (next < capacity) tokens[(u64)place * capacity + next] = token;
-    position[place] = next;
+STEP void move_on(u32* tokens, u32* position, u32 slot, u32 capacity, u32 token) {
+    u32 next = position[slot] + 1;
+    if (next < capacity) tokens[(u64)slot * capacity + next] = token;
+    position[slot] = next;
 }

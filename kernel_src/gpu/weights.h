@@ -1,58 +1,132 @@
 // weights.h: a unit of a row's weights in registers, whatever the format.
 //
-// A format comes as a rendered struct W of constants (kernel_src/src/render.rs, from the one description of the format):
-//   UNIT      weights a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles      UNITS   of them in a row
-//   ROW_BYTES of a row record; C8 C4 C2 C1: offsets of its code sections, or NONE; GROUPS_AT, BLOCKS_AT: of its scales
+// A format comes as a rendered struct W of constants (kernel_src/src/render.rs, from the one description of
+// the format):
+//   UNIT      weights a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles UNITS of them in
+//             a row
+//   ROW_BYTES of a row record; C8 C4 C2 C1: offsets of its code sections, or NONE; GROUPS_AT, BLOCKS_AT: of
+//     its scales
 //   C2_LOW C1_LOW   the bit of a code at which that section's bits go
-//   GROUPS    0 none, 1 byte pair (s, t) for 32, 2 nibble pair for 16, 3 signed byte for 16, 4 signed byte for 32
-//   BLOCKS    0 none, 1 half d, 2 halves d m, 3 E8M0 byte; BLOCK_32: groups of 32 weights that a block has
-//   BIAS      subtracted from a code; LOOKUP 1: the code indexes the sixteen bytes T0 … T3
-//   OFFSET    0 none, 1 + m, 2 − m·t;   PLAIN  0 quantised, 1 f32, 2 f16, 3 bf16
+//   ENCODING  Blocks: quantised; else the weights are plain GROUPS, BLOCKS what those sections hold:
+//             layout.rs
+//   BLOCK_32  groups of 32 weights that a block has
+//   BIAS      subtracted from a code; LOOKUP: the code indexes the sixteen bytes T0 … T3
+//   OFFSET    None, Plus (+ m), MinusScaled (− m·t)
+// Formats with a codebook besides: VECTOR (weights that an index stands for), where the sections of
+// layout.rs's Vectors lie, DOWN (what the block's scale is multiplied by), and grid(), the vectors.
+//
 // The formula: w = d·s·(code − BIAS) + offset, sections and their order as kernel_src/src/layout.rs has them.
 #pragma once
+#include "enums.h"
 #include "kjit.h"
 
 constexpr u32 NONE = ~0u;
 
+template <class W> constexpr bool PLAIN = W::ENCODING != Encoding::Blocks;
+
+// Whether a format has a codebook.
+template <class W, class = void> struct HasVectors { static constexpr bool value = false; };
+template <class W> struct HasVectors<W, decltype((void)W::VECTOR)> { static constexpr bool value = true; };
+template <class W> constexpr bool CODEBOOK = HasVectors<W>::value;
+
+// Whether each 16 weights have a scale; else each 32.
+template <class W> constexpr bool SIXTEENS =
+    W::GROUPS == Groups::NibblePair || W::GROUPS == Groups::Signed16 || W::GROUPS == Groups::Odd16 || W::GROUPS == Groups::Ue4m3;
+
+// Whether unit_codes gives signed bytes.
+template <class W, bool = CODEBOOK<W>> struct SignedCodes { static constexpr bool value = W::UNIT == 16 || W::LOOKUP; };
+template <class W> struct SignedCodes<W, true> { static constexpr bool value = W::SIGN_BITS != 0; };
+template <class W> constexpr bool SIGNED_CODES = SignedCodes<W>::value;
+
 template <class W> struct Unit {
-    u32 big[4];  // c8, c4 or plain elements
-    u32 c2[2];
-    u32 c1;
+    u32 big[4];  // c8, c4 or plain elements; a codebook's high bits
+    u32 c2[2];   // or a codebook's indices
+    u32 c1;      // or a codebook's signs
     u32 group, block;  // scales as they are stored
 };
 
 template <class W> STEP Unit<W> zero_unit() { return Unit<W>{{0, 0, 0, 0}, {0, 0}, 0, 0, 0}; }
 
+// The sections of a codebook of unit u.
+template <class W> STEP void load_vectors(Unit<W>& t, const u8* row, u32 u) {
+    if constexpr (W::VECTOR == 8) {
+        t.c2[0] = load4_once(row + W::INDEX_AT + 4 * u);
+    } else {
+        u32x2 v = load8_once(row + W::INDEX_AT + 8 * u);
+        t.c2[0] = v.x, t.c2[1] = v.y;
+    }
+    if constexpr (W::SIGN_BITS != 0) t.c1 = load4_once(row + W::SIGNS_AT + 4 * u);
+    if constexpr (W::HIGH_BYTES == 1) t.big[0] = row[W::HIGH_AT + u];
+    if constexpr (W::HIGH_BYTES == 2) t.big[0] = *(const u16*)(row + W::HIGH_AT + 2 * u);
+}
+
+// The index of vector j of a unit.
+template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
+    u32 low = (t.c2[j / 4] >> (8 * (j % 4))) & 255u;
+    if constexpr (W::HIGH_BITS == 0) return low;
+    u32 high = W::INDEX_IN_SIGNS ? t.c1 >> (28 + j) : t.big[0] >> (W::HIGH_STEP * j);
+    return low | (high & ((1u << W::HIGH_BITS) - 1)) << 8;
+}
+
+// 0xff in the bytes whose bits, of four, are set.
+STEP u32 byte_mask(u32 bits) { return ((bits * 0x00204081u) & 0x01010101u) * 255u; }
+
+// The weights of a codebook as bytes: vectors, then signs or a shift of each eight. Magnitudes are never 0,
+// and shifted ones are 8 at least, so no byte's sum reaches the next.
+template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
+    UNROLL for (u32 e = 0; e < 4; e++) {
+        u32 low, high;
+        if constexpr (W::VECTOR == 8) {
+            u32x2 v = ((const u32x2*)W::grid())[vector_index<W>(t, e)];
+            low = v.x, high = v.y;
+        } else {
+            low = W::grid()[vector_index<W>(t, 2 * e)], high = W::grid()[vector_index<W>(t, 2 * e + 1)];
+        }
+        if constexpr (W::SIGN_BITS != 0) {
+            u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
+            if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;  // an even number of them
+            u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
+            quad[2 * e] = (low ^ first) + (first & 0x01010101u), quad[2 * e + 1] = (high ^ second) + (second & 0x01010101u);
+        } else {
+            u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u : 0x01010101u;
+            quad[2 * e] = low + shift, quad[2 * e + 1] = high + shift;
+        }
+    }
+}
+
 // Unit u (below UNITS) of the row record at `row`.
 template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
     Unit<W> t = zero_unit<W>();
-    if constexpr (W::PLAIN != 0 || W::C8 != NONE || W::C4 != NONE) {
-        constexpr u32 at = W::PLAIN != 0 ? 0 : W::C8 != NONE ? W::C8 : W::C4;
+    if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
+        constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
         u32x4 v = load16_once(row + at + 16 * u);
         t.big[0] = v.x, t.big[1] = v.y, t.big[2] = v.z, t.big[3] = v.w;
     }
-    if constexpr (W::PLAIN == 0) {
+    if constexpr (!PLAIN<W>) {
         if constexpr (W::C2 != NONE) {
             u32x2 v = load8_once(row + W::C2 + 8 * u);
             t.c2[0] = v.x, t.c2[1] = v.y;
         }
         if constexpr (W::C1 != NONE) t.c1 = load4_once(row + W::C1 + 4 * u);
+        if constexpr (CODEBOOK<W>) load_vectors<W>(t, row, u);
         u32 g = W::UNIT == 16 ? u / 2 : u;  // scales are counted in groups of 32
-        if constexpr (W::GROUPS == 4) t.group = row[W::GROUPS_AT + g];
-        else if constexpr (W::GROUPS != 0) t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
+        if constexpr (W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16) t.group = row[W::GROUPS_AT + g];
+        else if constexpr (W::GROUPS != Groups::None && W::GROUPS != Groups::InSigns && W::GROUPS != Groups::InHigh) t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
         u32 b = g / W::BLOCK_32;
-        if constexpr (W::BLOCKS == 1) t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
-        if constexpr (W::BLOCKS == 2) t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
-        if constexpr (W::BLOCKS == 3) t.block = row[W::BLOCKS_AT + b];
+        if constexpr (W::BLOCKS == Blocks::Half) t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
+        if constexpr (W::BLOCKS == Blocks::HalfPair) t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
+        if constexpr (W::BLOCKS == Blocks::HalfE8M0) t.block = row[W::BLOCKS_AT + b];
     }
     return t;
 }
 
 // Its codes, four a word, as signed bytes: quad q holds weights 4q … 4q + 3.
 template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
-    if constexpr (W::UNIT == 16) {
+    if constexpr (CODEBOOK<W>) {
+        vector_codes<W>(t, quad);
+    } else if constexpr (W::UNIT == 16) {
         UNROLL for (u32 q = 0; q < 4; q++) quad[q] = t.big[q];
-    } else if constexpr (W::LOOKUP != 0) {
+    } else if constexpr (W::LOOKUP) {
         UNROLL for (u32 w = 0; w < 4; w++) lookup16(t.big[w], u32x4{W::T0, W::T1, W::T2, W::T3}, quad[2 * w], quad[2 * w + 1]);
     } else {
         UNROLL for (u32 q = 0; q < 8; q++) {
@@ -74,33 +148,49 @@ template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 
 
 STEP float half_e8m0(u32 e) { return as_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23); }  // 2^(e − 128)
 
+// A UE4M3 float; 0x7f, its NaN, is 0.
+STEP float ue4m3(u32 e) {
+    u32 exponent = (e >> 3) & 15u, mantissa = e & 7u;
+    u32 steps = e == 0x7fu ? 0u : exponent == 0 ? mantissa : (8u + mantissa) << (exponent - 1);
+    return (float)steps * 0.001953125f;
+}
+
 // w = scale·(code − BIAS) + offset, for the first and the second 16 weights of the unit.
 struct Factors { float scale[2], offset[2]; };
 template <class W> STEP Factors unit_factors(const Unit<W>& t) {
-    float d = W::BLOCKS == 3 ? half_e8m0(t.block) : half_low(t.block);
-    float m = W::BLOCKS == 2 ? half_high(t.block) : 0.0f;
+    float d = W::BLOCKS == Blocks::HalfE8M0 ? half_e8m0(t.block) : half_low(t.block);
+    float m = W::BLOCKS == Blocks::HalfPair ? half_high(t.block) : 0.0f;
+    if constexpr (CODEBOOK<W>) d *= W::DOWN;
     Factors f{{d, d}, {m, m}};
-    if constexpr (W::GROUPS == 1) {
+    if constexpr (W::GROUPS == Groups::BytePair) {
         f.scale[0] = f.scale[1] = d * (float)(t.group & 255);
         f.offset[0] = f.offset[1] = -(m * (float)(t.group >> 8));
-    } else if constexpr (W::GROUPS == 2) {
+    } else if constexpr (W::GROUPS == Groups::NibblePair) {
         f.scale[0] = d * (float)(t.group & 15), f.scale[1] = d * (float)((t.group >> 8) & 15);
         f.offset[0] = -(m * (float)((t.group >> 4) & 15)), f.offset[1] = -(m * (float)((t.group >> 12) & 15));
-    } else if constexpr (W::GROUPS == 3) {
+    } else if constexpr (W::GROUPS == Groups::Signed16) {
         f.scale[0] = d * (float)(i32)(i8)(u8)t.group, f.scale[1] = d * (float)(i32)(i8)(u8)(t.group >> 8);
-    } else if constexpr (W::GROUPS == 4) {
+    } else if constexpr (W::GROUPS == Groups::Signed32) {
         f.scale[0] = f.scale[1] = d * (float)(i32)(i8)(u8)t.group;
+    } else if constexpr (W::GROUPS == Groups::Odd16) {
+        f.scale[0] = d * (float)(2 * (t.group & 15) + 1), f.scale[1] = d * (float)(2 * (t.group >> 4) + 1);
+    } else if constexpr (W::GROUPS == Groups::InSigns) {
+        f.scale[0] = f.scale[1] = d * (float)(2 * (t.c1 >> 28) + 1);
+    } else if constexpr (W::GROUPS == Groups::InHigh) {
+        f.scale[0] = f.scale[1] = d * (float)(2 * ((t.big[0] >> 12) & 7) + 1);
+    } else if constexpr (W::GROUPS == Groups::Ue4m3) {  // halved: the table holds doubled values
+        f.scale[0] = 0.5f * ue4m3(t.group & 255), f.scale[1] = 0.5f * ue4m3(t.group >> 8);
     }
     return f;
 }
 
 // The weights themselves.
 template <class W> STEP void unit_values(const Unit<W>& t, float (&v)[W::UNIT]) {
-    if constexpr (W::PLAIN == 1) {
+    if constexpr (W::ENCODING == Encoding::F32) {
         UNROLL for (u32 i = 0; i < 4; i++) v[i] = as_f32(t.big[i]);
-    } else if constexpr (W::PLAIN == 2) {
+    } else if constexpr (W::ENCODING == Encoding::F16) {
         UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = half_low(t.big[i]), v[2 * i + 1] = half_high(t.big[i]);
-    } else if constexpr (W::PLAIN == 3) {
+    } else if constexpr (W::ENCODING == Encoding::BF16) {
         UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = as_f32(t.big[i] << 16), v[2 * i + 1] = as_f32(t.big[i] & 0xffff0000u);
     } else {
         u32 quad[W::UNIT / 4];
@@ -109,7 +199,7 @@ template <class W> STEP void unit_values(const Unit<W>& t, float (&v)[W::UNIT]) 
         UNROLL for (u32 i = 0; i < W::UNIT; i++) {
             float code = (float)((i32)(i8)(u8)(quad[i / 4] >> (8 * (i % 4))) - W::BIAS);
             v[i] = f.scale[i / 16] * code;
-            if constexpr (W::OFFSET != 0) v[i] += f.offset[i / 16];
+            if constexpr (W::OFFSET != Offset::None) v[i] += f.offset[i / 16];
         }
     }
 }

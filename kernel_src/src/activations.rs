@@ -3,7 +3,8 @@
 use crate::format::{Encoding, Format};
 use crate::kernel::{SpecError, require};
 use crate::layout::Layout;
-use kjit_engine::Constants;
+use crate::render::Shape;
+use std::fmt;
 
 /// What happens to activations before they meet a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,18 +19,20 @@ pub enum Prologue {
     Gelu,
 }
 
-impl Prologue {
-    pub(crate) const fn number(self) -> i64 {
-        match self {
-            Prologue::None => 0,
-            Prologue::Norm => 1,
-            Prologue::Silu => 2,
-            Prologue::Gelu => 3,
+/// The prologue in a spec's text: `, Norm`; nothing for none. Columns that are quantised already have none.
+pub(crate) struct First(pub Prologue, pub bool);
+
+impl fmt::Display for First {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.1, self.0) {
+            (true, _) => f.write_str(", quantized"),
+            (false, Prologue::None) => Ok(()),
+            (false, p) => write!(f, ", {p:?}"),
         }
     }
 }
 
-/// The form of a prepared column; weights that share one must agree on it.
+/// The form of a column; weights that share one must agree on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Two planes of signed bytes with a scale for each 32.
@@ -68,7 +71,7 @@ impl Column {
         };
         let forms = formats.iter().map(form).collect::<Result<Vec<_>, _>>()?;
         let fail = || SpecError::Unsupported {
-            kernel: "matvec",
+            kernel: "activations",
             why: format!(
                 "{} cannot share one form of activations: give each its own launch",
                 formats.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
@@ -83,11 +86,11 @@ impl Column {
             _ => Err(fail()),
         })?;
         let form = all.ok_or_else(fail)?;
-        require(cols > 0 && cols <= 1 << 24, "matvec", || format!("{cols} columns"))?;
+        require(cols > 0 && cols <= 1 << 24, "activations", || format!("{cols} columns"))?;
         Ok(Column { cols, form })
     }
 
-    /// Bytes of a prepared column, a multiple of 16.
+    /// Bytes of a column, a multiple of 16.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self.form {
@@ -111,7 +114,7 @@ impl Column {
         4 * at + i % 4
     }
 
-    /// A column as [`PrepareSpec`](crate::prepare::PrepareSpec) prepares it, for oracles.
+    /// A column as [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes it, for oracles.
     #[must_use]
     pub fn pack(&self, x: &[f32]) -> Vec<u8> {
         let mut out = vec![0u8; self.bytes()];
@@ -146,7 +149,7 @@ impl Column {
         out
     }
 
-    /// The values of a prepared column, for oracles.
+    /// The values of a column, for oracles.
     #[must_use]
     pub fn unpack(&self, bytes: &[u8]) -> Vec<f64> {
         let word =
@@ -163,11 +166,13 @@ impl Column {
         (0..self.cols).map(value).collect()
     }
 
-    pub(crate) fn constants(&self, prologue: Prologue) -> Constants {
-        let c = Constants::new().set("COLS", self.cols as i64).set("PROLOGUE", prologue.number());
-        match self.form {
-            Form::Quantised { split } => c.set("FLOAT_X", 0).set("X_SPLIT", i64::from(split)),
-            Form::Plain { unit } => c.set("FLOAT_X", 1).set("X_UNIT", unit as i64),
-        }
+    /// The constants that `gpu/activations.h` takes.
+    pub(crate) fn shape(&self, prologue: Prologue) -> Shape {
+        let (split, unit) = match self.form {
+            Form::Quantised { split } => (split, 4),
+            Form::Plain { unit } => (false, unit),
+        };
+        let shape = Shape::new().number("COLS", self.cols).choice("PROLOGUE", &prologue).choice("FORM", &self.form);
+        shape.flag("X_SPLIT", split).number("X_UNIT", unit)
     }
 }

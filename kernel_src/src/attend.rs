@@ -1,76 +1,26 @@
-//! Attention of one new token per sequence, with everything that comes before it in a layer: `gpu/attend.hip`, on matrix units
-//! `gpu/attend_mma.hip`; and the same preparation for a prompt's tokens: `gpu/rope_kv.hip`.
+//! Attention of one new token per sequence, with everything that comes before it in a layer: `gpu/attend.h`,
+//! on matrix units `gpu/attend_mma.h`.
 
-use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
+mod cases;
+
+use crate::arguments;
+use crate::cases::{Case, Random};
+use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
+use crate::heads::{HeadsForm, Seen};
+use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
+use crate::matrix::Samples;
+use crate::persistent::{Inside, Step};
 use crate::product::Product;
-use kjit_engine::{Constants, Geometry, MatrixUnit, Options, Target};
+use crate::render::Shape;
+use kjit_engine::{Constants, MatrixUnit, Target};
+use std::fmt;
 
-/// Which elements of a head turn together, by position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RopeForm {
-    /// Elements that turn, from the head's start; even, 0 for none.
-    pub dims: usize,
-    /// Elements `i` and `i + dims/2` turn together; else `2i` and `2i + 1`.
-    pub halves: bool,
-}
-
-/// The table of rotations that the kernels take: `positions × dims/2` pairs `(cos, sin)` of f32, from angles in f64, as little-endian bytes.
-/// `frequencies` are angles per position, `magnitude` a factor on both.
-#[must_use]
-pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32> {
-    let turn = |p: usize, f: f64| {
-        let (sin, cos) = (p as f64 * f).sin_cos();
-        [(cos * magnitude) as f32, (sin * magnitude) as f32]
-    };
-    (0..positions).flat_map(|p| frequencies.iter().flat_map(move |&f| turn(p, f))).collect()
-}
-
-/// How queries, keys and values of a layer are made ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct HeadsForm {
-    /// Query heads, a multiple of the key heads.
-    pub heads: usize,
-    /// Keys and values.
-    pub kv: KvLayout,
-    /// Heads of queries and keys are RMS-normed first.
-    pub qk_norm: bool,
-    /// Rotation.
-    pub rope: RopeForm,
-}
-
-impl HeadsForm {
-    fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
-        self.kv.check(kernel)?;
-        require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), kernel, || {
-            format!("{} query heads over {} key heads", self.heads, self.kv.heads)
-        })?;
-        require(self.rope.dims.is_multiple_of(2) && self.rope.dims <= self.kv.head_dim, kernel, || {
-            format!("{} of {} elements turn", self.rope.dims, self.kv.head_dim)
-        })
-    }
-
-    fn constants(&self) -> Constants {
-        self.kv
-            .constants()
-            .set("HEADS", self.heads as i64)
-            .set("QK_NORM", i64::from(self.qk_norm))
-            .set("ROPE_DIMS", self.rope.dims as i64)
-            .set("ROPE_HALVES", i64::from(self.rope.halves))
-    }
-}
-
-/// Decode attention. Arguments: `q, k, v, q_norm, k_norm, angles, slots, position, keys, values, part, counters, out` (pointers; norms
-/// null without), `scale: f32, eps: f32, capacity: u32, splits: u32, sequence_bytes: u64`.
+/// Decode attention: heads made ready, the new token's key and value written to the cache, attention over it.
 ///
-/// `q` is `sequences × heads × head_dim` f32 as projected, `k` and `v` `sequences × kv heads × head_dim`; `angles` from [`angles`];
-/// `slots` a u32 per sequence, its place (null: sequence `s` has place `s`); `position` a u32 per place (tokens before the new one);
-/// `keys`, `values` per [`KvLayout`], place `s` at `s · sequence_bytes`;
-/// `part` [`AttendSpec::part_bytes`] of working memory; `counters` [`AttendSpec::counters`] u32, zero before the first launch and after
-/// every one; `out` as `q`. The new token's key and value are written to the cache.
-///
-/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum of two halves: 22 bits of it;
-/// with 8-bit keys and values a query is 15 bits of its largest element, a probability times a value's scale a half.
+/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum
+/// of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its largest element, a
+/// probability times a value's scale a half.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttendSpec {
     /// Heads.
@@ -91,10 +41,55 @@ impl std::hash::Hash for AttendSpec {
     }
 }
 
+arguments! {
+    /// The arguments of decode attention.
+    AttendArgs {
+        /// `sequences × heads × head_dim` f32, as projected.
+        q: Pointer,
+        /// `sequences × kv heads × head_dim` f32.
+        k: Pointer,
+        /// As `k`.
+        v: Pointer,
+        /// `head_dim` f32, or null.
+        q_norm: Pointer,
+        /// As `q_norm`.
+        k_norm: Pointer,
+        /// From [`angles`](crate::heads::angles).
+        angles: Pointer,
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
+        slots: Pointer,
+        /// A u32 per slot: tokens before the new one.
+        position: Pointer,
+        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        keys: Pointer,
+        /// As `keys`.
+        values: Pointer,
+        /// [`AttendSpec::part_bytes`] of working memory.
+        part: Pointer,
+        /// [`AttendSpec::counters`] u32, zero before the first launch and after every one.
+        counters: Pointer,
+        /// As `q`.
+        out: Pointer,
+        /// Factor on scores.
+        scale: F32,
+        /// The norms' epsilon.
+        eps: F32,
+        /// Positions of a slot.
+        capacity: U32,
+        /// Slices of the context.
+        splits: U32,
+        /// Bytes from one slot's keys, or values, to the next one's.
+        sequence_bytes: U64,
+    }
+}
+
+const NAME: &str = "attend";
+const MMA: &str = "attend_mma";
+
 /// How the work is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttendTuning {
-    /// `gpu/attend.hip`, everywhere: a lane has eight elements of a position.
+    /// `gpu/attend.h`, everywhere: a lane has eight elements of a position.
     Lanes {
         /// Lanes in a wave.
         wave: u32,
@@ -105,21 +100,20 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_mma.hip` (sm_80 and later, keys in halves or bytes): sixteen positions at a time through the matrix units.
+    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time through the
+    /// matrix units.
     Rings {
         /// Waves of a block.
         waves: u32,
         /// Tiles of sixteen positions on their way to each wave.
         stages: u32,
-        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are less than three times as many.
+        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are less than
+        /// three times as many.
         least: u32,
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
 }
-
-const ATTEND: &str = "attend";
-const ATTEND_MMA: &str = "attend_mma";
 
 /// `(largest head, waves, stages, least, blocks per unit)`.
 type Row = (usize, u32, u32, u32, u32);
@@ -129,12 +123,18 @@ const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)
 /// Bytes: half of the memory, and more work for each byte.
 const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
 /// What is worth trying: waves, stages, blocks per unit.
-const PLACES: [(u32, u32, u32); 10] =
+const BLOCKS: [(u32, u32, u32); 10] =
     [(8, 2, 1), (8, 1, 1), (8, 3, 1), (12, 1, 1), (12, 2, 1), (4, 2, 2), (4, 3, 2), (8, 1, 2), (8, 2, 2), (16, 1, 1)];
 /// The matrix units' products have sixteen positions.
 const POSITIONS: usize = 16;
-/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation in singles, sums.
+/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation in
+/// singles, sums.
 const FIXED: usize = 14 << 10;
+/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring of
+/// weights has not.
+const BESIDE_WEIGHTS: usize = 72 << 10;
+
+impl Variant for AttendTuning {}
 
 impl AttendTuning {
     /// Blocks launched for each compute unit, over all heads and sequences.
@@ -148,10 +148,9 @@ impl AttendTuning {
     }
 
     /// What is worth trying on a device; what a shape does not fit is no kernel.
-    #[must_use]
-    pub fn space(target: &Target) -> Vec<AttendTuning> {
+    fn all(target: &Target) -> Vec<AttendTuning> {
         let mut all = vec![];
-        for (waves, stages, blocks_per_unit) in PLACES {
+        for (waves, stages, blocks_per_unit) in BLOCKS {
             for least in [4, 8, 16] {
                 all.push(AttendTuning::Rings { waves, stages, least, blocks_per_unit });
             }
@@ -194,7 +193,8 @@ impl AttendTuning {
         128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
     }
 
-    /// The results of `group` heads have room where a wave's ring was: its own, and four elements of a slice for each lane.
+    /// The results of `group` heads have room where a wave's ring was: its own, and four elements of a slice
+    /// for each lane.
     fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
         group * 4 * kv.head_dim.max(128) <= self.ring(kv)
     }
@@ -212,20 +212,20 @@ impl AttendSpec {
         (self.form.kv.head_dim / 8).next_power_of_two()
     }
 
-    /// The largest tile of `gpu/attend.hip`.
+    /// The largest tile of `gpu/attend.h`.
     fn most(&self) -> u32 {
         (self.lanes() / self.group().next_power_of_two()).max(1) as u32
     }
 
-    /// The default of `gpu/attend.hip` at a wave width.
-    pub(crate) fn by_lanes(&self, wave: u32) -> AttendTuning {
+    /// The default of `gpu/attend.h` at a wave width.
+    fn by_lanes(&self, wave: u32) -> AttendTuning {
         let most = self.most().min(4);
         // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
         let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
         AttendTuning::Lanes { wave, block: 4 * wave, tile, blocks_per_unit: 2 }
     }
 
-    /// The default of `gpu/attend_mma.hip`, fitted to the target's shared memory.
+    /// The default of `gpu/attend_mma.h`, fitted to the target's shared memory.
     fn by_rings(&self, target: &Target) -> Option<AttendTuning> {
         let table = if self.form.kv.storage == KvStorage::Q8_0 { RINGS_BYTES } else { RINGS };
         let &(_, waves, stages, least, blocks_per_unit) =
@@ -248,7 +248,8 @@ impl AttendSpec {
                     && self.group().next_power_of_two() <= self.lanes()
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // Asynchronous copies and products of depth sixteen came with sm_80, and more than 64 KB with them.
+                // Asynchronous copies and products of depth sixteen came with sm_80, and more than 64 KB with
+                // them.
                 let arch = target.arch();
                 matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
                     && arch.shared_per_block > 64 << 10
@@ -263,79 +264,37 @@ impl AttendSpec {
         }
     }
 
-    /// The tuning in force.
-    ///
-    /// # Errors
-    /// Sizes that are not covered.
-    pub fn tuning(&self, target: &Target) -> Result<AttendTuning, SpecError> {
-        self.form.check(ATTEND)?;
-        let t = self.tuning.or_else(|| self.by_rings(target)).unwrap_or_else(|| self.by_lanes(target.default_wave()));
-        let fine = self.fits(target, &t) && (1..=64).contains(&t.blocks_per_unit());
-        require(fine, ATTEND, || format!("{:?} with {t:?} on {target}", self.form))?;
-        Ok(t)
+    /// Blocks that share a sequence's heads.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        (self.form.heads / self.group()) as u32
     }
 
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Sizes that are not covered.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        let t = self.tuning(target)?;
-        let constants = self
+    /// Slices of the context on `units` compute units: as many as all units hold at once, since one block
+    /// more would have them all wait for it.
+    fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
+        (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
+    }
+
+    /// `hold`: queries of heads that are small enough stay in registers.
+    fn shape(&self, tuning: &AttendTuning, hold: bool) -> Shape {
+        let shape = self
             .form
-            .constants()
-            .set("KJ_BLOCK", t.block())
-            .set("GROUP", self.group() as i64)
-            .set("WINDOW", self.window.unwrap_or(0).min(u32::MAX as usize) as i64)
-            .set("SOFT_CAP", self.soft_cap.unwrap_or(0.0));
-        let (entry, file, wave, constants) = match t {
-            AttendTuning::Lanes { wave, tile, .. } => {
-                let constants = constants
-                    .set("GROUP_P", self.group().next_power_of_two() as i64)
-                    .set("LANES", self.lanes() as i64)
-                    .set("TILE", tile);
-                (ATTEND, "attend.hip", wave, constants)
+            .shape()
+            .number("GROUP", self.group())
+            .number("WINDOW", self.window.unwrap_or(0).min(u32::MAX as usize))
+            .real("SOFT_CAP", self.soft_cap.unwrap_or(0.0));
+        match *tuning {
+            AttendTuning::Lanes { tile, .. } => {
+                let shape = shape.number("GROUP_P", self.group().next_power_of_two());
+                shape.number("LANES", self.lanes()).number("TILE", tile)
             }
             AttendTuning::Rings { stages, least, .. } => {
-                let constants = Product::of(target, 32).constants(constants).set("STAGES", stages).set("LEAST", least);
                 // At more than 128 the queries' registers would be those of the result.
-                let constants = constants.set("HOLD_Q", i64::from(self.form.kv.head_dim <= 128));
-                // Said, lest the compiler stop at 128 registers and spill one: what must run together has those, at least.
-                let together = t.blocks_per_unit().min(512 / t.block()).max(1);
-                (ATTEND_MMA, "attend_mma.hip", 32, constants.set("KJ_MIN_BLOCKS", together))
+                let hold = hold && self.form.kv.head_dim <= 128;
+                shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold)
             }
-        };
-        let hint = "a tuning with fewer waves or stages";
-        let shared = shared_bytes(entry, target, t.shared(&self.form.kv), FIXED, hint)?;
-        Ok(Kernel {
-            source: source(entry, file).entry(entry),
-            constants,
-            options: Options::wave(wave),
-            entry,
-            block: t.block(),
-            shared,
-        })
-    }
-
-    /// Slices of the context that a launch on `units` compute units has: also the kernel's argument. As many as all units hold at once: one
-    /// block more would have them all wait for it.
-    ///
-    /// # Errors
-    /// As [`AttendSpec::tuning`].
-    pub fn splits(&self, target: &Target, units: u32, sequences: u32) -> Result<u32, SpecError> {
-        let t = self.tuning(target)?;
-        let each = (self.form.heads / self.group()) as u32 * sequences.max(1);
-        Ok((units.max(1) * t.blocks_per_unit() / each).clamp(1, 256))
-    }
-
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`AttendSpec::kernel`].
-    pub fn geometry(&self, target: &Target, splits: u32, sequences: u32) -> Result<Geometry, SpecError> {
-        let mut g = self.kernel(target)?.launch(1);
-        g.grid = [splits.max(1), (self.form.heads / self.group()) as u32, sequences.max(1)];
-        Ok(g)
+        }
     }
 
     /// Bytes of the working memory.
@@ -347,55 +306,119 @@ impl AttendSpec {
     /// Counters (u32).
     #[must_use]
     pub fn counters(&self, sequences: u32) -> usize {
-        self.form.heads / self.group() * sequences as usize
+        (self.groups() * sequences) as usize
     }
 }
 
-/// Heads of a prompt's tokens made ready, keys and values written. Arguments: `q, k, v, q_norm, k_norm, angles, position, keys, values,
-/// turned` (pointers), `eps: f32, capacity: u32`. `position` is one u32, the first token's; `turned` gets the queries, `tokens × heads ×
-/// head_dim`, f32 or f16 (f32 may be `q` itself); all else as for [`AttendSpec`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RopeKvSpec {
-    /// Heads.
-    pub form: HeadsForm,
-    /// Queries come out as halves.
-    pub half: bool,
-}
+impl Family for AttendSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = AttendArgs<A>;
+    choice!(AttendTuning);
 
-const ROPE_KV: &str = "rope_kv";
-
-impl RopeKvSpec {
-    const WAVES: u32 = 4;
-
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Sizes that are not covered.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(target, target.default_wave())
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.form, Seen(self.window, self.soft_cap))
     }
 
-    pub(crate) fn kernel_at(&self, target: &Target, wave: u32) -> Result<Kernel, SpecError> {
-        self.form.check(ROPE_KV)?;
-        require(target.waves().contains(&wave), ROPE_KV, || format!("wave {wave} on {target}"))?;
-        let block = Self::WAVES * wave;
-        Ok(Kernel {
-            source: source(ROPE_KV, "rope_kv.hip").entry(ROPE_KV),
-            constants: self.form.constants().set("KJ_BLOCK", block).set("Q_HALF", i64::from(self.half)),
-            options: Options::wave(wave),
-            entry: ROPE_KV,
-            block,
-            shared: 0,
-        })
+    fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
+        self.form.check(NAME)?;
+        Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
     }
 
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`RopeKvSpec::kernel`].
-    pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
-        let mut g = self.kernel(target)?.launch(1);
-        g.grid = [tokens.max(1), ((self.form.heads + 2 * self.form.kv.heads) as u32).div_ceil(Self::WAVES), 1];
-        Ok(g)
+    fn check(&self, target: &Target, t: &AttendTuning) -> Result<(), SpecError> {
+        self.form.check(NAME)?;
+        let fine = self.fits(target, t) && (1..=64).contains(&t.blocks_per_unit());
+        require(fine, NAME, || format!("{:?} with {t:?} on {target}", self.form))
+    }
+
+    fn candidates(&self, target: &Target) -> Vec<AttendTuning> {
+        AttendTuning::all(target)
+    }
+
+    fn block(&self, target: &Target, t: &AttendTuning) -> Result<Block, SpecError> {
+        let wave = if let AttendTuning::Lanes { wave, .. } = *t { wave } else { 32 };
+        let hint = "a tuning with fewer waves or stages";
+        let shared = shared_bytes(NAME, target, t.shared(&self.form.kv), FIXED, hint)?;
+        Ok(Block { wave, threads: t.block(), shared })
+    }
+
+    fn render(&self, target: &Target, t: &AttendTuning, block: Block) -> Result<Kernel, SpecError> {
+        let shape = self.shape(t, true);
+        let (entry, macros) = match *t {
+            AttendTuning::Lanes { .. } => (NAME, Constants::new()),
+            AttendTuning::Rings { .. } => {
+                // Said, lest the compiler stop at 128 registers and spill one: what must run together has
+                // those, at least.
+                let together = t.blocks_per_unit().min(512 / block.threads).max(1);
+                (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
+            }
+        };
+        Ok(Kernel { shared: block.shared, ..of_shape(entry, &shape, macros, block.wave, block.threads) })
+    }
+
+    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
+        let Inside { wave, threads, streams } = inside;
+        let usual = self.usual(target)?;
+        let tries: Vec<AttendTuning> = match usual {
+            // Beside the ring of weights there is room for few tiles.
+            AttendTuning::Rings { least, stages, .. } => (1..=stages)
+                .rev()
+                .map(|stages| AttendTuning::Rings { waves: threads / 32, stages, least, blocks_per_unit: 1 })
+                .filter(|t| !streams || t.shared(&self.form.kv) <= BESIDE_WEIGHTS)
+                .collect(),
+            // A tile of four takes all of a lane's registers on gfx1100.
+            AttendTuning::Lanes { .. } => [2, 4]
+                .map(|part| AttendTuning::Lanes {
+                    wave,
+                    block: threads,
+                    tile: (self.most().min(4) / part).max(1),
+                    blocks_per_unit: 1,
+                })
+                .to_vec(),
+        };
+        let fitting = tries.into_iter().find(|t| self.fits(target, t));
+        let t = fitting.ok_or_else(|| SpecError::Unsupported {
+            kernel: NAME,
+            why: format!("heads of {} do not fit beside a persistent kernel's weights", self.form.kv.head_dim),
+        })?;
+        let (header, lds, call) = match t {
+            AttendTuning::Lanes { .. } => {
+                ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
+            }
+            AttendTuning::Rings { .. } => {
+                ("attend_mma.h", "AttendMma<S>::Shared", "AttendMma<S>::template step<MetBefore>(a, share, pool, lds);")
+            }
+        };
+        // With queries in registers the kernel of all steps spilled on sm_90.
+        let step = Step::of(header, "AttendArgs", call, self.shape(&t, false));
+        Ok(Step { lds: Some(lds), pool: t.shared(&self.form.kv) as u32, ..step })
+    }
+
+    fn grid(&self, _: &Target, t: &AttendTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+        let sequences = size.tokens.max(1) as u32;
+        let splits = self.splits(t, units, sequences);
+        let grid = Grid::of([splits, self.groups(), sequences]).number("splits", splits);
+        Ok(grid.memory("part", self.part_bytes(splits, sequences)).counters("counters", self.counters(sequences)))
+    }
+
+    fn work(&self, Size { tokens, past }: Size) -> Work {
+        let seen = self.window.unwrap_or(usize::MAX).min(past + 1);
+        let HeadsForm { heads, kv, .. } = self.form;
+        // The new tokens come and go in f32.
+        let ends = 4 * kv.head_dim * (2 * heads + 2 * kv.heads);
+        let cached = 2 * kv.bytes(seen).unwrap_or(0);
+        let operations = 4 * seen * heads * kv.head_dim;
+        Work { bytes: (tokens * (cached + ends)) as u64, operations: (tokens * operations) as u64 }
+    }
+
+    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+        cases::sized(self, target, units, size, random)
+    }
+
+    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
     }
 }

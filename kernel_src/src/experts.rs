@@ -1,107 +1,20 @@
-//! Experts: routing (`gpu/route.hip`), their matrices (`gpu/experts.hip`), the weighted sum (`gpu/expert_sum.hip`).
+//! Matrix × vector through chosen experts: `gpu/experts.h`.
 
-use crate::activations::{Column, Prologue};
+mod cases;
+
+use crate::activations::{Column, First, Prologue};
+use crate::arguments;
+use crate::cases::{Case, Random};
+use crate::family::{Block, Family, Grid, Size, Work, choice};
 use crate::format::Format;
-use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
+use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::layout::Layout;
+use crate::matrix::Samples;
 use crate::matvec::MatvecTuning;
-use crate::render::weights_struct;
-use crate::tuning::shipped;
-use kjit_engine::{Constants, Geometry, Options, Target};
-
-/// Chooses experts. Arguments: `scores, experts, shares` (pointers), `scale: f32`. `scores` is `tokens × experts` f32; out come `experts`,
-/// `tokens × top` u32 in falling order of score (the lower index first among equals), and `shares`, their softmax, f32, times `scale`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RouteSpec {
-    /// Experts there are, up to 1024.
-    pub experts: usize,
-    /// Experts chosen, up to 32.
-    pub top: usize,
-    /// Shares of the chosen sum to one before `scale`.
-    pub renormalise: bool,
-}
-
-impl RouteSpec {
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Counts that are not covered.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(target, target.default_wave())
-    }
-
-    pub(crate) fn kernel_at(&self, target: &Target, wave: u32) -> Result<Kernel, SpecError> {
-        let fine = (1..=1024).contains(&self.experts) && (1..=self.experts.min(32)).contains(&self.top);
-        require(fine && target.waves().contains(&wave), "route", || {
-            format!("{} of {} experts at wave {wave}: up to 32 of 1024 are covered", self.top, self.experts)
-        })?;
-        Ok(Kernel {
-            source: source("route", "route.hip").entry("route"),
-            constants: Constants::new()
-                .set("KJ_BLOCK", wave)
-                .set("EXPERTS", self.experts as i64)
-                .set("TOP", self.top as i64)
-                .set("RENORMALISE", i64::from(self.renormalise)),
-            options: Options::wave(wave),
-            entry: "route",
-            block: wave,
-            shared: 0,
-        })
-    }
-
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`RouteSpec::kernel`].
-    pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
-        Ok(self.kernel(target)?.launch(tokens))
-    }
-}
-
-/// `out = residual + Σ shares · x` over slots. Arguments: `x, shares, residual, out` (pointers). `x` is `tokens × top × cols` f32, `shares`
-/// `tokens × top`, `residual` and `out` `tokens × cols` (may be the same).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ExpertSumSpec {
-    /// Width of a row.
-    pub cols: usize,
-    /// Slots.
-    pub top: usize,
-    /// A residual is added.
-    pub residual: bool,
-}
-
-impl ExpertSumSpec {
-    const BLOCK: u32 = 128;
-
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// None at present; the signature is that of all families.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        Ok(Kernel {
-            source: source("expert_sum", "expert_sum.hip").entry("expert_sum"),
-            constants: Constants::new()
-                .set("KJ_BLOCK", Self::BLOCK)
-                .set("COLS", self.cols as i64)
-                .set("TOP", self.top as i64)
-                .set("RESIDUAL", i64::from(self.residual)),
-            options: Options::wave(target.default_wave()),
-            entry: "expert_sum",
-            block: Self::BLOCK,
-            shared: 0,
-        })
-    }
-
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`ExpertSumSpec::kernel`].
-    pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
-        let mut g = self.kernel(target)?.launch((self.cols as u32).div_ceil(Self::BLOCK));
-        g.grid[1] = tokens.max(1);
-        Ok(g)
-    }
-}
+use crate::render;
+use crate::segments::Gate;
+use kjit_engine::Target;
+use std::fmt;
 
 /// What happens to the rows' results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,9 +32,8 @@ pub enum ExpertFinish {
     },
 }
 
-/// Matrix × vector through chosen experts. Arguments: `x, aux, experts, shares, residual, w0, w1, y` (pointers, null where there is
-/// none), `eps: f32, blocks: u32` (the grid's size). See `gpu/experts.hip` for their shapes. All experts' matrices have one format and
-/// size; numerics as for [`MatvecSpec`](crate::matvec::MatvecSpec).
+/// Matrix × vector through chosen experts. All experts' matrices have one format and size; numerics as for
+/// [`MatvecSpec`](crate::matvec::MatvecSpec).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
     /// Format of the matrices.
@@ -130,7 +42,7 @@ pub struct ExpertsSpec {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// Tokens: 1 to 32.
+    /// Tokens at most: 1 to 32.
     pub tokens: usize,
     /// Chosen experts of each.
     pub top: usize,
@@ -138,8 +50,8 @@ pub struct ExpertsSpec {
     pub per_slot: bool,
     /// What happens to activations first.
     pub prologue: Prologue,
-    /// `x` has prepared columns; then no prologue.
-    pub prepared: bool,
+    /// `x` has quantised columns; then no prologue.
+    pub quantized: bool,
     /// The end.
     pub finish: ExpertFinish,
     /// How the work is spread; `None`: the default.
@@ -151,7 +63,36 @@ impl Eq for ExpertsSpec {}
 impl std::hash::Hash for ExpertsSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.format.ggml_id, self.rows, self.cols, self.tokens, self.top, self.per_slot).hash(state);
-        (self.prologue, self.prepared, self.finish, self.tuning).hash(state);
+        (self.prologue, self.quantized, self.finish, self.tuning).hash(state);
+    }
+}
+
+arguments! {
+    /// The arguments. Weights have the experts' matrices one after the other.
+    ExpertsArgs {
+        /// A row of f32 for each token or slot, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec)
+        /// makes them.
+        x: Pointer,
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
+        aux: Pointer,
+        /// `tokens × top` u32.
+        chosen: Pointer,
+        /// `tokens × top` f32, or null where nothing is summed.
+        shares: Pointer,
+        /// `tokens × rows` f32, or null.
+        residual: Pointer,
+        /// Row records.
+        w0: Pointer,
+        /// Those of a gated unit's other matrix, or null.
+        w1: Pointer,
+        /// `tokens × top × rows` f32; summed: `tokens × rows`.
+        y: Pointer,
+        /// The norm's epsilon.
+        eps: F32,
+        /// Rows in use: the choices of the others are not read.
+        tokens: U32,
+        /// Blocks of the grid.
+        blocks: U32,
     }
 }
 
@@ -180,78 +121,117 @@ impl ExpertsSpec {
         self.tokens * if self.per_slot { self.top } else { 1 }
     }
 
-    /// The tuning in force.
-    ///
-    /// # Errors
-    /// Sizes that are not covered, a tuning that the target cannot run.
-    pub fn tuning(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
-        let fine = (1..=32).contains(&self.tokens) && (1..=32).contains(&self.top) && (1..1 << 24).contains(&self.rows);
-        require(fine, NAME, || format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows))?;
-        require(!self.prepared || self.prologue == Prologue::None, NAME, || {
-            "prepared columns with a prologue".to_owned()
-        })?;
-        let layout = Layout::new(self.format, self.cols)?;
-        let lists = if self.gated() { 2 } else { 1 };
-        let rows = self.rows * self.tokens * if self.sums() { 1 } else { self.top };
-        let units = (layout.unit(), layout.units());
-        let default = || MatvecTuning::default_for(target, 1, lists, units, rows);
-        let t = self.tuning.or_else(|| shipped::choice(self, target)).unwrap_or_else(default);
-        t.check(NAME, target)?;
-        Ok(t)
+    /// Results of a launch: rows that are summed are one.
+    fn results(&self) -> usize {
+        self.tokens * if self.sums() { 1 } else { self.top }
     }
 
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// A combination that is not covered; activations that do not fit the block's LDS (prepare them instead).
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        let t = self.tuning(target)?;
-        let column = self.column()?;
-        let constants = t
-            .constants(target, 1, column.constants(self.prologue))
-            .set("TOKENS", self.tokens as i64)
-            .set("TOP", self.top as i64)
-            .set("ROWS_0", self.rows as i64)
-            .set("X_PER_SLOT", i64::from(self.per_slot))
-            .set("X_GLOBAL", i64::from(self.prepared))
-            .set(
-                "GLU",
-                match self.finish {
-                    ExpertFinish::Silu => 1,
-                    ExpertFinish::Gelu => 2,
-                    ExpertFinish::Store | ExpertFinish::Sum { .. } => 0,
-                },
-            )
-            .set("SUM", i64::from(self.sums()))
-            .set("RESIDUAL", i64::from(self.finish == ExpertFinish::Sum { residual: true }));
-        let dynamic = t.shared(target, if self.prepared { 0 } else { self.columns() * column.bytes() });
-        let fixed = (t.block / t.wave * t.rows) as usize * 8 + 1024;
-        let shared = shared_bytes(NAME, target, dynamic, fixed, "prepare the columns in a launch of their own")?;
-        let header = weights_struct("Run0", &Layout::new(self.format, self.cols)?);
-        Ok(Kernel {
-            source: source(NAME, "experts.hip").file("weights_gen.h", header).entry(NAME),
-            constants,
-            options: Options::wave(t.wave),
-            entry: NAME,
-            block: t.block,
-            shared,
-        })
+    fn lists(&self) -> usize {
+        if self.gated() { 2 } else { 1 }
     }
 
     /// Blocks to launch on a device of `units` compute units: also the kernel's last argument.
     ///
     /// # Errors
-    /// As [`ExpertsSpec::tuning`].
+    /// As [`Family::tuning`].
     pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
-        let slots = if self.sums() { 1 } else { self.top };
-        Ok(self.tuning(target)?.blocks(units, [self.rows], self.tokens * slots))
+        Ok(self.blocks_by(&self.tuning(target)?, units))
     }
 
-    /// The launch on a device of `units` compute units.
-    ///
-    /// # Errors
-    /// As [`ExpertsSpec::kernel`].
-    pub fn geometry(&self, target: &Target, units: u32) -> Result<Geometry, SpecError> {
-        Ok(self.kernel(target)?.launch(self.blocks(target, units)?))
+    fn blocks_by(&self, tuning: &MatvecTuning, units: u32) -> u32 {
+        tuning.blocks(units, [self.rows], self.results())
+    }
+}
+
+impl Family for ExpertsSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = ExpertsArgs<A>;
+    choice!(MatvecTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = if self.per_slot { ", a column for each" } else { "" };
+        write!(f, "{} {} × {}, {:?}", self.format, self.rows, self.cols, self.finish)?;
+        write!(f, "{}, {} tokens × {}{slots}", First(self.prologue, self.quantized), self.tokens, self.top)
+    }
+
+    fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
+        let layout = Layout::new(self.format, self.cols)?;
+        let units = (layout.unit(), layout.units());
+        Ok(MatvecTuning::usual(target, 1, self.lists(), units, self.rows * self.results()))
+    }
+
+    fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
+        let fine = (1..=32).contains(&self.tokens) && (1..=32).contains(&self.top) && (1..1 << 24).contains(&self.rows);
+        require(fine, NAME, || format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows))?;
+        require(!self.quantized || self.prologue == Prologue::None, NAME, || {
+            "quantised columns with a prologue".to_owned()
+        })?;
+        tuning.check(NAME, target)
+    }
+
+    fn candidates(&self, target: &Target) -> Vec<MatvecTuning> {
+        let units = Layout::new(self.format, self.cols).map_or(1, |l| l.units());
+        MatvecTuning::candidates(target, units, self.lists())
+    }
+
+    fn block(&self, target: &Target, t: &MatvecTuning) -> Result<Block, SpecError> {
+        let columns = if self.quantized { 0 } else { self.columns() * self.column()?.bytes() };
+        let fixed = (t.block / t.wave * t.rows) as usize * 8 + 1024;
+        let hint = "quantise the columns in a launch of their own";
+        let shared = shared_bytes(NAME, target, t.shared(target, columns), fixed, hint)?;
+        Ok(Block { wave: t.wave, threads: t.block, shared })
+    }
+
+    fn render(&self, target: &Target, t: &MatvecTuning, block: Block) -> Result<Kernel, SpecError> {
+        let gate = match self.finish {
+            ExpertFinish::Silu => Gate::Silu,
+            ExpertFinish::Gelu => Gate::Gelu,
+            ExpertFinish::Store | ExpertFinish::Sum { .. } => Gate::None,
+        };
+        let shape = self
+            .column()?
+            .shape(self.prologue)
+            .and(t.shape(1))
+            .number("TOKENS", self.tokens)
+            .number("TOP", self.top)
+            .number("ROWS_0", self.rows)
+            .inner("Run0", render::weights(&Layout::new(self.format, self.cols)?))
+            .flag("X_PER_SLOT", self.per_slot)
+            .flag("X_GLOBAL", self.quantized)
+            .choice("GATE", &gate)
+            .flag("SUM", self.sums())
+            .flag("RESIDUAL", self.finish == ExpertFinish::Sum { residual: true });
+        let macros = t.macros(target, 1);
+        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &shape, macros, block.wave, block.threads) })
+    }
+
+    fn grid(&self, _: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_by(tuning, units);
+        let tokens = size.tokens.min(self.tokens) as u32;
+        Ok(Grid::of([blocks, 1, 1]).number("tokens", tokens).number("blocks", blocks))
+    }
+
+    fn work(&self, _: Size) -> Work {
+        // All slots may have another expert.
+        let slots = self.tokens * self.top;
+        let matrix = Layout::new(self.format, self.cols).and_then(|l| l.bytes(self.rows, 1)).unwrap_or(0);
+        let ends = 4 * (self.columns() * self.cols + self.results() * self.rows);
+        Work {
+            bytes: (slots * self.lists() * matrix + ends) as u64,
+            operations: (2 * slots * self.lists() * self.rows * self.cols) as u64,
+        }
+    }
+
+    fn case(&self, target: &Target, units: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
+        // Twice as many matrices as are chosen: what is not chosen is not read.
+        cases::case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
+    }
+
+    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
     }
 }

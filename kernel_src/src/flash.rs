@@ -1,16 +1,23 @@
-//! Attention of a prompt's new tokens over the cache: `gpu/flash.hip` on every matrix unit, `gpu/flash_wgmma.hip` on sm_90a.
+//! Attention of a prompt's new tokens over the cache: `gpu/flash.h` on every matrix unit, `gpu/flash_wgmma.h`
+//! on sm_90a.
 
-use crate::kernel::{Kernel, SpecError, require, shared_bytes, source};
+mod cases;
+
+use crate::arguments;
+use crate::cases::{Case, Random};
+use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
+use crate::heads::Seen;
+use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
+use crate::matrix::{CHUNK, Samples};
 use crate::product::Product;
-use kjit_engine::{Geometry, MatrixUnit, Options, Target, Vendor};
+use kjit_engine::{MatrixUnit, Target, Vendor};
+use std::fmt;
 
-/// Arguments: `q, keys, values, y, position` (pointers), `tokens: u32, capacity: u32`. `q` is `tokens × heads × head_dim` f32, rotated
-/// ([`RopeKvSpec`](crate::attend::RopeKvSpec), which also writes these tokens' keys and values); `keys`, `values` per [`KvLayout`];
-/// `position` one u32, the first token's; `y` is `tokens × heads · head_dim` halves in tiles
-/// ([`tiled_bytes`](crate::product::tiled_bytes)).
+/// Attention of new tokens over all that is in the cache.
 ///
-/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax and sums f32.
+/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax and sums
+/// f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlashSpec {
     /// Query heads, a multiple of the key heads.
@@ -39,7 +46,7 @@ impl std::hash::Hash for FlashSpec {
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlashTuning {
-    /// `gpu/flash.hip`: every wave has tokens of its own.
+    /// `gpu/flash.h`: every wave has tokens of its own.
     Waves {
         /// Lanes in a wave.
         wave: u32,
@@ -56,12 +63,33 @@ pub enum FlashTuning {
         /// Blocks that share a result's columns, where one has not the registers for all.
         parts: u32,
     },
-    /// `gpu/flash_wgmma.hip` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two groups of four warps with 64 tokens
-    /// each.
+    /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two groups of
+    /// four warps with 64 tokens each.
     Groups {
         /// Keys of a tile: 64 or 128; with heads of 256 half of that.
         keys: u32,
     },
+}
+
+arguments! {
+    /// The arguments of a prompt's attention.
+    FlashArgs {
+        /// `tokens × heads × head_dim` f32, rotated ([`RopeKvSpec`](crate::rope_kv::RopeKvSpec), which also
+        /// writes these tokens' keys and values).
+        q: Pointer,
+        /// Per [`KvLayout`].
+        keys: Pointer,
+        /// As `keys`.
+        values: Pointer,
+        /// `tokens × heads · head_dim` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes)).
+        y: Pointer,
+        /// One u32: the first token's.
+        position: Pointer,
+        /// New tokens.
+        tokens: U32,
+        /// Positions of the cache.
+        capacity: U32,
+    }
 }
 
 const NAME: &str = "flash";
@@ -70,7 +98,8 @@ const NAME_GROUPS: &str = "flash_wgmma";
 /// `(largest head, waves, tokens, keys, stages, parts)`.
 type Row = (usize, u32, u32, u32, u32, u32);
 
-/// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.hip`: 283 at 2048, 441, 456).
+/// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.h`: 283 at
+/// 2048, 441, 456).
 const ROOMY: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
 /// sm_90: more shared memory.
 const ROOMIER: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1)];
@@ -82,14 +111,18 @@ const TURING: &[Row] = &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1
 const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4)];
 /// MFMA: twice the registers.
 const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1)];
+/// gfx1250: products 32 deep, so 32 keys at least, and 1024 registers.
+const DEEP: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 32, 1, 1)];
 /// Without matrix units: products 32 wide.
 const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 4)];
 
+impl Variant for FlashTuning {}
+
 impl FlashTuning {
-    /// The default of `gpu/flash.hip` at a wave width.
+    /// The default of `gpu/flash.h` at a wave width.
     #[must_use]
     pub fn waves(target: &Target, wave: u32, kv: &KvLayout) -> FlashTuning {
-        let product = Product::of(target, wave);
+        let product = Product::of_attention(target, wave, kv.head_dim);
         let shared = target.arch().shared_per_block;
         let table = match (target.vendor(), product.columns) {
             (Vendor::Nvidia, _) if shared <= 64 << 10 => TURING,
@@ -97,6 +130,7 @@ impl FlashTuning {
             (Vendor::Nvidia, _) if shared > 160 << 10 => ROOMIER,
             (Vendor::Nvidia, _) => ROOMY,
             (Vendor::Amd, 16) if wave == 64 => MFMA,
+            (Vendor::Amd, 16) if product.depth == 32 => DEEP,
             (Vendor::Amd, 16) => WMMA,
             (Vendor::Amd, _) => PLAIN,
         };
@@ -118,10 +152,11 @@ impl FlashTuning {
         if groups.fits(target, kv) {
             return groups;
         }
-        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is 64 a lane, and without matrix units ROCm 5's
-        // compiler then spilled 34 (clang 19: 230 registers). Waves of 64 have half as many: 142.
+        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is 64 a lane,
+        // and without matrix units ROCm 5's compiler then spilled 34 (clang 19: 230 registers). Waves of 64
+        // have half as many: 142.
         let usual = target.default_wave();
-        let plain = target.arch().matrix == MatrixUnit::None && target.vendor() == Vendor::Amd;
+        let plain = Product::of_attention(target, usual, kv.head_dim).columns == 32 && target.vendor() == Vendor::Amd;
         let many = kv.head_dim > 128 && kv.storage == KvStorage::Q8_0;
         let wide = plain && many && target.waves().contains(&64);
         FlashTuning::waves(target, if wide { 64 } else { usual }, kv)
@@ -130,12 +165,14 @@ impl FlashTuning {
     fn fits(&self, target: &Target, kv: &KvLayout) -> bool {
         match *self {
             FlashTuning::Waves { wave, waves, tokens, keys, stages, parts, .. } => {
+                let product = Product::of_attention(target, wave, kv.head_dim);
                 target.waves().contains(&wave)
                     && (1..=16).contains(&waves)
                     && waves * wave <= target.arch().max_threads
                     && (1..=2).contains(&tokens)
                     && [16, 32, 64].contains(&keys)
-                    && keys.is_multiple_of(Product::of(target, wave).columns)
+                    && keys.is_multiple_of(product.columns)
+                    && keys.is_multiple_of(product.depth)
                     && (1..=2).contains(&stages)
                     && (parts == 1 || parts > 1 && kv.head_dim.is_multiple_of(64 * parts as usize))
             }
@@ -165,16 +202,15 @@ impl FlashTuning {
         let tokens = self.tokens() as usize;
         match *self {
             FlashTuning::Waves { wave, keys, stages, .. } => {
-                let scores = if Product::of(target, wave).stays { 0 } else { tokens };
+                let scores = if Product::of_attention(target, wave, kv.head_dim).stays { 0 } else { tokens };
                 (blocks * (tokens + (2 * stages * keys) as usize) + scores) * 128
             }
             FlashTuning::Groups { keys } => 1024 + blocks * (tokens + 4 * keys as usize) * 128,
         }
     }
 
-    /// What is worth trying on a device.
-    #[must_use]
-    pub fn space(target: &Target) -> Vec<FlashTuning> {
+    /// What is worth trying of `gpu/flash.h`.
+    fn all_waves(target: &Target) -> Vec<FlashTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
             for (waves, tokens) in [(2, 1), (4, 1), (8, 1), (4, 2), (8, 2)] {
@@ -192,44 +228,72 @@ impl FlashTuning {
 }
 
 impl FlashSpec {
-    /// The tuning in force.
+    /// Blocks that share a result's columns.
+    const fn parts(tuning: &FlashTuning) -> u32 {
+        if let FlashTuning::Waves { parts, .. } = *tuning { parts } else { 1 }
+    }
+
+    /// Blocks for a tile of tokens: over the heads, and over a result's columns.
     ///
     /// # Errors
-    /// Sizes that are not covered, a tuning that the target cannot run.
-    pub fn tuning(&self, target: &Target) -> Result<FlashTuning, SpecError> {
+    /// As [`Family::tuning`].
+    pub fn blocks(&self, target: &Target) -> Result<[u32; 2], SpecError> {
+        Ok([self.heads as u32, FlashSpec::parts(&self.tuning(target)?)])
+    }
+}
+
+impl Family for FlashSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = FlashArgs<A>;
+    choice!(FlashTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kv, seen) = (self.kv, Seen(self.window, self.soft_cap));
+        write!(f, "{}/{} × {} {:?}, scale {}{seen}", self.heads, kv.heads, kv.head_dim, kv.storage, self.scale)
+    }
+
+    fn usual(&self, target: &Target) -> Result<FlashTuning, SpecError> {
+        Ok(FlashTuning::default_for(target, &self.kv))
+    }
+
+    fn check(&self, target: &Target, t: &FlashTuning) -> Result<(), SpecError> {
         self.kv.check(NAME)?;
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
-        let t = self.tuning.unwrap_or_else(|| FlashTuning::default_for(target, &self.kv));
-        require(t.fits(target, &self.kv), NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))?;
-        Ok(t)
+        require(t.fits(target, &self.kv), NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))
     }
 
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Sizes that are not covered.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        let t = self.tuning(target)?;
-        let (entry, file, wave, block) = match t {
-            FlashTuning::Waves { wave, waves, .. } => (NAME, "flash.hip", wave, waves * wave),
-            FlashTuning::Groups { .. } => (NAME_GROUPS, "flash_wgmma.hip", 32, 384),
-        };
-        let constants = Product::of(target, wave)
-            .constants(self.kv.constants())
-            .set("KJ_BLOCK", block)
-            .set("HEADS", self.heads as i64)
-            .set("SCALE", self.scale)
-            .set("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
-            .set("WINDOW", self.window.unwrap_or(0).min(1 << 30) as i64);
-        let constants = match t {
-            FlashTuning::Waves { tokens, keys, hold, stages, parts, .. } => constants
-                .set("MI", tokens)
-                .set("BK", keys)
-                .set("HOLD_Q", i64::from(hold))
-                .set("KV_STAGES", stages)
-                .set("OUT_PARTS", parts),
+    fn candidates(&self, target: &Target) -> Vec<FlashTuning> {
+        let groups = [32, 64, 128].map(|keys| FlashTuning::Groups { keys });
+        // Where there are warp groups, the other kernel was never near for the heads that they cover.
+        let waves = if target.arch().matrix == MatrixUnit::Wgmma { vec![] } else { FlashTuning::all_waves(target) };
+        groups.into_iter().chain(waves).collect()
+    }
+
+    fn block(&self, target: &Target, t: &FlashTuning) -> Result<Block, SpecError> {
+        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 64, "a tuning with fewer keys or waves")?;
+        Ok(match *t {
+            FlashTuning::Waves { wave, waves, .. } => Block { wave, threads: waves * wave, shared },
+            FlashTuning::Groups { .. } => Block { wave: 32, threads: 384, shared },
+        })
+    }
+
+    fn render(&self, target: &Target, t: &FlashTuning, block: Block) -> Result<Kernel, SpecError> {
+        let entry = if let FlashTuning::Groups { .. } = t { NAME_GROUPS } else { NAME };
+        let shape = self
+            .kv
+            .shape()
+            .number("HEADS", self.heads)
+            .real("SCALE", self.scale)
+            .real("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
+            .number("WINDOW", self.window.unwrap_or(0).min(1 << 30));
+        let macros = Product::of_attention(target, block.wave, self.kv.head_dim).macros();
+        let (shape, macros) = match *t {
+            FlashTuning::Waves { tokens, keys, hold, stages, parts, .. } => {
+                let s = shape.number("MI", tokens).number("BK", keys).flag("HOLD_Q", hold);
+                (s.number("KV_STAGES", stages).number("OUT_PARTS", parts), macros)
+            }
             FlashTuning::Groups { keys } => {
                 // What 65536 registers leave for each role; bytes wait in the fillers' registers.
                 let (fill, multiply) = match (self.kv.storage, keys) {
@@ -239,30 +303,44 @@ impl FlashSpec {
                     _ if !self.kv.head_dim.is_power_of_two() => (56, 224),
                     _ => (40, 232),
                 };
-                let c = constants.set("BK", keys).set("FILL_REGS", fill).set("MULTIPLY_REGS", multiply);
-                c.set("KJ_MIN_BLOCKS", 1)
+                let s = shape.number("BK", keys).number("FILL_REGS", fill).number("MULTIPLY_REGS", multiply);
+                (s, macros.set("KJ_MIN_BLOCKS", 1))
             }
         };
-        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 64, "a tuning with fewer keys or waves")?;
-        Ok(Kernel {
-            source: source(entry, file).entry(entry),
-            constants,
-            options: Options::wave(wave).arch_specific(entry == NAME_GROUPS),
-            entry,
-            block,
-            shared,
-        })
+        let kernel = of_shape(entry, &shape, macros, block.wave, block.threads);
+        let options = kernel.options.clone().arch_specific(entry == NAME_GROUPS);
+        Ok(Kernel { shared: block.shared, options, ..kernel })
     }
 
-    /// The launch for so many new tokens.
-    ///
-    /// # Errors
-    /// As [`FlashSpec::kernel`].
-    pub fn geometry(&self, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
-        let t = self.tuning(target)?;
-        let mut g = self.kernel(target)?.launch(1);
-        let parts = if let FlashTuning::Waves { parts, .. } = t { parts } else { 1 };
-        g.grid = [tokens.div_ceil(t.tokens()).max(1), self.heads as u32, parts];
-        Ok(g)
+    fn grid(&self, _: &Target, t: &FlashTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
+        let tokens = size.tokens as u32;
+        let tiles = tokens.div_ceil(t.tokens());
+        Ok(Grid::of([tiles, self.heads as u32, FlashSpec::parts(t)]).number("tokens", tokens))
+    }
+
+    fn work(&self, Size { tokens, past }: Size) -> Work {
+        let (all, width) = (past + tokens, self.heads * self.kv.head_dim);
+        let seen = |t: usize| self.window.unwrap_or(usize::MAX).min(past + t + 1);
+        let pairs: usize = (0..tokens).map(seen).sum();
+        // Queries come in f32 and go out in halves.
+        let first = all - self.window.map_or(all, |w| (tokens + w - 1).min(all));
+        let kv = 2 * self.kv.bytes(all - first).unwrap_or(0);
+        Work { bytes: (kv + 6 * tokens * width) as u64, operations: (4 * pairs * width) as u64 }
+    }
+
+    fn timed_at(&self, _: usize) -> Size {
+        CHUNK
+    }
+
+    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+        cases::case(self, target, units, size, random)
+    }
+
+    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
     }
 }

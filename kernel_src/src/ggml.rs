@@ -1,7 +1,8 @@
 //! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
 //!
-//! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit cannot decode. What
-//! the bits of a block mean is [`format`](mod@crate::format)'s business, for the types it knows.
+//! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit
+//! cannot decode. What the bits of a block mean is [`format`](mod@crate::format)'s business, for the types it
+//! knows.
 
 use crate::format;
 use std::fmt;
@@ -30,7 +31,8 @@ impl GgmlType {
         ALL.iter().find(|t| t.name.eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or too long to say.
+    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or too long
+    /// to say.
     pub fn row_bytes(&self, elems: u64) -> Option<u64> {
         let block = u64::from(self.block_elems);
         if !elems.is_multiple_of(block) {
@@ -65,30 +67,16 @@ const fn ty(id: u32, name: &'static str, block_elems: u32, block_bytes: u32) -> 
     GgmlType { id, name, block_elems, block_bytes }
 }
 
-/// The types in use of whose bits [`format`] says nothing, by id. Sizes: the structs of ggml's `ggml-common.h`.
-///
-/// Q2_0 has ggml's own size; a fork that published files before ggml took the type up used blocks of 128 in 34 bytes under the
-/// same number, and such a file is seen as one whose tensors overlap or end early.
+/// The types in use of whose bits [`format`] says nothing, by id. Sizes: the structs of ggml's
+/// `ggml-common.h`.
 const OTHERS: &[GgmlType] = &[
     ty(9, "Q8_1", 32, 36),
     ty(15, "Q8_K", 256, 292),
-    ty(16, "IQ2_XXS", 256, 66),
-    ty(17, "IQ2_XS", 256, 74),
-    ty(18, "IQ3_XXS", 256, 98),
-    ty(19, "IQ1_S", 256, 50),
-    ty(21, "IQ3_S", 256, 110),
-    ty(22, "IQ2_S", 256, 82),
     ty(24, "I8", 1, 1),
     ty(25, "I16", 1, 2),
     ty(26, "I32", 1, 4),
     ty(27, "I64", 1, 8),
     ty(28, "F64", 1, 8),
-    ty(29, "IQ1_M", 256, 56),
-    ty(34, "TQ1_0", 256, 54),
-    ty(35, "TQ2_0", 256, 66),
-    ty(40, "NVFP4", 64, 36),
-    ty(41, "Q1_0", 128, 18),
-    ty(42, "Q2_0", 64, 18),
 ];
 
 /// All types in use, by id: the formats, and the others.

@@ -1,9 +1,11 @@
 //! What every kernel family gives the engine: text, constants and the shape of a launch.
 
 use crate::layout::LayoutError;
-use kjit_engine::{Constants, Geometry, Job, Options, Source, Target};
+use crate::render::Shape;
+use kjit_engine::{Constants, Job, Options, Source, Target};
 
-/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in it depends on a live device.
+/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in it depends
+/// on a live device.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// The text, with the headers that it includes.
@@ -26,11 +28,19 @@ impl Kernel {
     pub fn job(&self, target: &Target) -> Job {
         Job::new(self.source.clone(), self.constants.clone(), self.options.clone(), target.clone())
     }
+}
 
-    /// A launch of `blocks` blocks that may start before the kernel before it has ended (all kernels here wait by themselves).
-    #[must_use]
-    pub fn launch(&self, blocks: u32) -> Geometry {
-        Geometry::new(blocks.max(1), self.block).shared(self.shared).dependent(true)
+/// A kernel of one step, of one entry point whose file has its name: its shape becomes `shape.h`, `macros`
+/// are those of the compilation (`gpu/kjit.h`). Block and LDS as [`Kernel`] has them.
+pub(crate) fn of_shape(name: &'static str, shape: &Shape, macros: Constants, wave: u32, block: u32) -> Kernel {
+    let file = FILES.iter().map(|(f, _)| *f).find(|f| f.strip_suffix(".hip") == Some(name)).unwrap_or_default();
+    Kernel {
+        source: source(name, file).file("shape.h", shape.header()).entry(name),
+        constants: shape.tell(macros.set("KJ_BLOCK", block)),
+        options: Options::wave(wave),
+        entry: name,
+        block,
+        shared: 0,
     }
 }
 
@@ -90,23 +100,39 @@ macro_rules! files {
     };
 }
 
-/// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header.
+/// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header; `enums.h` and `shape.h`
+/// are rendered.
 const FILES: &[(&str, &str)] = files! {
     "activations.h"
+    "argmax.h"
     "argmax.hip"
+    "attend.h"
     "attend.hip"
+    "attend_args.h"
+    "attend_mma.h"
     "attend_mma.hip"
+    "combine.h"
     "combine.hip"
     "dequant.h"
+    "dots.h"
+    "draw.h"
     "draw.hip"
+    "embed.h"
     "embed.hip"
+    "expert_sum.h"
     "expert_sum.hip"
+    "experts.h"
     "experts.hip"
+    "flash.h"
     "flash.hip"
+    "flash_args.h"
+    "flash_wgmma.h"
     "flash_wgmma.hip"
     "gate.h"
     "gemm.h"
     "gemm.hip"
+    "gemm_common.h"
+    "gemm_wgmma.h"
     "gemm_wgmma.hip"
     "halves.h"
     "hopper.h"
@@ -116,26 +142,44 @@ const FILES: &[(&str, &str)] = files! {
     "matvec.h"
     "matvec.hip"
     "mma.h"
+    "moe.h"
     "moe.hip"
+    "norm_rows.h"
     "norm_rows.hip"
-    "prepare.hip"
+    "persist.h"
+    "quantize.h"
+    "quantize.hip"
+    "read.h"
     "read.hip"
+    "repack.h"
     "repack.hip"
     "rope.h"
+    "rope_kv.h"
     "rope_kv.hip"
+    "route.h"
     "route.hip"
+    "rows.h"
     "rows.hip"
     "sample.h"
+    "small_gemm.h"
+    "small_gemm.hip"
+    "softmax.h"
     "softmax.hip"
-    "strips.hip"
+    "stream.h"
+    "tiles.h"
     "tiles.hip"
     "weights.h"
 };
+
+/// The source with all headers at hand: only those it includes count.
+pub(crate) fn with_headers(source: Source) -> Source {
+    let headers = FILES.iter().filter(|(f, _)| f.ends_with(".h"));
+    headers.fold(source.file("enums.h", crate::render::ENUMS), |s, (f, text)| s.file(*f, *text))
+}
 
 /// The source whose main file is `file`, with all headers at hand (only those it includes count).
 pub(crate) fn source(name: &'static str, file: &'static str) -> Source {
     let text = FILES.iter().find(|(f, _)| *f == file).map_or("", |(_, text)| *text);
     debug_assert!(!text.is_empty(), "{file} is not among the files");
-    let headers = FILES.iter().filter(|(f, _)| f.ends_with(".h"));
-    headers.fold(Source::new(name, file, text), |s, (f, text)| s.file(*f, *text))
+    with_headers(Source::new(name, file, text))
 }

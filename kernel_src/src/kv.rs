@@ -6,13 +6,14 @@
 //! row(head, position) = head · capacity + position
 //! ```
 //!
-//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim` elements; `Q8_0` rows are `head_dim` signed
-//! bytes, and behind the codes of *all* rows follow the scales, a half for each [`KvLayout::group`] elements, row after row. Rows are
-//! multiples of 16 bytes (heads are multiples of 16 elements). Positions are absolute: a layer with a window keeps all of them and reads the
-//! last ones. Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
+//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim` elements; `Q8_0`
+//! rows are `head_dim` signed bytes, and behind the codes of *all* rows follow the scales, a half for each
+//! [`KvLayout::group`] elements, row after row. Rows are multiples of 16 bytes (heads are multiples of 16
+//! elements). Positions are absolute: a layer with a window keeps all of them and reads the last ones.
+//! Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
 
 use crate::kernel::{SpecError, require};
-use kjit_engine::Constants;
+use crate::render::Shape;
 
 /// Storage of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,7 +60,8 @@ impl KvLayout {
         self.heads * capacity * self.row_bytes()
     }
 
-    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that cannot be addressed.
+    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that cannot be
+    /// addressed.
     #[must_use]
     pub fn bytes(&self, capacity: usize) -> Option<usize> {
         let scales = match self.storage {
@@ -129,14 +131,9 @@ impl KvLayout {
         })
     }
 
-    pub(crate) fn constants(&self) -> Constants {
-        Constants::new().set("HEAD_DIM", self.head_dim as i64).set("KV_HEADS", self.heads as i64).set(
-            "KV_TYPE",
-            match self.storage {
-                KvStorage::F32 => 0,
-                KvStorage::F16 => 1,
-                KvStorage::Q8_0 => 2,
-            },
-        )
+    /// The constants that `gpu/kv.h` takes, and the number of heads.
+    pub(crate) fn shape(&self) -> Shape {
+        let shape = Shape::new().number("HEAD_DIM", self.head_dim).number("KV_HEADS", self.heads);
+        shape.choice("KV_STORAGE", &self.storage)
     }
 }

@@ -1,7 +1,9 @@
-//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time, its scales beside them.
+//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time, its scales
+//! beside them.
 //!
-//! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of 16), one after the other, so that
-//! one row is one contiguous piece (a single bulk copy). A record has sections, each starting at a multiple of 16 bytes:
+//! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of 16), one
+//! after the other, so that one row is one contiguous piece (a single bulk copy). A record has sections, each
+//! starting at a multiple of 16 bytes:
 //!
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
@@ -12,14 +14,21 @@
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
 //! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
 //!
-//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product with four bytes of activations. Codes
-//! stay as the file has them (unsigned; biases and tables are applied by the kernel). Plain formats (F32, F16, BF16) keep their
-//! elements in order, a row padded with zeros to a multiple of 16 bytes.
+//! A format with a codebook has, instead of codes, sections `index` (4 or 8 bytes: the low byte of each
+//! vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices), as [`Vectors`] says. The
+//! kernel looks the vectors up.
 //!
-//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %)
-//! and IQ4_XS (+1.5 %), and up to 15 bytes of padding a section.
+//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product with four
+//! bytes of activations. Codes stay as the file has them (unsigned; biases and tables are applied by the
+//! kernel). Plain formats (F32, F16, BF16) keep their elements in order, a row padded with zeros to a
+//! multiple of 16 bytes.
+//!
+//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes: +2.8 % and
+//! +2.3 %), Q3_K (+3.6 %) IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two bits instead of digits
+//! of base 3), and up to 15 bytes of padding a section.
 
-use crate::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value};
+use crate::format::{BlockFormat, BlockScale, Codebook, Encoding, Format, GroupScale, Offset, Turn, Value};
+use crate::format::{down, half_e8m0, split_half, ue4m3};
 use half::{bf16, f16};
 
 /// What stands in the `blocks` section.
@@ -48,6 +57,145 @@ pub enum Groups {
     Signed16,
     /// A signed byte for each group of 32, any bias taken off.
     Signed32,
+    /// A nibble `n` for each group of 16, the first of two in the low one: `s = 2n + 1`.
+    Odd16,
+    /// Nothing: `n` is in the top nibble of the 32's signs, `s = 2n + 1`.
+    InSigns,
+    /// Nothing: `n` is in bits 12 to 14 of the 32's high bits, `s = 2n + 1`.
+    InHigh,
+    /// A UE4M3 byte for each group of 16.
+    Ue4m3,
+}
+
+/// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32 weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vectors {
+    /// Vectors and what becomes of them.
+    pub book: &'static Codebook,
+    /// Offset of `index`: a byte for each vector.
+    pub index: usize,
+    /// Offset of `signs`, if there are any: a word for each 32 weights, the signs of eight after eight.
+    pub signs: Option<usize>,
+    /// Bits of an eight's signs: 8, or 7, and the word's top four bits are free for something else.
+    pub sign_bits: usize,
+    /// The top four bits of the signs are the eighth bits of the indices.
+    pub index_in_signs: bool,
+    /// Offset of `high`, if there is such a section.
+    pub high: Option<usize>,
+    /// Its bytes for each 32 weights.
+    pub high_bytes: usize,
+    /// Bits from one vector's high bits to the next's.
+    pub high_step: usize,
+    /// In `high`, the bit of the first eight's shift, and bits to the next eight's.
+    pub shift: (usize, usize),
+}
+
+impl Vectors {
+    /// Bits of an index that are not in its low byte.
+    pub fn high_bits(&self) -> usize {
+        self.book.index_bits() - 8
+    }
+
+    fn new(book: &'static Codebook, cols: usize, section: &mut impl FnMut(usize) -> usize) -> Vectors {
+        let (units, vectors, high_bits) = (cols / 32, 32 / book.grid.vector, book.index_bits() - 8);
+        let sign_bits = if let Turn::Signs(f) = book.turn { usize::from(f.bits) } else { 0 };
+        let index_in_signs = sign_bits == 7 && high_bits == 1 && vectors == 4;
+        let (high_step, shift) = match book.turn {
+            Turn::Signs(_) => (high_bits, (0, 0)),
+            Turn::ShiftEach(_) => (high_bits + 1, (high_bits, high_bits + 1)),
+            Turn::ShiftAll(_) => (high_bits, (15, 0)),
+        };
+        let high_bytes = match book.turn {
+            _ if index_in_signs || high_bits == 0 => 0,
+            Turn::Signs(_) => vectors * high_bits / 8,
+            Turn::ShiftEach(_) | Turn::ShiftAll(_) => 2,
+        };
+        Vectors {
+            book,
+            index: section(units * vectors),
+            signs: (sign_bits > 0).then(|| section(4 * units)),
+            sign_bits,
+            index_in_signs,
+            high: (high_bytes > 0).then(|| section(high_bytes * units)),
+            high_bytes,
+            high_step,
+            shift,
+        }
+    }
+
+    /// Where the scales of groups are.
+    fn groups(&self, group: usize) -> Groups {
+        match self.book.turn {
+            _ if group == 16 => Groups::Odd16,
+            Turn::Signs(_) if self.sign_bits == 7 && !self.index_in_signs => Groups::InSigns,
+            Turn::ShiftAll(_) => Groups::InHigh,
+            _ => Groups::Signed32,
+        }
+    }
+
+    /// Writes what a record has of the 32 weights number `unit`: `first` of them in `block`.
+    fn pack(&self, b: &BlockFormat, block: &[u8], first: usize, groups: Groups, record: &mut [u8], unit: usize) {
+        let vectors = 32 / self.book.grid.vector;
+        let (mut signs, mut high) = (0u32, 0u32);
+        for j in 0..vectors {
+            let index = self.book.index(block, first / self.book.grid.vector + j);
+            record[self.index + unit * vectors + j] = index as u8;
+            let rest = (index >> 8) as u32;
+            if self.index_in_signs {
+                signs |= rest << (28 + j);
+            } else {
+                high |= rest << (self.high_step * j);
+            }
+        }
+        for e in 0..4 {
+            let bits = self.book.turn_bits(block, first / 8 + e) as u32;
+            match self.book.turn {
+                Turn::Signs(_) => signs |= bits << (self.sign_bits * e),
+                Turn::ShiftEach(_) | Turn::ShiftAll(_) => high |= bits << (self.shift.0 + self.shift.1 * e),
+            }
+        }
+        let odd = |g: usize| (b.group_codes(block, g).0 as u32 - 1) / 2;
+        match groups {
+            Groups::InSigns => signs |= odd(first / 32) << 28,
+            Groups::InHigh => high |= odd(first / 32) << 12,
+            _ => {}
+        }
+        if let Some(at) = self.signs {
+            record[at + 4 * unit..][..4].copy_from_slice(&signs.to_le_bytes());
+        }
+        if let Some(at) = self.high {
+            record[at + self.high_bytes * unit..][..self.high_bytes]
+                .copy_from_slice(&high.to_le_bytes()[..self.high_bytes]);
+        }
+    }
+
+    fn word(&self, record: &[u8], at: Option<usize>, bytes: usize, unit: usize) -> u32 {
+        let read = |i: usize| u32::from(record[at.unwrap_or(0) + bytes * unit + i]) << (8 * i);
+        if at.is_some() { (0..bytes).map(read).sum() } else { 0 }
+    }
+
+    /// The signs and the high bits of the 32 weights number `unit`.
+    fn words(&self, record: &[u8], unit: usize) -> (u32, u32) {
+        (self.word(record, self.signs, 4, unit), self.word(record, self.high, self.high_bytes, unit))
+    }
+
+    /// The value of weight `i` of a row before scaling.
+    fn value(&self, record: &[u8], i: usize) -> i32 {
+        let (unit, each) = (i / 32, self.book.grid.vector);
+        let (signs, high) = self.words(record, unit);
+        let (e, j) = (i % 32 / 8, i % 32 / each);
+        let low = usize::from(record[self.index + i / each]);
+        let rest = if self.index_in_signs { signs >> (28 + j) & 1 } else { high >> (self.high_step * j) };
+        let rest = rest as usize & ((1 << self.high_bits()) - 1);
+        let bits = match self.book.turn {
+            Turn::Signs(_) => signs >> (self.sign_bits * e) & ((1 << self.sign_bits) - 1),
+            Turn::ShiftEach(_) | Turn::ShiftAll(_) => high >> (self.shift.0 + self.shift.1 * e) & 1,
+        };
+        // The vector where it stands among its eight: signs are those of eights.
+        let eight = self.book.entry(low | rest << 8) << if each == 4 { 32 * (j % 2) } else { 0 };
+        let eight = if each == 4 { eight | 0x0101_0101 << (32 * (1 - j % 2)) } else { eight };
+        self.book.element(self.book.turned(eight, bits as usize), i % 8)
+    }
 }
 
 impl Blocks {
@@ -65,9 +213,9 @@ impl Groups {
     /// Bytes for each 32 weights.
     const fn bytes(self) -> usize {
         match self {
-            Groups::None => 0,
-            Groups::Signed32 => 1,
-            Groups::BytePair | Groups::NibblePair | Groups::Signed16 => 2,
+            Groups::None | Groups::InSigns | Groups::InHigh => 0,
+            Groups::Signed32 | Groups::Odd16 => 1,
+            Groups::BytePair | Groups::NibblePair | Groups::Signed16 | Groups::Ue4m3 => 2,
         }
     }
 }
@@ -116,6 +264,8 @@ pub struct Layout {
     pub cols: usize,
     /// Offsets of the code sections by log2 of their bits (1, 2, 4, 8), where the format has them.
     pub codes: [Option<usize>; 4],
+    /// The sections of a codebook, where the format has one.
+    pub vectors: Option<Vectors>,
     /// Offset of the group scales.
     pub groups_at: usize,
     /// What they are.
@@ -153,6 +303,7 @@ impl Layout {
             format,
             cols,
             codes: [None; 4],
+            vectors: None,
             groups_at: 0,
             groups: Groups::None,
             blocks_at: 0,
@@ -167,22 +318,28 @@ impl Layout {
                 here
             };
             for log in (0..4).rev() {
-                if b.planes.iter().any(|p| p.bits == 1 << log) {
+                if widths(b).any(|bits| bits == 1 << log) {
                     layout.codes[log] = Some(section((cols << log).div_ceil(8)));
                 }
+            }
+            if let Value::Codebook(book) = b.value {
+                layout.vectors = Some(Vectors::new(book, cols, &mut section));
             }
             layout.groups = match b.group_scale {
                 GroupScale::One => Groups::None,
                 GroupScale::SixBitPairs(_) => Groups::BytePair,
                 GroupScale::NibblePair(_) => Groups::NibblePair,
+                GroupScale::Ue4m3(_) => Groups::Ue4m3,
+                GroupScale::Odd(_) => layout.vectors.map_or(Groups::None, |v| v.groups(b.group)),
                 GroupScale::Planes { .. } if b.group == 16 => Groups::Signed16,
                 GroupScale::Planes { .. } => Groups::Signed32,
             };
             layout.groups_at = section(cols / 32 * layout.groups.bytes());
             layout.blocks = match (b.scale, b.offset) {
                 (BlockScale::HalfE8M0(_), _) => Blocks::HalfE8M0,
-                (BlockScale::F16(_), Offset::None) => Blocks::Half,
-                (BlockScale::F16(_), _) => Blocks::HalfPair,
+                (BlockScale::Down(_), _) => Blocks::None,
+                (_, Offset::None) => Blocks::Half,
+                _ => Blocks::HalfPair,
             };
             layout.blocks_at = section(cols / b.elems * layout.blocks.bytes());
             layout.row_bytes = at;
@@ -199,8 +356,8 @@ impl Layout {
         all.filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge { experts, rows, cols: self.cols })
     }
 
-    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8 bits, 16 of 8-bit codes, 8 halves,
-    /// 4 singles. The largest section of a unit is 16 bytes.
+    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8 bits, 16 of
+    /// 8-bit codes, 8 halves, 4 singles. The largest section of a unit is 16 bytes.
     pub fn unit(&self) -> usize {
         match &self.format.encoding {
             Encoding::F32 => 4,
@@ -236,21 +393,30 @@ impl Layout {
             return Ok(());
         };
         for (n, block) in raw.chunks_exact(b.bytes).enumerate() {
-            for i in 0..b.elems {
-                let mut low = 0;
-                for plane in b.planes {
-                    let (log, bits) = (plane.bits.ilog2() as usize, u32::from(plane.bits));
+            for i in (0..b.elems).take_while(|_| self.vectors.is_none()) {
+                let (code, mut low) = (b.code(block, i), 0);
+                for bits in widths(b) {
+                    let log = bits.ilog2() as usize;
                     let (byte, shift) = place(log, n * b.elems + i);
-                    record[self.codes[log].unwrap_or(0) + byte] |= (plane.bits_of(block, i) as u8) << shift;
+                    record[self.codes[log].unwrap_or(0) + byte] |= ((code >> low & ((1 << bits) - 1)) as u8) << shift;
                     low += bits;
                 }
                 debug_assert!(low <= 8);
+            }
+            if let Some(vectors) = self.vectors {
+                let units = b.elems / 32;
+                (0..units).for_each(|u| vectors.pack(b, block, 32 * u, self.groups, record, n * units + u));
             }
             for g in 0..b.elems / b.group {
                 let (s, t) = b.group_codes(block, g);
                 let at = n * (b.elems / b.group) + g;
                 match self.groups {
-                    Groups::None => {}
+                    Groups::None | Groups::InSigns | Groups::InHigh => {}
+                    Groups::Odd16 => record[self.groups_at + at / 2] |= (((s - 1) / 2) << (4 * (at % 2))) as u8,
+                    Groups::Ue4m3 => {
+                        let GroupScale::Ue4m3(from) = b.group_scale else { continue };
+                        record[self.groups_at + at] = block[from as usize + g];
+                    }
                     Groups::BytePair => {
                         record[self.groups_at + 2 * at] = s as u8;
                         record[self.groups_at + 2 * at + 1] = t as u8;
@@ -264,6 +430,9 @@ impl Layout {
             match b.scale {
                 BlockScale::F16(at) => to[..2].copy_from_slice(&block[at as usize..][..2]),
                 BlockScale::HalfE8M0(at) => to[0] = block[at as usize],
+                BlockScale::F16Down(at, _) => to[..2].copy_from_slice(&block[at as usize..][..2]),
+                BlockScale::SplitF16Down(at, _) => to[..2].copy_from_slice(&split_half(block, at).to_le_bytes()),
+                BlockScale::Down(_) => {}
             }
             if let Offset::Plus(at) | Offset::MinusScaled(at) = b.offset {
                 to[2..4].copy_from_slice(&block[at as usize..][..2]);
@@ -290,29 +459,45 @@ impl Layout {
             }
             Encoding::Blocks(b) => {
                 for (i, o) in out.iter_mut().enumerate() {
-                    let (mut code, mut low) = (0u32, 0);
-                    for plane in b.planes {
-                        let log = plane.bits.ilog2() as usize;
-                        let (byte, shift) = place(log, i);
-                        let bits =
-                            u32::from(record[self.codes[log].unwrap_or(0) + byte]) >> shift & ((1 << plane.bits) - 1);
-                        code |= bits << low;
-                        low += plane.bits;
-                    }
-                    let value = match b.value {
-                        Value::Biased(bias) => code as i32 - i32::from(bias),
-                        Value::Signed => i32::from(code as u8 as i8),
-                        Value::Table(table) => i32::from(table[code as usize & 15]),
+                    let value = if let Some(vectors) = self.vectors {
+                        vectors.value(record, i)
+                    } else {
+                        let (mut code, mut low) = (0u32, 0);
+                        for bits in widths(b) {
+                            let log = bits.ilog2() as usize;
+                            let (byte, shift) = place(log, i);
+                            let here = self.codes[log].unwrap_or(0) + byte;
+                            code |= (u32::from(record[here]) >> shift & ((1 << bits) - 1)) << low;
+                            low += bits;
+                        }
+                        b.value.of(code)
                     };
                     let block = self.blocks_at + i / b.elems * self.blocks.bytes();
                     let (d, m) = match self.blocks {
                         Blocks::HalfE8M0 => (half_e8m0(record[block]), 0.0),
                         Blocks::HalfPair => (half(block).to_f32(), half(block + 2).to_f32()),
-                        Blocks::Half | Blocks::None => (half(block).to_f32(), 0.0),
+                        Blocks::Half => (half(block).to_f32(), 0.0),
+                        Blocks::None => (1.0, 0.0),
+                    };
+                    let d = match b.scale {
+                        BlockScale::F16Down(_, by) | BlockScale::SplitF16Down(_, by) | BlockScale::Down(by) => {
+                            d * down(by)
+                        }
+                        BlockScale::F16(_) | BlockScale::HalfE8M0(_) => d,
                     };
                     let g = self.groups_at + i / b.group;
                     let (s, t) = match self.groups {
                         Groups::None => (1, 1),
+                        Groups::Odd16 => {
+                            let n = record[self.groups_at + i / 32] >> (i / 16 % 2 * 4) & 15;
+                            (2 * i32::from(n) + 1, 1)
+                        }
+                        Groups::InSigns | Groups::InHigh => {
+                            let (signs, high) = self.vectors.map_or((0, 0), |v| v.words(record, i / 32));
+                            let n = if self.groups == Groups::InSigns { signs >> 28 } else { high >> 12 & 7 };
+                            (2 * n as i32 + 1, 1)
+                        }
+                        Groups::Ue4m3 => (ue4m3(record[g]), 1),
                         Groups::BytePair => {
                             let g = self.groups_at + 2 * (i / b.group);
                             (i32::from(record[g]), i32::from(record[g + 1]))
@@ -334,19 +519,17 @@ impl Layout {
     }
 }
 
+/// Bits of the code sections of a format, those of a code's low end first.
+fn widths(b: &BlockFormat) -> impl Iterator<Item = u8> {
+    let digits = matches!(b.value, Value::Ternary).then_some(2);
+    b.planes.iter().map(|p| p.bits).chain(digits)
+}
+
 /// Byte in its section, and shift there, of the `1 << log` bits of weight `i`.
 const fn place(log: usize, i: usize) -> (usize, usize) {
     let bits = 1 << log;
     let per_word = 32 / bits; // weights a word holds; four neighbours share a shift
     (i / per_word * 4 + i % 4, i % per_word / 4 * bits)
-}
-
-fn half_e8m0(e: u8) -> f32 {
-    f32::from_bits(match e {
-        0 => 0x0020_0000,
-        1 => 0x0040_0000,
-        _ => (u32::from(e) - 1) << 23,
-    })
 }
 
 fn check(what: &'static str, got: usize, want: usize) -> Result<(), LayoutError> {
@@ -391,7 +574,9 @@ mod tests {
         for format in ALL {
             let layout = Layout::new(format, 4096).unwrap();
             let (file, ours) = (format.row_bytes(4096).unwrap() as f64, layout.row_bytes as f64);
-            assert!((1.0..1.04).contains(&(ours / file)), "{format}: {file} bytes became {ours}");
+            // Of base 3 digits become two bits each.
+            let most = if format.name == "TQ1_0" { 1.23 } else { 1.04 };
+            assert!((1.0..most).contains(&(ours / file)), "{format}: {file} bytes became {ours}");
         }
     }
 

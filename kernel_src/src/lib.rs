@@ -1,20 +1,23 @@
-//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described once for host and GPU.
+//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described once for
+//! host and GPU.
 //!
-//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to be computed; from it and a
-//! [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants, entry point, block size, LDS) and the launch.
+//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to be
+//! computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants, entry point,
+//! block size, LDS) and the launch.
 //!
 //! ```
 //! use kjit_engine::Target;
 //! use kjit_kernels::format::Format;
 //! use kjit_kernels::matvec::MatvecSpec;
+//! use kjit_kernels::{Family, Size};
 //!
 //! // A product of one column with a 4096 × 14336 matrix of Q4_K blocks, for a card that need not be here.
 //! let q4_k = Format::by_name("Q4_K").expect("a format of the table");
 //! let target: Target = "gfx1100".parse()?;
 //! let spec = MatvecSpec::new(q4_k, 4096, 14336);
 //! let kernel = spec.kernel(&target)?;
-//! let launch = spec.geometry(&target, 48)?; // on a card of 48 compute units
-//! assert_eq!(launch.block, [kernel.block, 1, 1]);
+//! let launch = spec.launch(&target, 48, Size { tokens: 1, past: 0 })?; // on a card of 48 compute units
+//! assert_eq!(launch.geometry.block, [kernel.block, 1, 1]);
 //! let job = kernel.job(&target); // what the engine compiles, or finds in its cache
 //! assert_eq!(job.source.entries().collect::<Vec<_>>(), [kernel.entry]);
 //!
@@ -24,20 +27,36 @@
 //! assert_eq!(values, [0.0; 256]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! | to … | there is |
+//! |---|---|
+//! | know a block format | [`format::Format`], [`format::ALL`] |
+//! | say what a kernel computes | [`spec::Spec`], and the spec of each family beside its source |
+//! | get its source, constants and block | [`Kernel`] |
+//! | have it launched | the spec's `geometry` and the order of arguments that it states |
+//! | know what must come out | [`cases`] |
+//! | choose among variants | [`tuning`] |
+//! | lay weights out as kernels read them | [`layout`] |
+//! | have one of each | [`matrix::representative`] |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod activations;
+pub mod argmax;
 pub mod attend;
 pub mod cases;
-pub mod elementwise;
+pub mod combine;
+pub mod draw;
 pub mod embed;
+pub mod expert_sum;
 pub mod experts;
+pub mod family;
 pub mod flash;
 pub mod format;
 pub mod gemm;
 pub mod ggml;
+pub mod heads;
 pub mod kernel;
 pub mod kv;
 pub mod layout;
@@ -45,16 +64,26 @@ pub mod matrix;
 pub mod matvec;
 pub mod moe;
 pub mod norm;
-pub mod prepare;
+pub mod persistent;
 pub mod product;
+pub mod quantize;
 pub mod read;
 pub mod render;
 pub mod repack;
-pub mod sample;
+pub mod rope_kv;
+pub mod route;
+pub mod rows;
 pub mod segments;
+pub mod small_gemm;
+pub mod softmax;
 pub mod spec;
-pub mod strips;
 pub mod tiles;
 pub mod tuning;
 
+pub use family::{Family, Size};
 pub use kernel::{Kernel, SpecError};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,20 +1,16 @@
-//! Tokens of a prompt grouped by expert, on the device: `gpu/moe.hip`.
+//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of them: three
+//! kernels of `gpu/moe.h`.
 
-use crate::kernel::{Kernel, SpecError, require, source};
-use kjit_engine::{Constants, Geometry, Options, Target};
+mod cases;
 
-/// The three kernels around products with experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MoeStep {
-    /// Arguments: `experts` (u32, `tokens × top`), `counts` (u32 an expert, written), `pairs: u32` = tokens · top.
-    Count,
-    /// Arguments: `experts, counts, tile_expert` (u32 a tile), `source` (u32 a row), `place` (u32 a pair), `pairs: u32, tiles: u32`.
-    /// Writes the last three: the expert of each tile or `u32::MAX`; the token of each row or `u32::MAX`; the row of each pair.
-    Place,
-    /// Arguments: `y` (rows × cols f32), `place, shares` (f32 a pair), `residual` (tokens × cols f32, or null), `out` (may be `residual`):
-    /// `out[t] = residual[t] + Σ shares[t, s] · y[place[t, s]]`.
-    Sum,
-}
+use crate::arguments;
+use crate::cases::{Case, Random};
+use crate::family::{Block, Family, Grid, Size, Wave, Work, choice_of_wave};
+use crate::kernel::{Kernel, SpecError, of_shape, require, source};
+use crate::matrix::{CHUNK, Samples};
+use crate::render::Shape;
+use kjit_engine::{Constants, Target};
+use std::fmt;
 
 /// Experts of a layer, for prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,7 +25,6 @@ pub struct MoeSpec {
     pub cols: usize,
 }
 
-const NAME: &str = "moe";
 const BLOCK: u32 = 256;
 
 impl MoeSpec {
@@ -47,48 +42,173 @@ impl MoeSpec {
         self.tiles(tokens) * self.tile
     }
 
-    /// A specialised kernel.
-    ///
-    /// # Errors
-    /// Sizes that are not covered.
-    pub fn kernel(&self, step: MoeStep, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(step, target, target.default_wave())
-    }
-
-    pub(crate) fn kernel_at(&self, step: MoeStep, target: &Target, wave: u32) -> Result<Kernel, SpecError> {
+    fn check(&self, kernel: &'static str, target: &Target, tuning: Wave) -> Result<(), SpecError> {
         let fine = (1..=4096).contains(&self.experts)
             && (1..=self.experts.min(64)).contains(&self.top)
             && self.tile > 0
-            && self.cols > 0
-            && target.waves().contains(&wave);
-        require(fine, NAME, || format!("{self:?} at wave {wave} on {target}"))?;
-        let entry = match step {
-            MoeStep::Count => "moe_count",
-            MoeStep::Place => "moe_place",
-            MoeStep::Sum => "moe_sum",
-        };
-        let constants = Constants::new()
-            .set("KJ_BLOCK", BLOCK)
-            .set("EXPERTS", self.experts as i64)
-            .set("TOP", self.top as i64)
-            .set("BM", self.tile as i64)
-            .set("COLS", self.cols as i64);
-        Ok(Kernel {
-            source: source(NAME, "moe.hip").entry("moe_count").entry("moe_place").entry("moe_sum"),
-            constants,
-            options: Options::wave(wave),
-            entry,
-            block: BLOCK,
-            shared: 0,
-        })
+            && self.cols > 0;
+        require(fine, kernel, || format!("{self:?}"))?;
+        tuning.check(kernel, target)
     }
 
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`MoeSpec::kernel`].
-    pub fn geometry(&self, step: MoeStep, target: &Target, tokens: u32) -> Result<Geometry, SpecError> {
-        let blocks = if step == MoeStep::Sum { tokens } else { self.experts as u32 };
-        Ok(self.kernel(step, target)?.launch(blocks))
+    fn render(&self, entry: &'static str, block: Block) -> Kernel {
+        let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
+        let shape = shape.number("BM", self.tile).number("COLS", self.cols);
+        let kernel = of_shape("moe", &shape, Constants::new(), block.wave, block.threads);
+        let source = source("moe", "moe.hip").file("shape.h", shape.header());
+        let source = source.entry("moe_count").entry("moe_place").entry("moe_sum");
+        Kernel { source, entry, ..kernel }
     }
+}
+
+impl fmt::Display for MoeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MoeSpec { experts, top, tile, cols } = self;
+        write!(f, "{top} of {experts}, tiles of {tile}, rows of {cols}")
+    }
+}
+
+arguments! {
+    /// The arguments of counting.
+    MoeCountArgs {
+        /// `tokens × top` u32.
+        experts: Pointer,
+        /// A u32 an expert, written.
+        counts: Pointer,
+        /// `tokens · top`.
+        pairs: U32,
+    }
+}
+
+arguments! {
+    /// The arguments of grouping.
+    MoeGroupArgs {
+        /// `tokens × top` u32.
+        experts: Pointer,
+        /// A u32 an expert.
+        counts: Pointer,
+        /// Written, a u32 a tile: its expert, or `u32::MAX`.
+        tile_expert: Pointer,
+        /// Written, a u32 a row: its token, or `u32::MAX`.
+        source: Pointer,
+        /// Written, a u32 a pair: its row.
+        row_of: Pointer,
+        /// `tokens · top`.
+        pairs: U32,
+        /// Tiles of `tile_expert`.
+        max_tiles: U32,
+    }
+}
+
+arguments! {
+    /// The arguments of the sum: `out[t] = residual[t] + Σ shares[t, s] · y[row_of[t, s]]`.
+    MoeSumArgs {
+        /// Rows of `cols` f32.
+        y: Pointer,
+        /// A u32 a pair.
+        row_of: Pointer,
+        /// An f32 a pair.
+        shares: Pointer,
+        /// `tokens × cols` f32, or null.
+        residual: Pointer,
+        /// `tokens × cols` f32; may be `residual`.
+        out: Pointer,
+    }
+}
+
+/// The three families differ in these only.
+macro_rules! step {
+    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $sample:literal, $case:ident,
+     $grid:expr, $work:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $spec {
+            /// The experts.
+            pub experts: MoeSpec,
+            /// Lanes in a wave; `None`: the target's own.
+            pub tuning: Option<Wave>,
+        }
+
+        impl From<MoeSpec> for $spec {
+            fn from(experts: MoeSpec) -> $spec {
+                $spec { experts, tuning: None }
+            }
+        }
+
+        impl Family for $spec {
+            const NAME: &'static str = $name;
+            type Args<A> = $args<A>;
+            choice_of_wave!();
+
+            fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.experts)
+            }
+
+            fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
+                self.experts.check($name, target, *tuning)
+            }
+
+            fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
+                Ok(Block::of(wave, BLOCK))
+            }
+
+            fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
+                Ok(self.experts.render($entry, block))
+            }
+
+            fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
+                let grid: fn(&MoeSpec, usize) -> Grid = $grid;
+                Ok(grid(&self.experts, size.tokens))
+            }
+
+            fn work(&self, size: Size) -> Work {
+                let words: fn(&MoeSpec, usize) -> usize = $work;
+                Work::moves(4 * words(&self.experts, size.tokens))
+            }
+
+            fn timed_at(&self, _: usize) -> Size {
+                CHUNK
+            }
+
+            fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+                cases::$case(self, target, units, size, random)
+            }
+
+            fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+                for (experts, tokens) in cases::SIZES {
+                    let spec = $spec { experts, tuning: Some(Wave { wave }) };
+                    into.push(spec.case(target, 2, Size { tokens, past: 0 }, random)?);
+                }
+                Ok(())
+            }
+
+            fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+                list.add($sample.to_owned(), $spec::from(cases::SAMPLE), cases::SAMPLE_SIZE)
+            }
+        }
+    };
+}
+
+step! {
+    /// Counts the tokens of each expert.
+    MoeCountSpec, MoeCountArgs, "moe_count", "moe_count", "moe_count", count,
+    |moe, tokens| Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32),
+    |moe, tokens| tokens * moe.top + moe.experts
+}
+
+step! {
+    /// Groups tokens by expert, each group in whole tiles.
+    MoeGroupSpec, MoeGroupArgs, "moe_group", "moe_place", "moe_group", group,
+    |moe, tokens| {
+        let grid = Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32);
+        grid.number("max_tiles", moe.tiles(tokens) as u32)
+    },
+    |moe, tokens| 2 * tokens * moe.top + moe.experts + moe.tiles(tokens) + moe.rows(tokens)
+}
+
+step! {
+    /// Adds up what the experts made of each token, by their shares.
+    MoeSumSpec, MoeSumArgs, "moe_sum", "moe_sum", "moe_sum", sum,
+    |_, tokens| Grid::of([tokens as u32, 1, 1]),
+    |moe, tokens| tokens * ((moe.top + 2) * moe.cols + 2 * moe.top)
 }

@@ -1,7 +1,15 @@
-//! Norms of rows: `gpu/norm_rows.hip`. And softmax of rows: `gpu/softmax.hip`.
+//! Norms of rows: `gpu/norm_rows.h`.
 
-use crate::kernel::{Kernel, SpecError, require, source};
-use kjit_engine::{Constants, Geometry, Options, Target};
+use crate::arguments;
+use crate::cases::oracle::EPS;
+use crate::cases::{Case, CaseArg, Random, SINGLE, Storage, floats, optional, output};
+use crate::family::{Block, Family, Grid, Size, Wave, Work, choice_of_wave};
+use crate::kernel::{Kernel, SpecError, of_shape, require};
+use crate::matrix::{ONE, Samples};
+use crate::persistent::{Inside, Step};
+use crate::render::Shape;
+use kjit_engine::{Constants, Target};
+use std::fmt;
 
 /// Which norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,9 +23,7 @@ pub enum NormKind {
     },
 }
 
-/// Norms rows of `cols`. Arguments: `x, weight, bias, residual, y` (pointers, null where there is none), `eps: f32`. `x`, `residual`, `y` are
-/// `rows × cols` f32 (`y` may be either of them), `weight` and `bias` `cols` f32. One block a row. A weight narrower than a value norms
-/// groups: a row is then a group.
+/// Norms rows of `cols`, a block each. A weight narrower than a value norms groups: a row is then a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormSpec {
     /// Width of a row, up to 65536.
@@ -26,87 +32,140 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// A residual is added.
     pub residual: bool,
+    /// Lanes in a wave; `None`: the target's own.
+    pub tuning: Option<Wave>,
 }
 
-/// Softmax of rows. Arguments: `x, y` (pointers, may be the same), `scale: f32` on `x`. One block a row.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SoftmaxSpec {
-    /// Width of a row, up to 65536.
-    pub cols: usize,
+arguments! {
+    /// The arguments.
+    NormArgs {
+        /// `rows × cols` f32.
+        x: Pointer,
+        /// `cols` f32.
+        weight: Pointer,
+        /// `cols` f32, or null.
+        bias: Pointer,
+        /// `rows × cols` f32, or null.
+        residual: Pointer,
+        /// `rows × cols` f32; may be `x` or `residual`.
+        y: Pointer,
+        /// Added to what the root is taken of.
+        eps: F32,
+    }
 }
 
-/// Threads for a row of `cols`: at most 64 elements each stay in registers.
-fn block(kernel: &'static str, target: &Target, wave: u32, cols: usize) -> Result<u32, SpecError> {
-    require(target.waves().contains(&wave), kernel, || format!("wave {wave} on {target}"))?;
-    require((1..=65536).contains(&cols), kernel, || format!("rows of {cols}: 1 to 65536 are covered"))?;
-    Ok((cols as u32)
-        .div_ceil(4)
-        .next_multiple_of(wave)
-        .next_power_of_two()
-        .clamp(wave, if cols > 16384 { 1024 } else { 512 }))
+const NAME: &str = "norm_rows";
+/// Elements of a row at most: of a block of 1024 threads, each keeps 64 in registers.
+pub(crate) const WIDEST: usize = 65536;
+
+/// Threads for a row of `cols` elements that stay in registers.
+pub(crate) fn threads(cols: usize, wave: u32) -> u32 {
+    let threads = (cols as u32).div_ceil(4).next_multiple_of(wave).next_power_of_two();
+    threads.clamp(wave, if cols > 16384 { 1024 } else { 512 })
 }
 
 impl NormSpec {
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Rows that are too wide.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(target, target.default_wave())
-    }
-
-    pub(crate) fn kernel_at(&self, target: &Target, wave: u32) -> Result<Kernel, SpecError> {
-        let block = block("norm_rows", target, wave, self.cols)?;
-        Ok(Kernel {
-            source: source("norm_rows", "norm_rows.hip").entry("norm_rows"),
-            constants: Constants::new()
-                .set("KJ_BLOCK", block)
-                .set("COLS", self.cols as i64)
-                .set("KIND", i64::from(self.kind != NormKind::Rms))
-                .set("BIAS", i64::from(self.kind == NormKind::Layer { bias: true }))
-                .set("RESIDUAL", i64::from(self.residual)),
-            options: Options::wave(wave),
-            entry: "norm_rows",
-            block,
-            shared: 0,
-        })
-    }
-
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`NormSpec::kernel`].
-    pub fn geometry(&self, target: &Target, rows: u32) -> Result<Geometry, SpecError> {
-        Ok(self.kernel(target)?.launch(rows))
+    fn shape(&self) -> Shape {
+        let shape = Shape::new().number("COLS", self.cols).choice("KIND", &self.kind);
+        shape.flag("BIAS", self.kind == NormKind::Layer { bias: true }).flag("RESIDUAL", self.residual)
     }
 }
 
-impl SoftmaxSpec {
-    /// The specialised kernel.
-    ///
-    /// # Errors
-    /// Rows that are too wide.
-    pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.kernel_at(target, target.default_wave())
+impl Family for NormSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = NormArgs<A>;
+    choice_of_wave!();
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}{}", self.kind, self.cols, if self.residual { ", residual" } else { "" })
     }
 
-    pub(crate) fn kernel_at(&self, target: &Target, wave: u32) -> Result<Kernel, SpecError> {
-        let block = block("softmax", target, wave, self.cols)?;
-        Ok(Kernel {
-            source: source("softmax", "softmax.hip").entry("softmax"),
-            constants: Constants::new().set("KJ_BLOCK", block).set("COLS", self.cols as i64),
-            options: Options::wave(wave),
-            entry: "softmax",
-            block,
-            shared: 0,
-        })
+    fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
+        let fine = (1..=WIDEST).contains(&self.cols);
+        require(fine, NAME, || format!("rows of {}: 1 to {WIDEST} are covered", self.cols))?;
+        tuning.check(NAME, target)
     }
 
-    /// The launch.
-    ///
-    /// # Errors
-    /// As [`SoftmaxSpec::kernel`].
-    pub fn geometry(&self, target: &Target, rows: u32) -> Result<Geometry, SpecError> {
-        Ok(self.kernel(target)?.launch(rows))
+    fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
+        Ok(Block::of(wave, threads(self.cols, wave)))
+    }
+
+    fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
+        Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
+    }
+
+    fn inside(&self, _: &Target, _: Inside) -> Result<Step, SpecError> {
+        Ok(Step::of("norm_rows.h", "NormRowsArgs", "Meeting::wait(); NormRows<S>::step(a, share);", self.shape()))
+    }
+
+    fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
+        Ok(Grid::of([size.tokens as u32, 1, 1]))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        let rows = if self.residual { 3 } else { 2 };
+        Work::moves(4 * self.cols * (rows * size.tokens + 1))
+    }
+
+    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+        let rows = size.tokens;
+        let cols = self.cols;
+        let x: Vec<f32> = random.activations(rows * cols).iter().map(|v| v + 0.3).collect();
+        let (weight, bias) = (random.normals(cols, 1.0), random.normals(cols, 1.0));
+        let residual = if self.residual { random.normals(rows * cols, 1.0) } else { vec![] };
+        let mut want = vec![];
+        for (r, row) in x.chunks(cols).enumerate() {
+            let n = cols as f64;
+            let mean =
+                if self.kind == NormKind::Rms { 0.0 } else { row.iter().map(|&v| f64::from(v)).sum::<f64>() / n };
+            let var = row.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+            let scale = 1.0 / (var + f64::from(EPS)).sqrt();
+            for (c, &v) in row.iter().enumerate() {
+                let mut y = (f64::from(v) - mean) * scale * f64::from(weight[c]);
+                if self.kind == (NormKind::Layer { bias: true }) {
+                    y += f64::from(bias[c]);
+                }
+                want.push(y + residual.get(r * cols + c).map_or(0.0, |&v| f64::from(v)));
+            }
+        }
+        let wave = self.tuning(target)?.wave;
+        let bias = if self.kind == (NormKind::Layer { bias: true }) { bias } else { vec![] };
+        let args = NormArgs {
+            x: floats("x", &x),
+            weight: floats("weight", &weight),
+            bias: optional("bias", &bias),
+            residual: optional("residual", &residual),
+            y: output("y", Storage::F32, want, SINGLE),
+            eps: CaseArg::F32(EPS),
+        };
+        let name = format!("norm_rows {:?} · {rows} × {cols}, residual {}, wave {wave}", self.kind, self.residual);
+        Case::of(name, self, target, self.launch(target, units, size)?, args)
+    }
+
+    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        for (cols, kind, residual) in [
+            (1, NormKind::Rms, false),
+            (63, NormKind::Rms, true),
+            (576, NormKind::Rms, false),
+            (4099, NormKind::Rms, true),
+            (65, NormKind::Layer { bias: true }, false),
+            (1021, NormKind::Layer { bias: false }, true),
+        ] {
+            let spec = NormSpec { cols, kind, residual, tuning: Some(Wave { wave }) };
+            into.push(spec.case(target, 2, Size { tokens: 3, past: 0 }, random)?);
+        }
+        Ok(())
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        for (cols, kind) in [(4096, NormKind::Rms), (16384, NormKind::Rms), (4096, NormKind::Layer { bias: true })] {
+            let spec = NormSpec { cols, kind, residual: true, tuning: None };
+            list.add(format!("norm_rows {kind:?} {cols}"), spec, ONE)?;
+        }
+        for wave in list.other_waves() {
+            let spec = NormSpec { cols: 4096, kind: NormKind::Rms, residual: true, tuning: Some(Wave { wave }) };
+            list.add(format!("norm_rows Rms 4096 @ wave {wave}"), spec, ONE)?;
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
-//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which activations travel between such
-//! kernels.
+//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which activations
+//! travel between such kernels.
 
-use crate::strips;
 use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 
 /// The family of `gpu/mma.h` for a target at a wave width.
@@ -13,80 +12,80 @@ pub(crate) struct Product {
     dot2: bool,
     /// Columns of one product: of rows of weights, or of keys.
     pub columns: u32,
+    /// Its depth (`MMA_K`).
+    pub depth: u32,
     /// Results become inputs without passing through LDS.
     pub stays: bool,
 }
 
 impl Product {
+    /// What attention of prompts multiplies with. Its results stay in registers from tile to tile, which on
+    /// gfx908 are AGPRs that are copied to each other, and LLVM before July 2025 (clang 19 among them; pull
+    /// request 149291) passes such copies through a VGPR that nothing wrote: 8 of 10 cases were wrong when
+    /// their machine code was emulated. So there it does without matrix instructions; and so do heads that
+    /// are no whole number of products deep (of 80, where products are 32 deep).
+    pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
+        let product = Product::of(target, wave);
+        let whole = head_dim.is_multiple_of(product.depth as usize);
+        if whole && !target.arch().has("copies-agprs") { product } else { Product::family(target, 0) }
+    }
+
     pub fn of(target: &Target, wave: u32) -> Product {
         let family = match (target.arch().matrix, wave) {
             (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _) => 1,
             (MatrixUnit::Mfma, 64) => 2,
             (MatrixUnit::Wmma, 32) => 3,
             (MatrixUnit::Wmma12, 32) => 4,
+            (MatrixUnit::Wmma1250, 32) => 5,
             _ => 0,
         };
-        let dot2 = family == 0 && target.vendor() == Vendor::Amd && target.arch().dot != Dot::None;
-        Product { family, dot2, columns: if family == 0 { 32 } else { 16 }, stays: family == 1 }
+        Product::family(target, family)
     }
 
-    pub fn constants(&self, constants: Constants) -> Constants {
-        constants.set("KJ_MMA", self.family).set("KJ_DOT2", i64::from(self.dot2))
+    fn family(target: &Target, family: i64) -> Product {
+        // gfx1250 has the byte dot product and not this one.
+        let pairs = target.arch().dot != Dot::None && target.arch().matrix != MatrixUnit::Wmma1250;
+        let dot2 = family == 0 && target.vendor() == Vendor::Amd && pairs;
+        let depth = match family {
+            0 => 4,
+            5 => 32,
+            _ => 16,
+        };
+        Product { family, dot2, columns: if family == 0 { 32 } else { 16 }, depth, stays: family == 1 }
+    }
+
+    pub fn macros(&self) -> Constants {
+        Constants::new().set("KJ_MMA", self.family).set("KJ_DOT2", i64::from(self.dot2))
     }
 }
 
-/// Bytes of `rows × cols` activations in strips (`gpu/mma.h`).
+/// Bytes of `rows × cols` activations in panels (`gpu/mma.h`).
 #[must_use]
-pub const fn strip_bytes(rows: usize, cols: usize) -> usize {
+pub const fn panel_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(8) * cols.next_multiple_of(128) * 2
 }
 
-/// Index of an element in strips: for each 8 rows and 128 columns, four rounds of 32 lanes with eight neighbouring columns each; lane
-/// `4 · row + piece` has in each round a quarter of the 32 columns of its piece.
+/// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with eight
+/// neighbouring columns each; lane `4 · row + chunk` has in each round a quarter of the 32 columns of its
+/// chunk.
 #[must_use]
-pub const fn strip_index(row: usize, col: usize, cols: usize) -> usize {
+pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
     let block = row / 8 * cols.div_ceil(128) + col / 128;
     block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
-}
-
-/// What multiplies a matrix with the rows of a batch, one for each sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Few {
-    /// Each row is a column of its own: [`MatvecSpec`](crate::matvec::MatvecSpec).
-    Columns,
-    /// [`StripsSpec`](crate::strips::StripsSpec).
-    Strips,
-    /// [`GemmSpec`](crate::gemm::GemmSpec).
-    Tiles,
-}
-
-/// What takes the least time for so many rows, 64 at most.
-#[must_use]
-pub fn few(target: &Target, rows: usize) -> Few {
-    match (strips::covers(target), rows) {
-        (_, 0 | 1) | (false, 2..=8) => Few::Columns,
-        (true, _) => Few::Strips,
-        (false, _) => Few::Tiles,
-    }
-}
-
-/// Numbers of rows that are worth a kernel of their own, up to 64: fewer take the next one's time.
-#[must_use]
-pub fn few_sizes(target: &Target) -> &'static [u32] {
-    if strips::covers(target) { &[1, 8, 16, 24, 32, 40, 48, 56, 64] } else { &[1, 2, 4, 8, 16, 32, 64] }
 }
 
 /// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
 pub const TILE: usize = 64;
 
-/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that a kernel reads at once, columns to 64.
+/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that a kernel
+/// reads at once, columns to 64.
 #[must_use]
 pub const fn tiled_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(256) * cols.next_multiple_of(TILE) * 2
 }
 
-/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a block, rows of 64 whose chunks of 8
-/// are turned by the row.
+/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a block, rows
+/// of 64 whose chunks of 8 are rotated by the row.
 #[must_use]
 pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
     let block = row / TILE * cols.div_ceil(TILE) + col / TILE;

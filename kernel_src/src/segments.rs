@@ -1,11 +1,12 @@
-//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to their results: what every family of
-//! products has alike (`gpu/matvec.hip`, `gpu/strips.hip`, `gpu/gemm.hip`).
+//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to their
+//! results: what every family of products has alike (`gpu/matvec.h`, `gpu/small_gemm.h`, `gpu/gemm.h`).
 
+use crate::family::Work;
 use crate::format::Format;
 use crate::kernel::{SpecError, require};
 use crate::layout::Layout;
-use crate::render::weights_struct;
-use kjit_engine::Constants;
+use crate::render::{self, Shape};
+use std::fmt;
 
 /// One of the weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,6 +24,19 @@ impl Eq for Segment {}
 impl std::hash::Hash for Segment {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.format.ggml_id, self.rows, self.bias).hash(state);
+    }
+}
+
+/// Weights in a spec's text: `Q4_K 4096 + Q6_K 1024 with bias`.
+pub(crate) struct Listed<'a>(pub &'a [Segment]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, s) in self.0.iter().enumerate() {
+            let (plus, bias) = (if i > 0 { " + " } else { "" }, if s.bias { " with bias" } else { "" });
+            write!(f, "{plus}{} {}{bias}", s.format, s.rows)?;
+        }
+        Ok(())
     }
 }
 
@@ -46,14 +60,36 @@ impl Finish {
         matches!(self, Finish::Silu | Finish::Gelu)
     }
 
-    /// `GLU`.
-    const fn number(self) -> i64 {
+    /// What its gate does.
+    pub(crate) const fn gate(self) -> Gate {
         match self {
-            Finish::Store | Finish::Add => 0,
-            Finish::Silu => 1,
-            Finish::Gelu => 2,
+            Finish::Store | Finish::Add => Gate::None,
+            Finish::Silu => Gate::Silu,
+            Finish::Gelu => Gate::Gelu,
         }
     }
+}
+
+/// The function of a gated unit: `act(gate) · up`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// There is no gate.
+    None,
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// The tanh form.
+    Gelu,
+}
+
+/// How a product's results lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Results {
+    /// Rows of f32.
+    Singles,
+    /// Tiles of halves: the input of a GEMM.
+    Tiles,
+    /// Panels of halves: the input of a small-batch GEMM.
+    Panels,
 }
 
 /// Weights that a launch takes at most.
@@ -79,15 +115,22 @@ impl Segments<'_> {
         if self.finish.gated() { self.all.get(..1).unwrap_or_default() } else { self.all }
     }
 
-    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are rounded up to a multiple of `whole`.
+    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are rounded up to
+    /// a multiple of `whole`.
     pub fn tiles(&self, rows: usize, whole: usize) -> usize {
         let part = (rows / self.lists()).max(1);
         self.results().iter().map(|s| s.rows.next_multiple_of(whole).div_ceil(part)).sum()
     }
 
-    /// Bytes of the weights, of `experts` matrices each.
-    pub fn bytes(&self, experts: usize) -> Result<usize, SpecError> {
-        self.all.iter().map(|s| Ok(Layout::new(s.format, self.cols)?.bytes(s.rows, experts)?)).sum()
+    /// What a launch with so many rows of activations must do: `experts` matrices of each weight, inputs and
+    /// results of so many bytes an element.
+    pub fn work(&self, experts: usize, tokens: usize, input: usize, output: usize) -> Work {
+        let bytes = |s: &Segment| Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0);
+        let weights: usize = self.all.iter().map(bytes).sum();
+        let rows = |all: &[Segment]| all.iter().map(|s| s.rows).sum::<usize>();
+        let residual = if self.finish == Finish::Add { 4 * rows(self.results()) } else { 0 };
+        let each = input * self.cols + output * rows(self.results()) + residual;
+        Work { bytes: (weights + tokens * each) as u64, operations: (2 * tokens * rows(self.all) * self.cols) as u64 }
     }
 
     /// Whether they go together, and can be laid out.
@@ -106,27 +149,26 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// The text of `weights_gen.h`, a struct for each *run* of neighbours of one format, and the constants that say which rows are whose.
-    pub fn render(&self, constants: Constants) -> Result<(String, Constants), SpecError> {
-        let (mut header, mut starts, mut before) = (String::new(), vec![], None);
-        for (i, s) in self.all.iter().enumerate() {
-            if before != Some(s.format) {
-                header.push_str(&weights_struct(&format!("Run{}", starts.len()), &Layout::new(s.format, self.cols)?));
-                starts.push(i);
-            }
-            before = Some(s.format);
+    /// The constants that say which rows are whose, with a struct for each *run* of neighbours of one format.
+    pub fn shape(&self) -> Result<Shape, SpecError> {
+        const RUNS: [&str; MOST] = ["Run0", "Run1", "Run2"];
+        let mut shape = Shape::new()
+            .number("SEGMENTS", self.all.len())
+            .number("BIASES", self.all.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
+            .flag("RESIDUAL", self.finish == Finish::Add)
+            .choice("GATE", &self.finish.gate());
+        for (i, name) in ["ROWS_0", "ROWS_1", "ROWS_2"].into_iter().enumerate() {
+            shape = shape.number(name, self.all.get(i).map_or(1, |s| s.rows));
         }
-        let mut constants = constants
-            .set("SEGMENTS", self.all.len() as i64)
-            .set("BIASES", self.all.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
-            .set("RESIDUAL", i64::from(self.finish == Finish::Add))
-            .set("GLU", self.finish.number());
-        for i in 0..MOST {
-            constants = constants.set(format!("ROWS_{i}"), self.all.get(i).map_or(1, |s| s.rows as i64));
+        let starts = |i: &usize| *i == 0 || self.all.get(i - 1).map(|s| s.format) != self.all.get(*i).map(|s| s.format);
+        let starts: Vec<usize> = (0..self.all.len()).filter(starts).collect();
+        for (run, name) in RUNS.into_iter().enumerate() {
+            shape = match starts.get(run).and_then(|i| self.all.get(*i)) {
+                Some(s) => shape.inner(name, render::weights(&Layout::new(s.format, self.cols)?)),
+                None => shape.alias(name, "Run0"),
+            };
         }
-        for run in 1..MOST {
-            constants = constants.set(format!("RUN_{run}"), *starts.get(run).unwrap_or(&self.all.len()) as i64);
-        }
-        Ok((header, constants))
+        let start = |run: usize| starts.get(run).copied().unwrap_or(self.all.len());
+        Ok(shape.number("RUN_1", start(1)).number("RUN_2", start(2)))
     }
 }

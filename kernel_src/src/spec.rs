@@ -1,47 +1,27 @@
-//! Any family's spec as one value: what a plan is a list of, what benches time and what tuning is kept by.
+//! Any family's spec as one value, and the registry of families: what a plan is a list of, what benches time
+//! and what tuning is kept by.
 
-use crate::activations::Prologue;
-use crate::attend::{AttendSpec, HeadsForm, RopeKvSpec};
-use crate::elementwise::{CombineSpec, RowsSpec};
-use crate::embed::EmbedSpec;
-use crate::experts::{ExpertSumSpec, ExpertsSpec, RouteSpec};
-use crate::flash::FlashSpec;
-use crate::gemm::GemmSpec;
+use crate::cases::{Case, Random};
+use crate::family::{Arguments, Declared, Family, Launch, Size, Variant, Work};
 use crate::kernel::{Kernel, SpecError};
-use crate::matvec::MatvecSpec;
-use crate::moe::{MoeSpec, MoeStep};
-use crate::norm::{NormSpec, SoftmaxSpec};
-use crate::prepare::PrepareSpec;
-use crate::read::ReadSpec;
-use crate::repack::RepackSpec;
-use crate::sample::SampleSpec;
-use crate::segments::Segment;
-use crate::strips::StripsSpec;
-use crate::tiles::TilesSpec;
+use crate::matrix::Samples;
 use kjit_engine::Target;
 use std::fmt;
 
-/// One step of [`MoeSpec`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MoeKernel {
-    /// The experts.
-    pub spec: MoeSpec,
-    /// The step.
-    pub step: MoeStep,
-}
-
-impl MoeKernel {
-    fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
-        self.spec.kernel(self.step, target)
-    }
-}
-
-macro_rules! specs {
-    ($($(#[$doc:meta])* $name:ident($spec:ty), $family:literal;)*) => {
+/// A row for each family. Whoever is here is specialised, launched, tuned, shipped, timed, in the cases and
+/// in the compile matrix: there is no other list.
+macro_rules! registry {
+    ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub enum Spec {
             $($(#[$doc])* $name($spec),)*
+        }
+
+        /// How a kernel of any family is cut.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Tuning {
+            $($(#[$doc])* $name(<$spec as Family>::Tuning),)*
         }
 
         $(impl From<$spec> for Spec {
@@ -57,18 +37,44 @@ macro_rules! specs {
             fn try_from(spec: Spec) -> Result<$spec, Spec> {
                 match spec {
                     Spec::$name(spec) => Ok(spec),
-                    #[allow(unreachable_patterns, reason = "a family may be the only one")]
                     other => Err(other),
                 }
             }
         })*
+
+        /// The families' names.
+        pub const FAMILIES: &[&str] = &[$(<$spec as Family>::NAME),*];
+
+        /// All cases for a target at one wave width (which must be one of its own).
+        ///
+        /// # Errors
+        /// A kernel that cannot be specialised for the target.
+        pub(crate) fn cases(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
+            let mut all = vec![];
+            $(<$spec as Family>::cases(target, wave, &mut Random::new(seed), &mut all)?;)*
+            Ok(all)
+        }
+
+        /// The samples of all families.
+        pub(crate) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+            $(<$spec as Family>::samples(list)?;)*
+            Ok(())
+        }
 
         impl Spec {
             /// The family's name.
             #[must_use]
             pub const fn family(&self) -> &'static str {
                 match self {
-                    $(Spec::$name(_) => $family,)*
+                    $(Spec::$name(_) => <$spec as Family>::NAME,)*
+                }
+            }
+
+            /// The arguments of a launch.
+            #[must_use]
+            pub const fn arguments(&self) -> &'static [Declared] {
+                match self {
+                    $(Spec::$name(_) => <<$spec as Family>::Args<()> as Arguments<()>>::DECLARED,)*
                 }
             }
 
@@ -81,152 +87,197 @@ macro_rules! specs {
                     $(Spec::$name(spec) => spec.kernel(target),)*
                 }
             }
+
+            /// Whether there is a kernel: renders nothing.
+            #[must_use]
+            pub fn covered(&self, target: &Target) -> bool {
+                match self {
+                    $(Spec::$name(spec) => spec.covered(target),)*
+                }
+            }
+
+            /// The launch on a device of `units` compute units: renders nothing.
+            ///
+            /// # Errors
+            /// As the family's.
+            pub fn launch(&self, target: &Target, units: u32, size: Size) -> Result<Launch, SpecError> {
+                match self {
+                    $(Spec::$name(spec) => spec.launch(target, units, size),)*
+                }
+            }
+
+            /// The step in a kernel of many steps.
+            ///
+            /// # Errors
+            /// As the family's.
+            pub fn inside(&self, target: &Target, inside: crate::persistent::Inside) -> Result<crate::persistent::Step, SpecError> {
+                match self {
+                    $(Spec::$name(spec) => spec.inside(target, inside),)*
+                }
+            }
+
+            /// What a launch must move and compute, at the least.
+            #[must_use]
+            pub fn work(&self, size: Size) -> Work {
+                match self {
+                    $(Spec::$name(spec) => spec.work(size),)*
+                }
+            }
+
+            /// The size at which it is timed by itself, with `depth` tokens in the cache.
+            #[must_use]
+            pub fn timed_at(&self, depth: usize) -> Size {
+                match self {
+                    $(Spec::$name(spec) => spec.timed_at(depth),)*
+                }
+            }
+
+            /// A case on a device of `units` compute units: what must be right before its speed is worth a
+            /// word.
+            ///
+            /// # Errors
+            /// As the family's.
+            pub fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+                match self {
+                    $(Spec::$name(spec) => spec.case(target, units, size, random),)*
+                }
+            }
+
+            /// The tuning in force; none for a family without a choice, or where the spec is not covered.
+            #[must_use]
+            pub fn tuning(&self, target: &Target) -> Option<Tuning> {
+                match self {
+                    $(Spec::$name(spec) => choice(spec.tuning(target).ok()?).map(Tuning::$name),)*
+                }
+            }
+
+            /// The tuning in force if this table were the shipped one.
+            #[must_use]
+            pub fn tuning_by(&self, table: &crate::tuning::shipped::Table, target: &Target) -> Option<Tuning> {
+                match self {
+                    $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
+                }
+            }
+
+            /// The same spec with another tuning; with none, or another family's, the default.
+            #[must_use]
+            pub fn with(&self, tuning: Option<Tuning>) -> Spec {
+                match self {
+                    $(Spec::$name(spec) => {
+                        let own = if let Some(Tuning::$name(t)) = tuning { Some(t) } else { None };
+                        Spec::$name(spec.clone().with(own))
+                    })*
+                }
+            }
+
+            /// What is worth trying, some of which may not fit the target.
+            fn candidates(&self, target: &Target) -> Vec<Tuning> {
+                match self {
+                    $(Spec::$name(spec) => spec.candidates(target).into_iter().map(Tuning::$name).collect(),)*
+                }
+            }
+
+            fn what(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Spec::$name(spec) => spec.text(f),)*
+                }
+            }
+        }
+
+        /// The fields by name: `wave: 32, block: 512, …`.
+        impl fmt::Display for Tuning {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Tuning::$name(tuning) => f.write_str(&tuning.text()),)*
+                }
+            }
         }
     };
 }
 
-specs! {
+registry! {
     /// Matrix × vector.
-    Matvec(MatvecSpec), "matvec";
+    Matvec(crate::matvec::MatvecSpec);
     /// Matrix × vector through chosen experts.
-    Experts(ExpertsSpec), "experts";
+    Experts(crate::experts::ExpertsSpec);
     /// Matrix × matrix.
-    Gemm(GemmSpec), "gemm";
+    Gemm(crate::gemm::GemmSpec);
     /// Matrix × a few rows.
-    Strips(StripsSpec), "strips";
+    SmallGemm(crate::small_gemm::SmallGemmSpec);
     /// Attention of new tokens, one a sequence.
-    Attend(AttendSpec), "attend";
+    Attend(crate::attend::AttendSpec);
     /// Attention of a prompt.
-    Flash(FlashSpec), "flash";
-    /// Heads of a prompt.
-    RopeKv(RopeKvSpec), "rope_kv";
-    /// Columns of activations.
-    Prepare(PrepareSpec), "prepare";
+    Flash(crate::flash::FlashSpec);
+    /// Heads of a prompt: normed, rotated, kept.
+    RopeKv(crate::rope_kv::RopeKvSpec);
+    /// Columns of activations, quantised.
+    Quantize(crate::quantize::QuantizeSpec);
     /// Activations as halves in tiles.
-    Tiles(TilesSpec), "tiles";
-    /// Grouping by expert.
-    Moe(MoeKernel), "moe";
+    Tiles(crate::tiles::TilesSpec);
+    /// Tokens counted by expert.
+    MoeCount(crate::moe::MoeCountSpec);
+    /// Tokens grouped by expert.
+    MoeGroup(crate::moe::MoeGroupSpec);
+    /// Weighted sums of grouped rows.
+    MoeSum(crate::moe::MoeSumSpec);
     /// Rows of the embedding.
-    Embed(EmbedSpec), "embed";
+    Embed(crate::embed::EmbedSpec);
     /// Rows as they lie on a device.
-    Repack(RepackSpec), "repack";
+    Repack(crate::repack::RepackSpec);
     /// Norms.
-    Norm(NormSpec), "norm_rows";
+    Norm(crate::norm::NormSpec);
     /// Softmax.
-    Softmax(SoftmaxSpec), "softmax";
+    Softmax(crate::softmax::SoftmaxSpec);
     /// Sums and gated units.
-    Combine(CombineSpec), "combine";
+    Combine(crate::combine::CombineSpec);
     /// Copies of rows.
-    Rows(RowsSpec), "rows";
+    Rows(crate::rows::RowsSpec);
     /// Choice of experts.
-    Route(RouteSpec), "route";
+    Route(crate::route::RouteSpec);
     /// Weighted sums of experts' results.
-    ExpertSum(ExpertSumSpec), "expert_sum";
-    /// Choice of a token.
-    Sample(SampleSpec), "sample";
+    ExpertSum(crate::expert_sum::ExpertSumSpec);
+    /// The likeliest token.
+    Argmax(crate::argmax::ArgmaxSpec);
+    /// A token at random.
+    Draw(crate::draw::DrawSpec);
     /// Memory, read as fast as it goes.
-    Read(ReadSpec), "read";
+    Read(crate::read::ReadSpec);
 }
 
-/// `Q4_K 4096 + Q6_K 1024 with bias`.
-struct Weights<'a>(&'a [Segment]);
+/// The tuning, where there is anything to choose.
+fn choice<T: Variant>(tuning: T) -> Option<T> {
+    T::CHOICE.then_some(tuning)
+}
 
-impl fmt::Display for Weights<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, s) in self.0.iter().enumerate() {
-            let (plus, bias) = (if i > 0 { " + " } else { "" }, if s.bias { " with bias" } else { "" });
-            write!(f, "{plus}{} {}{bias}", s.format, s.rows)?;
+impl Spec {
+    /// What is worth trying on a device, the default first, each of which is a kernel for the target. Empty
+    /// for a family without a choice.
+    #[must_use]
+    pub fn space(&self, target: &Target) -> Vec<Tuning> {
+        let Some(default) = self.with(None).tuning(target) else { return vec![] };
+        let mut all = vec![default];
+        for tuning in self.candidates(target) {
+            if !all.contains(&tuning) && self.with(Some(tuning)).covered(target) {
+                all.push(tuning);
+            }
         }
-        Ok(())
+        all
+    }
+
+    /// The tuning of the space that has this text.
+    #[must_use]
+    pub fn named(&self, target: &Target, text: &str) -> Option<Tuning> {
+        let default = self.with(None).tuning(target)?;
+        let mut all = std::iter::once(default).chain(self.candidates(target));
+        let found = all.find(|t| t.to_string() == text)?;
+        self.with(Some(found)).covered(target).then_some(found)
     }
 }
 
-/// `, Norm`; nothing for no prologue.
-struct First(Prologue, bool);
-
-impl fmt::Display for First {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.1, self.0) {
-            (true, _) => f.write_str(", prepared"),
-            (false, Prologue::None) => Ok(()),
-            (false, p) => write!(f, ", {p:?}"),
-        }
-    }
-}
-
-struct Heads<'a>(&'a HeadsForm);
-
-impl fmt::Display for Heads<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let h = self.0;
-        let norm = if h.qk_norm { ", norm" } else { "" };
-        let halves = if h.rope.halves { " in halves" } else { "" };
-        write!(f, "{}/{} × {} {:?}{norm}", h.heads, h.kv.heads, h.kv.head_dim, h.kv.storage)?;
-        write!(f, ", {} turn{halves}", h.rope.dims)
-    }
-}
-
-/// What is computed, at which sizes, without the tuning: two specs that compute the same have one text, and two texts are two kernels. Tuning
-/// is kept by it.
+/// The family's name and what is computed, at which sizes, without the tuning. Tuning is kept by it.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seen = |window: Option<usize>, cap: Option<f32>| {
-            let window = window.map_or(String::new(), |w| format!(", window {w}"));
-            cap.map_or(window.clone(), |c| format!("{window}, cap {c}"))
-        };
         write!(f, "{} ", self.family())?;
-        match self {
-            Spec::Matvec(s) => {
-                write!(f, "{} × {}, {:?}{}", Weights(&s.segments), s.cols, s.finish, First(s.prologue, s.prepared))?;
-                if s.columns > 1 { write!(f, ", {} columns", s.columns) } else { Ok(()) }
-            }
-            Spec::Experts(s) => {
-                let slots = if s.per_slot { ", a column for each" } else { "" };
-                write!(f, "{} {} × {}, {:?}", s.format, s.rows, s.cols, s.finish)?;
-                write!(f, "{}, {} tokens × {}{slots}", First(s.prologue, s.prepared), s.tokens, s.top)
-            }
-            Spec::Gemm(s) => {
-                let tiled = if s.tiled { ", tiled" } else { "" };
-                write!(f, "{} × {}, {:?}{tiled}, {} tokens", Weights(&s.segments), s.cols, s.finish, s.tokens)?;
-                if s.experts > 1 { write!(f, ", {} experts", s.experts) } else { Ok(()) }
-            }
-            Spec::Strips(s) => {
-                let out = if s.strips { ", strips" } else { "" };
-                write!(f, "{} × {}, {:?}{out}, {} tokens", Weights(&s.segments), s.cols, s.finish, s.tokens)
-            }
-            Spec::Attend(s) => write!(f, "{}{}", Heads(&s.form), seen(s.window, s.soft_cap)),
-            Spec::Flash(s) => {
-                let (kv, seen) = (s.kv, seen(s.window, s.soft_cap));
-                write!(f, "{}/{} × {} {:?}, scale {}{seen}", s.heads, kv.heads, kv.head_dim, kv.storage, s.scale)
-            }
-            Spec::RopeKv(s) => write!(f, "{}{}", Heads(&s.form), if s.half { ", halves out" } else { "" }),
-            Spec::Prepare(s) => write!(f, "{}, {:?}{}", s.column.cols, s.column.form, First(s.prologue, false)),
-            Spec::Tiles(s) => {
-                let (gather, form) = (if s.gather { ", gathered" } else { "" }, if s.strips { ", strips" } else { "" });
-                write!(f, "{}{}{gather}{form}", s.cols, First(s.prologue, false))
-            }
-            Spec::Moe(m) => {
-                let MoeSpec { experts, top, tile, cols } = m.spec;
-                write!(f, "{:?}, {top} of {experts}, tiles of {tile}, rows of {cols}", m.step)
-            }
-            Spec::Embed(s) => {
-                write!(f, "{} × {}{}", s.layout.format, s.layout.cols, if s.batch { ", batch" } else { "" })
-            }
-            Spec::Repack(s) => write!(f, "{} × {}", s.layout.format, s.layout.cols),
-            Spec::Norm(s) => {
-                write!(f, "{:?} {}{}", s.kind, s.cols, if s.residual { ", residual" } else { "" })
-            }
-            Spec::Softmax(s) => write!(f, "{}", s.cols),
-            Spec::Combine(s) => write!(f, "{:?}", s.op),
-            Spec::Rows(_) => f.write_str("of words"),
-            Spec::Route(s) => {
-                write!(f, "{} of {}{}", s.top, s.experts, if s.renormalise { ", to one" } else { "" })
-            }
-            Spec::ExpertSum(s) => {
-                write!(f, "{} × {}{}", s.top, s.cols, if s.residual { ", residual" } else { "" })
-            }
-            Spec::Sample(s) => write!(f, "{:?} of {}", s.choice, s.vocab),
-            Spec::Read(s) => write!(f, "{} in flight", s.flight),
-        }
+        self.what(f)
     }
 }

@@ -1,8 +1,10 @@
-//! Every kernel, at the sizes of real models, compiles for every family and spills nowhere: read from the code objects.
+//! Every kernel, at the sizes of real models, compiles for every family and spills nowhere: read from the
+//! code objects.
 //!
-//! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real hiprtc (by clang: the command's test
-//! `kernel_matrix`). What is not found is skipped, and said to be. `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel.
-//! (Then by `cargo test`: nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was measured.
+//! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real hiprtc (by
+//! clang: the command's test `kernel_matrix`). What is not found is skipped, and said to be.
+//! `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel. (Then by `cargo test`:
+//! nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was measured.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
@@ -21,7 +23,8 @@ fn write_table(lines: &[String]) {
     }
 }
 
-/// Compiles by one kind of compiler: each `step`-th kernel for the architectures in `few`, or everything if asked.
+/// Compiles by one kind of compiler: each `step`-th kernel for the architectures in `few`, or everything if
+/// asked.
 fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[&str], step: usize) {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compile-{kind}-{}-{}", few[0], std::process::id()));

@@ -1,14 +1,16 @@
-//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against the same oracles as on the simulated one.
+//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against the same
+//! oracles as on the simulated one.
 //!
 //! Without a device it is skipped, and says so; `KJIT_REQUIRE_GPU=1` forbids that.
 
-use kjit_engine::{Config, Device, Engine, Isolation, Job, Module};
+use kjit_engine::{Config, Device, Engine, Error, Isolation, Job};
 use kjit_kernels::cases::{self, Case};
 
-fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
-    let called = device
-        .stream()
-        .and_then(|stream| stream.call(&module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
+fn run(engine: &Engine, device: &Device, case: &Case) -> Result<(), String> {
+    let module = engine.load(device, &case.kernel.job(device.target()));
+    let called = module.and_then(|module| {
+        device.stream()?.call(&module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
+    });
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
@@ -18,7 +20,7 @@ fn every_case_is_right_on_the_device() {
     let folder = std::env::temp_dir().join(format!("kjit-cases-{}", std::process::id()));
     let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
     let asked = std::env::var("KJIT_TEST_DEVICE").unwrap_or_else(|_| "auto".to_owned());
-    let device = match engine.device(&asked) {
+    let mut device = match engine.device(&asked) {
         Ok(device) => device,
         Err(e) => {
             assert!(std::env::var_os("KJIT_REQUIRE_GPU").is_none(), "{e}");
@@ -29,13 +31,19 @@ fn every_case_is_right_on_the_device() {
     let seed = std::env::var("KJIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261121);
     let only = std::env::var("KJIT_CASES").unwrap_or_default();
     let mut failed = vec![];
-    for &wave in device.target().waves() {
+    let waves = device.target().waves();
+    for &wave in waves {
         let mut cases = cases::all(device.target(), wave, seed).unwrap();
         cases.retain(|c| c.name.contains(&only));
         let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
-        for (case, module) in cases.iter().zip(engine.load_all(&device, &jobs)) {
-            let result = module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&device, &m, case));
-            failed.extend(result.err());
+        drop(engine.compile_all(&jobs));
+        for case in &cases {
+            failed.extend(run(&engine, &device, case).err());
+            if let Err(Error::DeviceLost { .. }) = device.memory() {
+                // Of what comes next there is a verdict only on a device opened anew.
+                drop(device);
+                device = engine.device(&asked).unwrap_or_else(|e| panic!("{e}, after:\n{}", failed.join("\n")));
+            }
         }
         eprintln!("{}: {} cases at wave {wave}", device.label(), cases.len());
     }

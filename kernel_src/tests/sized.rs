@@ -1,17 +1,31 @@
 //! Cases at the sizes at which kernels are timed.
 
 use kjit_engine::Target;
-use kjit_kernels::attend::{AttendSpec, HeadsForm, RopeForm};
-use kjit_kernels::cases::{Case, CaseArg, Random, Size, sized};
+use kjit_kernels::activations::Prologue;
+use kjit_kernels::argmax::ArgmaxSpec;
+use kjit_kernels::attend::AttendSpec;
+use kjit_kernels::cases::{Case, CaseArg, Random};
+use kjit_kernels::draw::DrawSpec;
 use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
 use kjit_kernels::flash::FlashSpec;
 use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
+use kjit_kernels::heads::{HeadsForm, RopeForm};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::matvec::MatvecSpec;
+use kjit_kernels::moe::{MoeCountSpec, MoeGroupSpec, MoeSpec, MoeSumSpec};
+use kjit_kernels::norm::{NormKind, NormSpec};
+use kjit_kernels::rope_kv::RopeKvSpec;
+use kjit_kernels::route::RouteSpec;
 use kjit_kernels::segments::{Finish, Segment};
+use kjit_kernels::small_gemm::SmallGemmSpec;
+use kjit_kernels::softmax::SoftmaxSpec;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::tiles::TilesSpec;
+use kjit_kernels::{Size, matrix};
+use std::collections::BTreeSet;
 
+/// One of each family that has a choice, at sizes that an oracle is fast with.
 fn specs() -> Vec<Spec> {
     let q4 = Format::by_name("Q4_K").unwrap();
     let kv = KvLayout { heads: 2, head_dim: 64, storage: KvStorage::F16 };
@@ -26,8 +40,8 @@ fn specs() -> Vec<Spec> {
             tokens: 1,
             top: 2,
             per_slot: false,
-            prologue: kjit_kernels::activations::Prologue::Norm,
-            prepared: false,
+            prologue: Prologue::Norm,
+            quantized: false,
             finish: ExpertFinish::Silu,
             tuning: None,
         }
@@ -36,8 +50,21 @@ fn specs() -> Vec<Spec> {
         GemmSpec::new(q4, 96, 1024, 16).into(),
         AttendSpec { form, window: None, soft_cap: None, tuning: None }.into(),
         FlashSpec { heads: 8, kv, scale: 0.125, window: None, soft_cap: None, tuning: None }.into(),
+        SmallGemmSpec::new(q4, 96, 2048, 8).into(),
+        RopeKvSpec { form, half: false, tuning: None }.into(),
+        TilesSpec { cols: 256, prologue: Prologue::Norm, gather: false, panels: false, tuning: None }.into(),
+        MoeCountSpec::from(MOE).into(),
+        MoeGroupSpec::from(MOE).into(),
+        MoeSumSpec::from(MOE).into(),
+        NormSpec { cols: 300, kind: NormKind::Rms, residual: true, tuning: None }.into(),
+        SoftmaxSpec { cols: 64, tuning: None }.into(),
+        RouteSpec { experts: 9, top: 2, renormalise: true, tuning: None }.into(),
+        ArgmaxSpec { vocab: 5000, tuning: None }.into(),
+        DrawSpec { vocab: 5000, tuning: None }.into(),
     ]
 }
+
+const MOE: MoeSpec = MoeSpec { experts: 5, top: 2, tile: 16, cols: 64 };
 
 /// Everything of a launch but the data.
 fn shape(case: &Case) -> String {
@@ -61,16 +88,16 @@ fn bytes(case: &Case, named: &str) -> usize {
 fn a_case_made_another_variants_is_launched_as_that_variants_own() {
     for arch in ["sm_86", "sm_90", "gfx1100", "gfx942"] {
         let target = Target::parse(arch).unwrap();
-        for spec in specs() {
+        for spec in specs().into_iter().filter(|s| s.covered(&target)) {
             let size = Size { tokens: if matches!(spec, Spec::Attend(_)) { 1 } else { 33 }, past: 70 };
-            let first = sized(&spec, &target, 60, size, &mut Random::new(1)).unwrap();
+            let first = spec.case(&target, 60, size, &mut Random::new(1)).unwrap();
             let space = spec.space(&target);
             for tuning in space.iter().step_by(space.len().div_ceil(12)) {
                 let variant = spec.with(Some(*tuning));
-                let own = sized(&variant, &target, 60, size, &mut Random::new(1)).unwrap();
+                let own = variant.case(&target, 60, size, &mut Random::new(1)).unwrap();
                 let mut varied = first.clone();
                 varied.vary(&variant, &target, 60, size).unwrap();
-                for working in ["part", "parts", "counters"] {
+                for working in ["part", "parts", "counters", "work", "said"] {
                     assert!(bytes(&varied, working) >= bytes(&own, working), "{variant} {tuning} on {arch}");
                 }
                 // Working memory may be there that the variant has no use for.
@@ -82,11 +109,21 @@ fn a_case_made_another_variants_is_launched_as_that_variants_own() {
 }
 
 #[test]
+fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
+    let target = Target::parse("sm_90").unwrap();
+    let here: BTreeSet<&str> = specs().iter().map(|s| s.family()).collect();
+    let samples = matrix::representative(&target).unwrap();
+    let chosen: BTreeSet<&str> =
+        samples.iter().filter(|s| s.spec.tuning(&target).is_some()).map(|s| s.spec.family()).collect();
+    assert_eq!(here, chosen);
+}
+
+#[test]
 fn a_family_without_variants_has_no_other_case() {
     let target = Target::parse("sm_90").unwrap();
-    let spec: Spec = kjit_kernels::norm::SoftmaxSpec { cols: 64 }.into();
+    let spec: Spec = kjit_kernels::rows::RowsSpec { words: 64 }.into();
     let size = Size { tokens: 1, past: 0 };
-    let mut case = sized(&spec, &target, 4, size, &mut Random::new(1)).unwrap();
+    let mut case = spec.case(&target, 4, size, &mut Random::new(1)).unwrap();
     assert!(case.vary(&spec, &target, 4, size).unwrap_err().to_string().contains("one variant"));
     assert!(spec.space(&target).is_empty());
 }
@@ -94,17 +131,18 @@ fn a_family_without_variants_has_no_other_case() {
 #[test]
 fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
     let target = Target::parse("sm_90").unwrap();
-    let mut families = std::collections::BTreeSet::new();
-    for sample in kjit_kernels::matrix::representative(&target).unwrap() {
-        let Some(spec) = sample.spec else { continue };
+    let mut families = BTreeSet::new();
+    for matrix::Sample { spec, .. } in matrix::representative(&target).unwrap() {
         // Matrices of 4096 rows and more take an oracle's time: one of each family.
-        let heavy = matches!(spec, Spec::Gemm(_) | Spec::Matvec(_) | Spec::Experts(_) | Spec::Repack(_));
+        let heavy = matches!(
+            spec,
+            Spec::Gemm(_) | Spec::SmallGemm(_) | Spec::Matvec(_) | Spec::Experts(_) | Spec::Repack(_) | Spec::Read(_)
+        );
         if heavy && !families.insert(spec.family()) {
             continue;
         }
         let size = Size { tokens: 3, past: 5 };
-        let case = sized(&spec, &target, 60, size, &mut Random::new(1)).unwrap();
-        let work = spec.work(&case, size);
-        assert!(work.bytes > 0.0 && work.operations >= 0.0, "{spec}: {work:?}");
+        spec.case(&target, 60, size, &mut Random::new(1)).unwrap_or_else(|e| panic!("{spec}: {e}"));
+        assert!(spec.work(size).bytes > 0, "{spec}");
     }
 }

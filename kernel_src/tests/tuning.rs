@@ -1,4 +1,5 @@
-//! Tuning as data: spaces that hold their defaults, texts that name one variant each, shipped lines that mean something.
+//! Tuning as data: spaces that hold their defaults, texts that name one variant each, shipped lines that mean
+//! something.
 
 use kjit_engine::Target;
 use kjit_engine::arch::ARCHS;
@@ -6,9 +7,9 @@ use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::segments::{Finish, Segment};
-use kjit_kernels::spec::Spec;
-use kjit_kernels::tuning::families::{GEMM, MATVEC};
+use kjit_kernels::spec::{FAMILIES, Spec};
 use kjit_kernels::tuning::shipped;
+use kjit_kernels::{gemm, matvec};
 use std::collections::HashSet;
 
 fn format(name: &str) -> &'static Format {
@@ -59,7 +60,7 @@ fn specs_that_compute_something_else_have_another_text() {
         base.clone().into(),
         with_bias.into(),
         MatvecSpec { columns: 2, ..base.clone() }.into(),
-        MatvecSpec { prepared: true, ..base.clone() }.into(),
+        MatvecSpec { quantized: true, ..base.clone() }.into(),
         MatvecSpec { finish: Finish::Add, ..base.clone() }.into(),
         MatvecSpec::new(format("Q4_K"), 4096, 2048).into(),
         MatvecSpec::new(format("Q5_K"), 4096, 4096).into(),
@@ -76,10 +77,8 @@ fn every_shipped_line_names_an_architecture_a_family_and_where_it_was_measured()
     for row in shipped::all() {
         let row = row.unwrap();
         assert!(ARCHS.iter().any(|a| a.id == row.arch), "{row:?}");
-        assert!(
-            ["matvec ", "experts ", "gemm ", "attend ", "flash "].iter().any(|f| row.spec.starts_with(f)),
-            "{row:?}"
-        );
+        let family = row.spec.split(' ').next().unwrap();
+        assert!(FAMILIES.contains(&family), "{row:?}");
         assert!(row.tuning.contains(": ") && !row.measured.is_empty(), "{row:?}");
         assert!(seen.insert((row.arch, row.spec)), "twice: {row:?}");
     }
@@ -96,8 +95,8 @@ fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
 #[test]
 fn every_vendor_has_a_family_to_start_from_and_says_where_it_comes_from() {
     for arch in ARCHS {
-        assert_eq!(MATVEC.iter().filter(|f| f.vendor == arch.vendor).count(), 2, "{}", arch.id);
-        assert!(GEMM.iter().any(|f| f.vendor == arch.vendor), "{}", arch.id);
+        assert_eq!(matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor).count(), 2, "{}", arch.id);
+        assert!(gemm::STARTS.iter().any(|f| f.vendor == arch.vendor), "{}", arch.id);
     }
-    assert!(MATVEC.iter().all(|f| !f.from.is_empty()) && GEMM.iter().all(|f| !f.from.is_empty()));
+    assert!(matvec::STARTS.iter().all(|f| !f.from.is_empty()) && gemm::STARTS.iter().all(|f| !f.from.is_empty()));
 }

@@ -1,25 +1,35 @@
 //! Seeded random data, and weights of any format with sensible scales.
 
-use crate::format::{BlockScale, Encoding, Format, Offset};
+use crate::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 use crate::kernel::SpecError;
 use crate::layout::{Layout, LayoutError};
 use half::f16;
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct Random {
+    state: u64,
+    /// Rows of a matrix that differ, where they are not [`FEW`].
+    rows: Option<usize>,
+}
 
 impl Random {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
-        Random(seed)
+        Random { state: seed, rows: None }
+    }
+
+    /// The same for cases that are to cost little: matrices repeat a few rows.
+    #[must_use]
+    pub const fn few(self) -> Random {
+        Random { rows: Some(PROOF), ..self }
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
@@ -63,16 +73,19 @@ pub struct Matrix {
     pub distinct: usize,
 }
 
-/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that no tile of rows falls on its
-/// own values when it is read in another's place.
+/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that
+/// no tile of rows falls on its own values when it is read in another's place.
 const DISTINCT: usize = 509;
 /// Up to so many, all rows differ.
 const FEW: usize = 2048;
+/// Rows that differ in a case that is to cost little. A prime, too.
+const PROOF: usize = 61;
 
 impl Matrix {
     /// Random codes and group scales, block scales such that weights have a deviation of about 0.02 to 0.1.
     pub fn random(format: &'static Format, rows: usize, cols: usize, random: &mut Random) -> Result<Matrix, SpecError> {
-        let (all, rows) = (rows, if rows > FEW { DISTINCT } else { rows });
+        let distinct = random.rows.unwrap_or(if rows > FEW { DISTINCT } else { rows });
+        let (all, rows) = (rows, rows.min(distinct));
         let layout = Layout::new(format, cols)?;
         let row_bytes = format.row_bytes(cols).unwrap_or(0);
         let mut raw: Vec<u8> = match &format.encoding {
@@ -97,6 +110,13 @@ impl Matrix {
                         half(block, at, if b.group < b.elems { 0.05 } else { 1.0 } / f64::from(largest), random)
                     }
                     BlockScale::HalfE8M0(at) => block[at as usize] = 118 + (random.bits() % 6) as u8,
+                    BlockScale::F16Down(..) | BlockScale::SplitF16Down(..) => {
+                        b.set_block_scale(block, f16::from_f64((0.5 + random.unit()) * 0.001));
+                    }
+                    BlockScale::Down(_) => {}
+                }
+                if let GroupScale::Ue4m3(at) = b.group_scale {
+                    block[at as usize..][..b.elems / b.group].iter_mut().for_each(|scale| *scale %= 16);
                 }
                 match b.offset {
                     Offset::Plus(at) => half(block, at, -0.03, random),

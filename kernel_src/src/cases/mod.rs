@@ -1,27 +1,20 @@
-//! Test cases as data: a kernel, its launch, its arguments and what must come out. The same cases run on the simulated device, on a
-//! real one (`doctor --run`) and as proof bundles.
+//! Test cases as data: a kernel, its launch, its arguments and what must come out. The same cases run on the
+//! simulated device, on a real one (`doctor --run`) and as proof bundles.
 //!
-//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed here in f64. A buffer without
-//! expectation must come back as it went in.
+//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed here in
+//! f64. A buffer without expectation must come back as it went in.
 
-mod attend;
-mod data;
-mod experts;
-mod flash;
-mod matvec;
-mod prompt;
-mod repack;
-mod sample;
-mod sized;
-mod small;
-mod strips;
-mod vary;
+pub(crate) mod chosen;
+pub(crate) mod data;
+pub(crate) mod oracle;
+pub(crate) mod tiled;
 
 pub use data::Random;
-pub use sized::{Size, Work, sized};
 
 use crate::activations::Column;
-use crate::kernel::{Kernel, SpecError};
+use crate::family::{Arguments, Declared, Family, Kind, Launch, Size};
+use crate::kernel::{Kernel, SpecError, require};
+use crate::spec::{self, Spec};
 use kjit_engine::{Arg, Geometry, HostArg, Target};
 
 /// One launch and what must come of it.
@@ -35,6 +28,8 @@ pub struct Case {
     pub geometry: Geometry,
     /// Its arguments, in order.
     pub args: Vec<CaseArg>,
+    /// What they are.
+    pub declared: &'static [Declared],
 }
 
 /// An argument.
@@ -72,8 +67,8 @@ pub enum Expect {
     Real {
         /// How they are stored.
         storage: Storage,
-        /// The oracle's values; a NaN stands for an element that must still be poisoned, an infinity for one that must have become a number
-        /// and was too many to compute.
+        /// The oracle's values; a NaN stands for an element that must still be poisoned, an infinity for one
+        /// that must have become a number and was too many to compute.
         want: Vec<f64>,
         /// How near.
         tolerance: Tolerance,
@@ -109,7 +104,8 @@ pub struct Tolerance {
     pub reason: &'static str,
 }
 
-/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its root mean square.
+/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its root mean
+/// square.
 pub const QUANTISED: Tolerance =
     Tolerance { norm: 1e-4, each: 1e-3, reason: "activations are rounded to 2^-16 of their group's largest" };
 /// Sums in f32, in another order than the oracle's.
@@ -118,7 +114,74 @@ pub const SINGLE: Tolerance = Tolerance { norm: 2e-6, each: 4e-5, reason: "sums 
 /// (2⁻¹¹ of each; among a million, one is sixteen times the root mean square).
 pub const HALF: Tolerance = Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
 
+impl CaseArg {
+    /// What it is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            CaseArg::Buffer { .. } | CaseArg::Null => Kind::Pointer,
+            CaseArg::U32(_) => Kind::U32,
+            CaseArg::U64(_) => Kind::U64,
+            CaseArg::F32(_) => Kind::F32,
+        }
+    }
+}
+
+/// A number that the launch says ([`Launch::numbers`]). Working memory that it says is [`CaseArg::Null`]
+/// until then.
+pub(crate) const FOLLOWS: CaseArg = CaseArg::U32(0);
+
 impl Case {
+    /// A case of this launch; what follows from it takes its place among the arguments.
+    pub(crate) fn of<F: Family>(
+        name: String,
+        spec: &F,
+        target: &Target,
+        launch: Launch,
+        args: F::Args<CaseArg>,
+    ) -> Result<Case, SpecError> {
+        let (kernel, geometry, args) = (spec.kernel(target)?, launch.geometry, args.list());
+        let mut case = Case { name, kernel, geometry, args, declared: F::Args::<CaseArg>::DECLARED };
+        case.follow(F::NAME, launch)?;
+        Ok(case)
+    }
+
+    /// Makes this case of [`Spec::case`] one of `spec`, which computes the same with another tuning. Working
+    /// memory grows where the variant needs more, and never shrinks.
+    ///
+    /// # Errors
+    /// As the family's; a family without variants.
+    pub fn vary(&mut self, spec: &Spec, target: &Target, units: u32, size: Size) -> Result<(), SpecError> {
+        require(spec.tuning(target).is_some(), spec.family(), || "it has one variant".to_owned())?;
+        self.kernel = spec.kernel(target)?;
+        self.follow(spec.family(), spec.launch(target, units, size)?)
+    }
+
+    /// Takes over what follows from a launch.
+    fn follow(&mut self, family: &'static str, launch: Launch) -> Result<(), SpecError> {
+        let Launch { geometry, numbers, memory } = launch;
+        let declared = self.declared;
+        let place = |name| {
+            let place = declared.iter().position(|d| d.name == name);
+            place.ok_or_else(|| SpecError::Unsupported { kernel: family, why: format!("it has no argument '{name}'") })
+        };
+        for (name, value) in numbers {
+            self.args[place(name)?] = CaseArg::U32(value);
+        }
+        for m in memory {
+            let (fill, expect) = if m.zeroed { (0, Expect::Same) } else { (0xff, Expect::Anything) };
+            match &mut self.args[place(m.name)?] {
+                CaseArg::Buffer { before, .. } if before.len() < m.bytes => before.resize(m.bytes, fill),
+                arg @ CaseArg::Null if m.bytes > 0 => {
+                    *arg = CaseArg::Buffer { name: m.name, before: vec![fill; m.bytes], expect };
+                }
+                _ => {}
+            }
+        }
+        self.geometry = geometry;
+        Ok(())
+    }
+
     /// The arguments for the engine's `Stream::call`, whose answer [`Case::check`] takes.
     #[must_use]
     pub fn host_args(&self) -> Vec<HostArg<'_>> {
@@ -132,6 +195,19 @@ impl Case {
             }
         }
         self.args.iter().map(host).collect()
+    }
+
+    /// The same with bounds so many times as wide.
+    #[must_use]
+    pub fn with_bounds(mut self, times: f64) -> Case {
+        for arg in &mut self.args {
+            let CaseArg::Buffer { expect, .. } = arg else { continue };
+            if let Expect::Real { tolerance, .. } | Expect::Columns { tolerance, .. } = expect {
+                tolerance.norm *= times;
+                tolerance.each *= times;
+            }
+        }
+        self
     }
 
     /// Holds the buffers after the launch, in the order of the arguments, against what was expected.
@@ -171,7 +247,8 @@ impl Case {
 }
 
 impl Expect {
-    /// Holds what is in a buffer after the launch against what was expected; `before` is what was in it before.
+    /// Holds what is in a buffer after the launch against what was expected; `before` is what was in it
+    /// before.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -255,22 +332,27 @@ fn near(got: &[f64], want: &[f64], tolerance: &Tolerance) -> Result<(), String> 
 }
 
 /// An input that must not change.
-fn input(name: &'static str, bytes: Vec<u8>) -> CaseArg {
+pub(crate) fn input(name: &'static str, bytes: Vec<u8>) -> CaseArg {
     CaseArg::Buffer { name, before: bytes, expect: Expect::Same }
 }
 
 /// An f32 input.
-fn floats(name: &'static str, values: &[f32]) -> CaseArg {
+pub(crate) fn floats(name: &'static str, values: &[f32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
+/// The same, or null where there is none.
+pub(crate) fn optional(name: &'static str, values: &[f32]) -> CaseArg {
+    if values.is_empty() { CaseArg::Null } else { floats(name, values) }
+}
+
 /// A u32 input.
-fn words(name: &'static str, values: &[u32]) -> CaseArg {
+pub(crate) fn words(name: &'static str, values: &[u32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
 /// An output, poisoned before.
-fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
+pub(crate) fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
     CaseArg::Buffer {
         name,
         before: vec![0xff; want.len() * storage.size()],
@@ -283,15 +365,5 @@ fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Toler
 /// # Errors
 /// A kernel that cannot be specialised for the target.
 pub fn all(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
-    let mut cases = vec![];
-    repack::cases(target, &mut Random::new(seed), &mut cases)?;
-    matvec::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    attend::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    small::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    experts::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    sample::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    prompt::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    strips::cases(target, &mut Random::new(seed), &mut cases)?;
-    flash::cases(target, wave, &mut Random::new(seed), &mut cases)?;
-    Ok(cases)
+    spec::cases(target, wave, seed)
 }

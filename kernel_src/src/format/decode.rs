@@ -59,9 +59,21 @@ impl BlockFormat {
         }
     }
 
-    /// The code of weight `i`: its bits from all planes.
+    /// The code of weight `i`: its bits from all planes, or its digit of base 3.
+    ///
+    /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`; the first 32 bytes have five for weights 32 apart,
+    /// the next 16 five for weights 16 apart, the last four four for weights 4 apart.
     #[inline(always)]
     pub fn code(&self, block: &[u8], i: usize) -> u32 {
+        if matches!(self.value, Value::Ternary) {
+            let (byte, digit) = match i {
+                0..160 => (i % 32, i / 32),
+                160..240 => (32 + i % 16, i / 16 - 10),
+                _ => (48 + i % 4, i / 4 - 60),
+            };
+            let power = [1, 3, 9, 27, 81][digit];
+            return (((u32::from(block[byte]) * power) & 255) * 3) >> 8;
+        }
         let (mut code, mut at) = (0, 0);
         for plane in self.planes {
             code |= plane.bits_of(block, i) << at;
@@ -73,11 +85,9 @@ impl BlockFormat {
     /// What weight `i` is before scaling.
     #[inline(always)]
     pub fn value_of(&self, block: &[u8], i: usize) -> i32 {
-        let code = self.code(block, i);
         match self.value {
-            Value::Biased(bias) => code as i32 - i32::from(bias),
-            Value::Signed => i32::from(code as u8 as i8),
-            Value::Table(table) => i32::from(table[code as usize & 15]),
+            Value::Codebook(book) => book.element(book.eight(block, i / 8), i % 8),
+            value => value.of(self.code(block, i)),
         }
     }
 
@@ -87,6 +97,24 @@ impl BlockFormat {
         match self.scale {
             BlockScale::F16(at) => half_at(block, at),
             BlockScale::HalfE8M0(at) => half_e8m0(block[at as usize]),
+            BlockScale::F16Down(at, by) => half_at(block, at) * down(by),
+            BlockScale::SplitF16Down(at, by) => f16::from_bits(split_half(block, at)).to_f32() * down(by),
+            BlockScale::Down(by) => down(by),
+        }
+    }
+
+    /// Stores a block's scale, times two to what the format takes off; of formats that store none, or no
+    /// half, nothing. For who makes blocks.
+    pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
+        let bytes = scale.to_le_bytes();
+        match self.scale {
+            BlockScale::F16(at) | BlockScale::F16Down(at, _) => block[at as usize..][..2].copy_from_slice(&bytes),
+            BlockScale::SplitF16Down(at, _) => {
+                for (i, word) in block[at as usize..][..8].chunks_exact_mut(2).enumerate() {
+                    word[1] = word[1] & 15 | (bytes[i / 2] >> (4 * (i % 2))) << 4;
+                }
+            }
+            BlockScale::HalfE8M0(_) | BlockScale::Down(_) => {}
         }
     }
 
@@ -119,15 +147,56 @@ impl BlockFormat {
                 (b & 15, b >> 4)
             }
             GroupScale::SixBitPairs(at) => {
-                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes 8..12 and the high two in the
-                // top of the first eight.
+                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes 8..12 and
+                // the high two in the top of the first eight.
                 let b = |i: usize| i32::from(block[at as usize + i]);
                 match g {
                     0..4 => (b(g) & 63, b(g + 4) & 63),
                     _ => (b(g + 4) & 15 | (b(g - 4) >> 6) << 4, b(g + 4) >> 4 | (b(g) >> 6) << 4),
                 }
             }
+            GroupScale::Odd(field) => (2 * field.of(block, g) as i32 + 1, 1),
+            GroupScale::Ue4m3(at) => (ue4m3(block[at as usize + g]), 1),
         }
+    }
+}
+
+impl Value {
+    /// What a code stands for before scaling; of a codebook's format there are no codes.
+    #[inline(always)]
+    pub fn of(self, code: u32) -> i32 {
+        match self {
+            Value::Biased(bias) => code as i32 - i32::from(bias),
+            Value::Signed => i32::from(code as u8 as i8),
+            Value::Table(table) => i32::from(table[code as usize & 15]),
+            Value::Doubled(bias) => 2 * code as i32 - i32::from(bias),
+            Value::Ternary => code as i32 - 1,
+            Value::Codebook(_) => 0,
+        }
+    }
+}
+
+/// `2^−by`, for `by` up to 126.
+#[inline]
+pub const fn down(by: u8) -> f32 {
+    f32::from_bits((127 - by as u32) << 23)
+}
+
+/// The half whose nibbles are the highest of four words at `at`.
+#[inline]
+pub(crate) fn split_half(block: &[u8], at: u16) -> u16 {
+    let nibble = |i: usize| u16::from(block[at as usize + 2 * i + 1] >> 4) << (4 * i);
+    nibble(0) | nibble(1) | nibble(2) | nibble(3)
+}
+
+/// 512 times a UE4M3 float. 0x7f, its NaN, is 0, as ggml has it.
+#[inline]
+pub(crate) const fn ue4m3(e: u8) -> i32 {
+    let (exponent, mantissa) = (e >> 3 & 15, (e & 7) as i32);
+    match (e, exponent) {
+        (0x7f, _) => 0,
+        (_, 0) => mantissa,
+        _ => (8 + mantissa) << (exponent - 1),
     }
 }
 
@@ -139,7 +208,7 @@ fn half_at(block: &[u8], at: u16) -> f32 {
 
 /// 2^(e − 128), also where that is subnormal.
 #[inline]
-fn half_e8m0(e: u8) -> f32 {
+pub(crate) fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(match e {
         0 => 0x0020_0000,
         1 => 0x0040_0000,
@@ -161,7 +230,8 @@ mod tests {
             b.decode(&block, &mut out); // indexes out of the block would panic
             assert_eq!(b.elems % b.group, 0, "{format}");
             let bits: u32 = b.planes.iter().map(|p| u32::from(p.bits)).sum();
-            assert!((2..=8).contains(&bits), "{format}: {bits} bits");
+            let planes = !matches!(b.value, Value::Ternary | Value::Codebook(_));
+            assert_eq!((1..=8).contains(&bits), planes, "{format}: {bits} bits");
         }
     }
 

@@ -1,29 +1,37 @@
 //! How weights are stored in blocks: one description per format, as data.
 //!
-//! A block of `elems` weights holds an integer *code* per weight, split over bit [`Plane`]s, and scales. Every format here
-//! is an instance of one formula,
+//! A block of `elems` weights holds an integer *code* per weight, split over bit [`Plane`]s, and scales.
+//! Every format here is an instance of one formula,
 //!
 //! ```text
 //! w[i] = (d · s[g]) · v(code[i])  ±  (m · t[g])        g = i / group
 //! ```
 //!
-//! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a constant or looks a table
-//! up, and `m · t` is the optional offset. From this one description come the host's dequantiser ([`BlockFormat::decode`]), its
-//! dot products, and the GPU's layout and code; adding a GGML type is adding one constant to `table.rs`, and its id below.
+//! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a constant or
+//! looks a table up, and `m · t` is the optional offset. Of a format with a codebook, `v` is an element of a
+//! vector that an index names for several weights at once ([`Codebook`]). From this one description come the
+//! host's dequantiser ([`BlockFormat::decode`]), its dot products, and the GPU's layout and code; adding a
+//! GGML type is adding one constant to `table.rs`, and its id below.
 //!
-//! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is ggml's, so that values agree
-//! bit for bit.
+//! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is ggml's, so
+//! that values agree bit for bit.
 
+mod codebook;
 mod decode;
+pub mod grids;
 mod table;
 
-pub use decode::GroupFactors;
+pub use codebook::{Codebook, Field, Turn};
+pub use decode::{GroupFactors, down};
+pub(crate) use decode::{half_e8m0, split_half, ue4m3};
 pub use table::ALL;
 
-/// Where the bits of a code lie: `8 / bits` codes share each byte, `run` neighbours lie in neighbouring bytes.
+/// Where the bits of a code lie: `8 / bits` codes share each byte, `run` neighbours lie in neighbouring
+/// bytes.
 ///
-/// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run) % n)`, with `n = 8 / bits`.
-/// (Q4_0, run 16: weights 0..16 are the low nibbles of 16 bytes, weights 16..32 the high ones.)
+/// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run) % n)`,
+/// with `n = 8 / bits`. (Q4_0, run 16: weights 0..16 are the low nibbles of 16 bytes, weights 16..32 the high
+/// ones.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     /// Byte offset in the block.
@@ -60,6 +68,13 @@ pub enum Value {
     Signed,
     /// `table[code]`, sixteen entries.
     Table(&'static [i8; 16]),
+    /// `2 · code − bias`: a step of one bit goes from −1 to 1.
+    Doubled(i8),
+    /// `code − 1`, the code a digit of base 3, five to a byte; there are no planes. See
+    /// [`BlockFormat::code`].
+    Ternary,
+    /// An element of a vector of a codebook; there are no planes.
+    Codebook(&'static Codebook),
 }
 
 /// A number stored once a block.
@@ -67,8 +82,16 @@ pub enum Value {
 pub enum BlockScale {
     /// IEEE half at this byte offset.
     F16(u16),
-    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds doubled values.
+    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds doubled
+    /// values.
     HalfE8M0(u16),
+    /// IEEE half at this byte offset, times two to minus so many.
+    F16Down(u16, u8),
+    /// IEEE half whose nibbles, lowest first, are the highest of four 16-bit words at this offset; times two
+    /// to minus so many.
+    SplitF16Down(u16, u8),
+    /// None is stored: two to minus so many.
+    Down(u8),
 }
 
 /// The scale (and offset) of each group of weights in a block.
@@ -76,8 +99,8 @@ pub enum BlockScale {
 pub enum GroupScale {
     /// None: the block's scale is all.
     One,
-    /// An integer per group, its low bits in the first plane and its high bits in the second, minus `bias`; signed bytes if
-    /// `signed`.
+    /// An integer per group, its low bits in the first plane and its high bits in the second, minus `bias`;
+    /// signed bytes if `signed`.
     Planes {
         /// Low bits.
         low: Plane,
@@ -88,10 +111,16 @@ pub enum GroupScale {
         /// The one plane holds signed bytes.
         signed: bool,
     },
-    /// A scale and an offset of 4 bits each in one byte per group at this offset (low nibble the scale): Q2_K.
+    /// A scale and an offset of 4 bits each in one byte per group at this offset (low nibble the scale):
+    /// Q2_K.
     NibblePair(u16),
     /// Eight scales and eight offsets of 6 bits packed into the 12 bytes at this offset: Q4_K and Q5_K.
     SixBitPairs(u16),
+    /// Twice the field of the group, plus one.
+    Odd(Field),
+    /// A float of 4 exponent and 3 mantissa bits (UE4M3) per group at this offset, as 2^9 times its value;
+    /// 0x7f is 0, as in ggml.
+    Ue4m3(u16),
 }
 
 /// The offset of a block, before the group's factor.
@@ -112,7 +141,7 @@ pub struct BlockFormat {
     pub elems: usize,
     /// Bytes of a block.
     pub bytes: usize,
-    /// The bit planes of a code, lowest bits first.
+    /// The bit planes of a code, lowest bits first; none of a codebook's format and of one of base 3.
     pub planes: &'static [Plane],
     /// What a code stands for.
     pub value: Value,
@@ -124,6 +153,24 @@ pub struct BlockFormat {
     pub group_scale: GroupScale,
     /// The block's offset.
     pub offset: Offset,
+}
+
+impl BlockFormat {
+    /// Whether neighbouring codes do not lie in runs of sixteen bytes, nor, as single bits, in one word.
+    pub const fn is_scattered(&self) -> bool {
+        if matches!(self.value, Value::Ternary | Value::Codebook(_)) {
+            return true;
+        }
+        let mut p = 0;
+        while p < self.planes.len() {
+            let plane = self.planes[p];
+            if plane.run < 16 && !(plane.run == 1 && plane.bits == 1 && self.elems == 32) {
+                return true;
+            }
+            p += 1;
+        }
+        false
+    }
 }
 
 /// How the weights of a tensor are encoded.

@@ -1,7 +1,11 @@
-//! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published block layouts; MXFP4 is the OCP
-//! Microscaling specification's with ggml's nibble order.
+//! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published block
+//! layouts; MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has ggml's own size:
+//! a fork that published files before ggml took the type up used blocks of 128 in 34 bytes under the same
+//! number, and such a file is seen as one whose tensors overlap or end early.
 
-use super::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Plane, Value};
+use super::{
+    BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn, Value, grids,
+};
 
 const fn plane(at: u16, bits: u8, run: u16) -> Plane {
     Plane { at, bits, run }
@@ -48,6 +52,94 @@ const fn super_block(
         offset,
     })
 }
+
+/// A codebook's format of 256 weights.
+const fn vectors(
+    bytes: usize,
+    book: &'static Codebook,
+    group: usize,
+    scale: BlockScale,
+    group_scale: GroupScale,
+) -> Encoding {
+    let value = Value::Codebook(book);
+    Encoding::Blocks(BlockFormat {
+        elems: 256,
+        bytes,
+        planes: &[],
+        value,
+        group,
+        scale,
+        group_scale,
+        offset: Offset::None,
+    })
+}
+
+/// A format with a block's scale and no others.
+const fn one_scale(elems: usize, bytes: usize, planes: &'static [Plane], value: Value, scale_at: u16) -> Encoding {
+    let (scale, group_scale) = (BlockScale::F16(scale_at), GroupScale::One);
+    Encoding::Blocks(BlockFormat {
+        elems,
+        bytes,
+        planes,
+        value,
+        group: elems,
+        scale,
+        group_scale,
+        offset: Offset::None,
+    })
+}
+
+/// A byte for each element.
+const fn bytes(at: u16) -> Field {
+    Field { at, step: 1, per: 1, shift: 0, each: 8, bits: 8 }
+}
+
+/// `per` elements of `bits` bits in each word of `step` bytes, one behind the other from bit `shift` on.
+const fn packed(at: u16, step: u16, per: u16, shift: u16, bits: u16) -> Field {
+    Field { at, step, per, shift, each: bits, bits }
+}
+
+/// Nibbles, of which `bits` bits from `shift` on count.
+const fn nibbles(at: u16, shift: u16, bits: u16) -> Field {
+    Field { at, step: 1, per: 2, shift, each: 4, bits }
+}
+
+/// Four indices in one word, four times seven signs and a scale of four bits in the next.
+const IQ2_XXS: Codebook = Codebook {
+    grid: &grids::IQ2_XXS,
+    low: Field { at: 2, step: 8, per: 4, shift: 0, each: 8, bits: 8 },
+    high: None,
+    turn: Turn::Signs(packed(6, 8, 4, 0, 7)),
+};
+
+/// Nine bits of index and seven signs in each word.
+const IQ2_XS: Codebook =
+    Codebook { grid: &grids::IQ2_XS, low: packed(2, 2, 1, 0, 9), high: None, turn: Turn::Signs(packed(2, 2, 1, 9, 7)) };
+
+const IQ2_S: Codebook =
+    Codebook { grid: &grids::IQ2_S, low: bytes(2), high: Some(packed(66, 1, 4, 0, 2)), turn: Turn::Signs(bytes(34)) };
+
+const IQ3_XXS: Codebook =
+    Codebook { grid: &grids::IQ3_XXS, low: bytes(2), high: None, turn: Turn::Signs(packed(66, 4, 4, 0, 7)) };
+
+const IQ3_S: Codebook =
+    Codebook { grid: &grids::IQ3_S, low: bytes(2), high: Some(packed(66, 1, 8, 0, 1)), turn: Turn::Signs(bytes(74)) };
+
+/// Four times three bits of index, three of scale and a shift in each word of two bytes.
+const IQ1_S: Codebook = Codebook {
+    grid: &grids::IQ1,
+    low: bytes(2),
+    high: Some(packed(34, 2, 4, 0, 3)),
+    turn: Turn::ShiftAll(packed(34, 2, 1, 15, 1)),
+};
+
+/// Three bits of index and a shift in each nibble.
+const IQ1_M: Codebook = Codebook {
+    grid: &grids::IQ1,
+    low: bytes(0),
+    high: Some(nibbles(32, 0, 3)),
+    turn: Turn::ShiftEach(nibbles(32, 3, 1)),
+};
 
 /// Every format that kjit computes with, in the order of their ids.
 pub const ALL: &[Format] = &[
@@ -131,7 +223,37 @@ pub const ALL: &[Format] = &[
             Offset::None,
         ),
     },
+    Format {
+        name: "IQ2_XXS",
+        ggml_id: 16,
+        encoding: vectors(66, &IQ2_XXS, 32, BlockScale::F16Down(0, 3), GroupScale::Odd(packed(6, 8, 1, 28, 4))),
+    },
+    Format {
+        name: "IQ2_XS",
+        ggml_id: 17,
+        encoding: vectors(74, &IQ2_XS, 16, BlockScale::F16Down(0, 3), GroupScale::Odd(nibbles(66, 0, 4))),
+    },
+    Format {
+        name: "IQ3_XXS",
+        ggml_id: 18,
+        encoding: vectors(98, &IQ3_XXS, 32, BlockScale::F16Down(0, 2), GroupScale::Odd(packed(66, 4, 1, 28, 4))),
+    },
+    Format {
+        name: "IQ1_S",
+        ggml_id: 19,
+        encoding: vectors(50, &IQ1_S, 32, BlockScale::F16Down(0, 3), GroupScale::Odd(packed(34, 2, 1, 12, 3))),
+    },
     Format { name: "IQ4_NL", ggml_id: 20, encoding: small(18, &[plane(2, 4, 16)], Value::Table(&IQ4), Offset::None) },
+    Format {
+        name: "IQ3_S",
+        ggml_id: 21,
+        encoding: vectors(110, &IQ3_S, 32, BlockScale::F16Down(0, 0), GroupScale::Odd(nibbles(106, 0, 4))),
+    },
+    Format {
+        name: "IQ2_S",
+        ggml_id: 22,
+        encoding: vectors(82, &IQ2_S, 16, BlockScale::F16Down(0, 3), GroupScale::Odd(nibbles(74, 0, 4))),
+    },
     Format {
         name: "IQ4_XS",
         ggml_id: 23,
@@ -145,7 +267,14 @@ pub const ALL: &[Format] = &[
             Offset::None,
         ),
     },
+    Format {
+        name: "IQ1_M",
+        ggml_id: 29,
+        encoding: vectors(56, &IQ1_M, 16, BlockScale::SplitF16Down(48, 3), GroupScale::Odd(packed(48, 2, 4, 0, 3))),
+    },
     Format { name: "BF16", ggml_id: 30, encoding: Encoding::BF16 },
+    Format { name: "TQ1_0", ggml_id: 34, encoding: one_scale(256, 54, &[], Value::Ternary, 52) },
+    Format { name: "TQ2_0", ggml_id: 35, encoding: one_scale(256, 66, &[plane(0, 2, 32)], Value::Biased(1), 64) },
     Format {
         name: "MXFP4",
         ggml_id: 39,
@@ -160,29 +289,63 @@ pub const ALL: &[Format] = &[
             offset: Offset::None,
         }),
     },
+    Format {
+        name: "NVFP4",
+        ggml_id: 40,
+        encoding: Encoding::Blocks(BlockFormat {
+            elems: 64,
+            bytes: 36,
+            planes: &[plane(4, 4, 8)],
+            value: Value::Table(&FP4_DOUBLED),
+            group: 16,
+            scale: BlockScale::Down(10),
+            group_scale: GroupScale::Ue4m3(0),
+            offset: Offset::None,
+        }),
+    },
+    Format { name: "Q1_0", ggml_id: 41, encoding: one_scale(128, 18, &[plane(2, 1, 1)], Value::Doubled(1), 0) },
+    Format { name: "Q2_0", ggml_id: 42, encoding: one_scale(64, 18, &[plane(2, 2, 1)], Value::Biased(1), 0) },
 ];
 
-/// Gives a macro the ids of all block formats, behind what it is given: for code that takes a format as a type, written once and made for each.
+/// Gives a macro the ids of the block formats whose codes lie in runs of sixteen bytes, or in a word of 32
+/// bits, behind what it is given: for code that takes a format as a type, written once and made for each.
 #[macro_export]
 macro_rules! block_format_ids {
     ($then:ident!($($given:tt)*)) => {
-        $then!($($given)* 2 3 6 7 8 10 11 12 13 14 20 23 39)
+        $then!($($given)* 2 3 6 7 8 10 11 12 13 14 20 23 35 39)
     };
 }
 
-/// The ids above are those of the table, no more and no fewer.
+/// The same with the ids of the other block formats: with a codebook, digits of base 3, codes of neighbours
+/// in one byte, runs of eight.
+#[macro_export]
+macro_rules! scattered_format_ids {
+    ($then:ident!($($given:tt)*)) => {
+        $then!($($given)* 16 17 18 19 21 22 29 34 40 41 42)
+    };
+}
+
+/// The ids above are those of the table, no more and no fewer, each in the list where its codes belong.
 const _: () = {
     macro_rules! list {
         ($($id:literal)*) => { [$($id),*] };
     }
-    let ids = block_format_ids!(list!());
-    let (mut i, mut at) = (0, 0);
+    let (ids, others) = (block_format_ids!(list!()), scattered_format_ids!(list!()));
+    let (mut i, mut at, mut other) = (0, 0, 0);
     while i < ALL.len() {
-        if matches!(ALL[i].encoding, Encoding::Blocks(_)) {
-            assert!(at < ids.len() && ids[at] == ALL[i].ggml_id, "a block format whose id is not in block_format_ids");
-            at += 1;
+        if let Encoding::Blocks(b) = ALL[i].encoding {
+            if b.is_scattered() {
+                assert!(other < others.len() && others[other] == ALL[i].ggml_id, "an id not in scattered_format_ids");
+                other += 1;
+            } else {
+                assert!(
+                    at < ids.len() && ids[at] == ALL[i].ggml_id,
+                    "a block format whose id is not in block_format_ids"
+                );
+                at += 1;
+            }
         }
         i += 1;
     }
-    assert!(at == ids.len(), "an id in block_format_ids that is no block format's");
+    assert!(at == ids.len() && other == others.len(), "an id in a list that is no block format's");
 };

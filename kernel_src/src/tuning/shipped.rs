@@ -1,7 +1,8 @@
-//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one a line, by architecture and spec. They go
-//! before what [`families`](super::families) says for all sizes. `kjit bench MODEL --kernels --tune --rows FILE` writes such lines.
+//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one a line, by
+//! architecture and spec. They go before where a family starts ([`Family::usual`]). `kjit bench MODEL
+//! --kernels --tune --rows FILE` writes such lines.
 
-use super::{Tuning, space};
+use crate::family::{Family, Variant};
 use crate::spec::Spec;
 use kjit_engine::Target;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ pub struct Row<'a> {
     pub arch: &'a str,
     /// The [`Spec`]'s text.
     pub spec: &'a str,
-    /// The [`Tuning`]'s text.
+    /// The [`Tuning`](super::Tuning)'s text.
     pub tuning: &'a str,
     /// The card, the day, and what was gained.
     pub measured: &'a str,
@@ -48,30 +49,46 @@ pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
     rows(TEXT)
 }
 
+/// A choice as the table has it, and its place in its family's space, once that was looked for.
+#[derive(Debug)]
 struct Choice {
-    text: &'static str,
-    found: OnceLock<Option<Tuning>>,
+    text: String,
+    place: OnceLock<Option<usize>>,
 }
 
-/// By architecture, then by spec. A test holds every line; one that is wrong all the same counts for nothing.
-static CHOICES: LazyLock<HashMap<&str, HashMap<&str, Choice>>> = LazyLock::new(|| {
-    let mut table: HashMap<&str, HashMap<&str, Choice>> = HashMap::new();
-    for row in all().flatten() {
-        let choice = Choice { text: row.tuning, found: OnceLock::new() };
-        table.entry(row.arch).or_default().insert(row.spec, choice);
-    }
-    table
-});
+/// Choices by architecture, then by spec. A test holds every shipped line; one that is wrong all the same
+/// counts for nothing.
+#[derive(Debug, Default)]
+pub struct Table {
+    choices: HashMap<String, HashMap<String, Choice>>,
+}
 
-/// What is shipped for this spec on this target, as its family's tuning.
-pub(crate) fn choice<S, T>(spec: &S, target: &Target) -> Option<T>
-where
-    S: Clone + Into<Spec>,
-    T: TryFrom<Tuning>,
-{
-    let specs = CHOICES.get(target.id())?;
-    let spec: Spec = spec.clone().into();
-    let choice = specs.get(spec.to_string().as_str())?;
-    let find = || space::candidates(&spec, target).into_iter().find(|t| t.to_string() == choice.text);
-    choice.found.get_or_init(find).and_then(|t| t.try_into().ok())
+impl Table {
+    /// Those of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Table {
+        let mut table = Table::default();
+        for row in rows(text).flatten() {
+            let choice = Choice { text: row.tuning.to_owned(), place: OnceLock::new() };
+            table.choices.entry(row.arch.to_owned()).or_default().insert(row.spec.to_owned(), choice);
+        }
+        table
+    }
+
+    /// The tuning of this spec's space that the table names.
+    pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
+        let specs = self.choices.get(target.id())?;
+        let spec_of_any: Spec = spec.clone().into();
+        let choice = specs.get(&spec_of_any.to_string())?;
+        let space = spec.candidates(target);
+        let place = choice.place.get_or_init(|| space.iter().position(|t| t.text() == choice.text));
+        space.get((*place)?).copied()
+    }
+}
+
+static SHIPPED: LazyLock<Table> = LazyLock::new(|| Table::of(TEXT));
+
+/// What is shipped.
+pub(crate) fn table() -> &'static Table {
+    &SHIPPED
 }

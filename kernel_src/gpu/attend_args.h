@@ -1,0 +1,16 @@
+// attend_args.h: the arguments of both kinds of decode attention (attend.h, attend_mma.h).
+#pragma once
+#include "kjit.h"
+
+struct AttendArgs {
+    const float *q, *k, *v, *q_norm, *k_norm;
+    const u32x2* angles;
+    const u32 *slots, *position;
+    u8 *keys, *values;
+    float* part;
+    u32* counters;
+    float* out;
+    float scale, eps;
+    u32 capacity, splits;
+    u64 sequence_bytes;
+};

@@ -1,0 +1,118 @@
+// experts: matrix × vector through the matrices of chosen experts: y[t, s] = W[experts[t, s]] · x.
+//
+//   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such columns as
+//           activations.h
+//           lays them out (X_GLOBAL); aux as activations.h has it
+//   experts TOKENS × TOP u32; shares  TOKENS × TOP f32 where SUM
+//   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0
+//           where SUM
+//   tokens  rows in use, TOKENS at most. Nobody wrote `experts` of the others: no matrix is chosen by them,
+//           and their y stays as it is
+//   GATE: w0 is the gate and w1 the other factor, y = act(gate)·up
+//   SUM: y[t] = Σ over slots of shares[t, s] · W[experts[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
+//     be y)
+//
+// S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL, SUM,
+// RESIDUAL. Share: x of `blocks`.
+#pragma once
+#include "dots.h"
+
+struct ExpertsArgs {
+    const float *x, *aux;
+    const u32* experts;
+    const float *shares, *residual;
+    const u8 *w0, *w1;
+    float* y;
+    float eps;
+    u32 tokens, blocks;
+};
+
+template <class S> struct Experts {
+    using W = typename S::Run0;
+    using X = Activations<S>;
+    using D = Dots<S>;
+    using Shared = typename D::Shared;
+    using Sums = typename D::Sums;
+    using Units = typename D::template Units<W>;
+    static constexpr u32 LISTS = D::LISTS, ROWS = D::ROWS, TOP = S::TOP;
+    static constexpr u32 TILES = CEIL_DIV(S::ROWS_0, D::TILE);                     // of one matrix
+    static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);                 // of all a token's matrices
+    static constexpr u32 STEPS = CEIL_DIV(W::UNITS, D::TEAM), LOADS = CEIL_DIV(STEPS, D::IN_FLIGHT);
+    // Slots whose weights are on their way together: where a lane's part of a row is one load, one slot
+    // after the other would wait for memory once for each.
+    static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS * D::IN_FLIGHT > 1 ? 1 : TOP % 4 == 0 ? 4 : TOP % 2 == 0 ? 2 : 1;
+    static constexpr u32 ROUNDS = S::SUM ? TOP / TOGETHER : 1;                     // that a tile takes
+    static constexpr u32 X_COLUMNS = S::TOKENS * (S::X_PER_SLOT ? TOP : 1);
+    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;  // of dynamic shared memory
+
+    // Load `b` of a tile: rounds one after the other, LOADS for each; the first slot of its round.
+    STEP u32 slot_of(u32 tile, u32 b) { return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES; }
+    STEP u32 first_row(u32 tile) { return tile % TILES * D::TILE + D::team_id() * ROWS; }
+
+    using Slots = Units[TOGETHER];
+    STEP void load_slots(Slots& units, ExpertsArgs a, u32 tile, u32 b) {
+        UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+            u64 matrix = (u64)a.experts[slot_of(tile, b) + i] * S::ROWS_0 * W::ROW_BYTES;
+            u32 first = first_row(tile), step = b % LOADS * D::IN_FLIGHT;
+            D::template load_rows<W>(units[i], 0, a.w0 + matrix, first, S::ROWS_0, step);
+            if constexpr (LISTS == 2) D::template load_rows<W>(units[i], 1, a.w1 + matrix, first, S::ROWS_0, step);
+        }
+    }
+
+    STEP void store_rows(Sums& acc, ExpertsArgs a, u32 tile, Shared& lds) {
+        D::sum_team(acc, lds);
+        u64 at = (u64)(tile / TILES) * S::ROWS_0;
+        UNROLL for (u32 r = 0; r < ROWS; r++) {
+            u32 row = first_row(tile) + r;
+            if (D::team_lane() != 0 || row >= S::ROWS_0) continue;
+            float v = acc[r][0];
+            if constexpr (LISTS == 2) v = (S::GATE == Gate::Silu ? silu(v) : gelu(v)) * acc[ROWS + r][0];
+            if (S::RESIDUAL) v += a.residual[at + row];
+            a.y[at + row] = v;
+        }
+    }
+
+    // `columns`: COLUMN_BYTES of shared memory.
+    template <class Before> STEP void step(ExpertsArgs a, Share share, u8* columns, Shared& lds) {
+        typename X::Norm norm;
+        if constexpr (!S::X_GLOBAL) X::load_norm(norm, a.aux);
+        Before::release();
+        Before::wait();
+        typename D::Work work = D::work_of(TOKEN_TILES * (S::TOKENS == 1 ? 1 : a.tokens), share.x, a.blocks);
+        u32 tile = work.tile, stride = work.stride, b = 0;
+        Slots units;
+        if (tile < work.end) load_slots(units, a, tile, 0);
+        const u32x4* x = (const u32x4*)(S::X_GLOBAL ? (const u8*)a.x : columns);
+        if constexpr (!S::X_GLOBAL) {
+            X::template make<X_COLUMNS>(a.x, a.aux, norm, a.eps, (u32x4*)columns);
+            block_sync();
+        }
+        float acc[LISTS * ROWS][1] = {}, slot[LISTS * ROWS][1] = {};
+        NO_UNROLL while (tile < work.end) {
+            u32 next = b + 1, next_tile = tile;
+            if (next == ROUNDS * LOADS) next = 0, next_tile = tile + stride;
+            Slots ahead;
+            if (next_tile < work.end) {
+                load_slots(ahead, a, next_tile, next);
+            } else {
+                UNROLL for (u32 i = 0; i < TOGETHER; i++) ahead[i] = units[i];
+            }
+            UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+                u32 which = slot_of(tile, b) + i, column = S::X_PER_SLOT ? which : which / TOP;
+                D::template dot_units<W>(slot, units[i], x + column * X::VECTORS, b % LOADS * D::IN_FLIGHT);
+                if (next % LOADS == 0) {  // a slot is through
+                    float part = S::SUM ? a.shares[which] : 1.0f;
+                    UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
+                        acc[r][0] = fma_f32(part, slot[r][0], acc[r][0]), slot[r][0] = 0.0f;
+                }
+            }
+            if (next == 0) {
+                store_rows(acc, a, tile, lds);
+                D::clear(acc);
+            }
+            UNROLL for (u32 i = 0; i < TOGETHER; i++) units[i] = ahead[i];
+            b = next;
+            tile = next_tile;
+        }
+    }
+};

@@ -1,0 +1,21 @@
+// flash_args.h: what both kinds of prompt attention (flash.h, flash_wgmma.h) have alike: arguments, and the
+// soft cap.
+#pragma once
+#include "mma.h"
+
+struct FlashArgs {
+    const float* q;
+    const u8 *keys, *values;
+    u16* y;
+    const u32* position;
+    u32 tokens, capacity;
+};
+
+// cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.
+STEP float soften(float x) { return 1.0f - 2.0f * rcp_hw(exp2_hw(x) + 1.0f); }
+
+// Eight queries as inputs of a product.
+STEP u32x4 scaled_inputs(u32x4 a, u32x4 b, float factor) {
+    return u32x4{pack_input(as_f32(a.x) * factor, as_f32(a.y) * factor), pack_input(as_f32(a.z) * factor, as_f32(a.w) * factor),
+                 pack_input(as_f32(b.x) * factor, as_f32(b.y) * factor), pack_input(as_f32(b.z) * factor, as_f32(b.w) * factor)};
+}

@@ -1,0 +1,55 @@
+// norm_rows: rows of COLS elements, normed and possibly added to a residual; a block a row.
+//
+//   NormKind::Rms (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4):  y = x / sqrt(mean(x²) + eps) ·
+//               weight
+//   NormKind::Layer (Ba et al. 2016, arXiv 1607.06450, equation 3):       y = (x − mean) / sqrt(var + eps) ·
+//               weight + bias
+//   x, y  rows × COLS f32 (y may be x or residual); weight, bias (Layer with BIAS)  COLS f32
+//   residual  rows × COLS f32 where RESIDUAL
+//
+// S: COLS, KIND, BIAS, RESIDUAL. Share: x the row.
+#pragma once
+#include "enums.h"
+#include "kjit.h"
+
+struct NormRowsArgs {
+    const float *x, *weight, *bias, *residual;
+    float* y;
+    float eps;
+};
+
+template <class S> struct NormRows {
+    static constexpr u32 COLS = S::COLS, EACH = CEIL_DIV(COLS, KJ_BLOCK);
+    static constexpr bool LAYER = S::KIND == NormKind::Layer;
+
+    STEP void step(NormRowsArgs a, Share share) {
+        const u64 row = (u64)share.x * COLS;
+        const float *x = a.x + row, *residual = a.residual + row;
+        float* y = a.y + row;
+        float v[EACH];  // the row stays in registers between the passes
+        float sum = 0.0f;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 c = thread_id() + i * KJ_BLOCK;
+            v[i] = c < COLS ? x[c] : 0.0f;
+            sum += LAYER ? v[i] : v[i] * v[i];
+        }
+        sum = block_sum(sum);
+        float mean = 0.0f;
+        if (LAYER) {  // the variance about the mean: the difference of two sums would cancel
+            mean = sum / COLS;
+            sum = 0.0f;
+            UNROLL for (u32 i = 0; i < EACH; i++)
+                if (thread_id() + i * KJ_BLOCK < COLS) sum += (v[i] - mean) * (v[i] - mean);
+            sum = block_sum(sum);
+        }
+        float scale = rsqrt_f32(sum / COLS + a.eps);
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 c = thread_id() + i * KJ_BLOCK;
+            if (c >= COLS) continue;
+            float r = (v[i] - mean) * scale * a.weight[c];
+            if (S::BIAS) r += a.bias[c];
+            if (S::RESIDUAL) r += residual[c];
+            y[c] = r;
+        }
+    }
+};

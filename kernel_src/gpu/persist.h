@@ -1,0 +1,146 @@
+// persist.h: many steps in one launch. Its blocks are all resident and go from step to step together: between
+// two steps they *meet*, so that each sees what the others wrote.
+//
+// A *program* is a list of instructions in device memory, INSTRUCTION words of 64 bits each: the number of
+// the
+// step, the step's grid, its arguments in the kernel's order. The rendered kernel
+// (kernel_src/src/persistent.rs)
+// has a case for each distinct step. A block takes the shares of a step's grid in turn.
+//
+// No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits no more. It
+// goes
+// through all that is left, since every address that steps use comes from their arguments; so nothing hangs,
+// and
+// the host throws away what was computed.
+#pragma once
+#include "kjit.h"
+
+// Device memory, zero before the first launch and after every one.
+struct MeetingWords { u32 arrived, left; };
+
+// Nanoseconds of a clock that goes on whatever the block does.
+STEP u64 clock_ns() {
+#if defined(KJ_NVIDIA)
+    u64 t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+#elif defined(KJ_AMD)
+#if defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_s_sendmsg_rtnl(0x83) * 10;  // the real-time counter of 100 MHz
+#else
+    return __builtin_amdgcn_s_memrealtime() * 10;
+#endif
+#else
+    return kjsim::nanoseconds();
+#endif
+}
+
+// What the kernel's loop calls for each instruction. Inlined, what no step changes was computed before the
+// loop for
+// all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
+#if defined(KJ_NVIDIA)
+#define CALLED static __device__ __noinline__
+#elif defined(KJ_AMD)
+#define CALLED static __attribute__((device, noinline))
+#else
+#define CALLED STEP
+#endif
+
+struct MeetingPlace {
+    MeetingWords* at;
+    u32* late;  // of the host: 0, or 1 + the number of the instruction at which somebody waited in vain
+    u64 limit;
+    u32 blocks, dead;
+    u32 met[KJ_BLOCK], seen[KJ_BLOCK];  // meetings that each thread arrived at, and that it has waited for
+};
+
+struct Meeting {
+    STEP MeetingPlace& place() {
+        LDS_ARRAY(MeetingPlace, only, 1);
+        return only[0];
+    }
+
+    STEP void open(MeetingWords* at, u32* late, u64 limit, u32 blocks) {
+        MeetingPlace& m = place();
+        if (thread_id() == 0) m.at = at, m.late = late, m.limit = limit, m.blocks = blocks, m.dead = 0;
+        m.met[thread_id()] = m.seen[thread_id()] = 0;
+        block_sync();
+    }
+
+    // Whether a wait has an end now, asked at each of its turns by one thread; both counters begin at 0.
+    STEP bool over(u32& turns, u64& since) {
+        if (++turns % 256 != 0) return false;
+        MeetingPlace& m = place();
+        if (*(volatile u32*)&m.dead) return true;
+        u64 now = clock_ns();
+        if (since == 0) since = now;
+        if (now - since < m.limit) return false;
+        if (atomic_load(m.late) == 0) atomic_store(m.late, m.met[0] + 1);  // the first counts: others follow from it
+        *(volatile u32*)&m.dead = 1;
+        return true;
+    }
+
+    // All of the block's writes are done: the others may see them.
+    STEP void arrive() {
+        MeetingPlace& m = place();
+        m.met[thread_id()]++;
+        block_sync();
+        if (thread_id() == 0) {
+#ifdef KJ_NVIDIA  // an atomic that gives nothing back is not waited for
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&m.at->arrived) : "memory");
+#else
+            atomic_add(&m.at->arrived, 1);
+#endif
+        }
+    }
+
+    // Returns when all blocks have arrived where this one has. May be called again.
+    STEP void wait() {
+        MeetingPlace& m = place();
+        u32 met = m.met[thread_id()];
+        if (m.seen[thread_id()] == met) return;
+        m.seen[thread_id()] = met;
+        if (thread_id() == 0) {
+            u32 turns = 0;
+            u64 since = 0;
+            while (atomic_load(&m.at->arrived) < met * m.blocks && !over(turns, since)) {}
+        }
+        block_sync();
+    }
+
+    // After the last step. The last block to leave makes the words zero again.
+    STEP void leave() {
+        arrive();
+        wait();
+        MeetingPlace& m = place();
+        if (thread_id() == 0 && atomic_add(&m.at->left, 1) == m.blocks - 1) {
+            atomic_store(&m.at->arrived, 0);
+            atomic_store(&m.at->left, 0);
+        }
+    }
+};
+
+// For steps that read ahead: what came before is the step before.
+struct MetBefore {
+    STEP void release() {}
+    STEP void wait() { Meeting::wait(); }
+};
+
+// An instruction's word as what it stands for.
+template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
+template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
+// The same in all lanes: AMD's compilers cannot see that of what lies in shared memory, and pointers in
+// vector
+// registers are two for each argument.
+STEP u64 same_in_all(u64 w) {
+#ifdef KJ_AMD
+    const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w), high = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)(w >> 32));
+    return (u64)high << 32 | low;
+#else
+    return w;
+#endif
+}
+template <class T> STEP void take(T& field, u64 w) { field = Word<T>::of(same_in_all(w)); }
+
+STEP u32 shares_of(const u64* c) { return (u32)c[1] * (u32)c[2] * (u32)c[3]; }
+STEP Share share_of(const u64* c, u32 i) { return Share{i % (u32)c[1], i / (u32)c[1] % (u32)c[2], i / (u32)c[1] / (u32)c[2]}; }

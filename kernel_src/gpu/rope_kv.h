@@ -1,0 +1,51 @@
+// rope_kv: the heads of a prompt's tokens made ready, and keys and values kept.
+//
+//   q  tokens × HEADS × HEAD_DIM f32, k, v  tokens × KV_HEADS × HEAD_DIM f32, as projected
+//   rotated   queries made ready: f32, or f16 where Q_HALF, tokens × HEADS × HEAD_DIM (may be q where f32)
+//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first token's
+//   keys, values    caches (kv.h) of `capacity` positions
+//
+// S: HEADS, KV_HEADS, Q_HALF, and those of kv.h and rope.h. Share: x the token, y a block of heads: a wave
+// makes one head; heads are HEADS queries, KV_HEADS keys, KV_HEADS values.
+#pragma once
+#include "kv.h"
+#include "rope.h"
+
+struct RopeKvArgs {
+    const float *q, *k, *v, *q_norm, *k_norm;
+    const u32x2* angles;
+    const u32* position;
+    u8 *keys, *values, *rotated;
+    float eps;
+    u32 capacity;
+};
+
+template <class S> struct RopeKv {
+    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM;
+    struct Shared { float head[kj_waves * HEAD_DIM]; };
+
+    STEP void step(RopeKvArgs a, Share share, Shared& lds) {
+        u32 token = share.x, head = share.y * kj_waves + wave_id();
+        if (head >= HEADS + 2 * KV_HEADS) return;  // a wave as a whole
+        u32 here = a.position[0] + token;
+        const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
+        float* row = lds.head + wave_id() * HEAD_DIM;
+        u64 rows = (u64)KV_HEADS * a.capacity;
+        if (head < HEADS) {
+            u64 at = ((u64)token * HEADS + head) * HEAD_DIM;
+            Rope<S>::ready_head(row, a.q + at, a.q_norm, a.eps, angles);
+            for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE) {
+                if (S::Q_HALF) ((f16*)a.rotated)[at + i] = round_f16(row[i]);
+                else ((float*)a.rotated)[at + i] = row[i];
+            }
+        } else if (head < HEADS + KV_HEADS) {
+            u32 kv_head = head - HEADS;
+            Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm, a.eps, angles);
+            Kv<S>::store_row(a.keys, rows, (u64)kv_head * a.capacity + here, row);
+        } else {
+            u32 kv_head = head - HEADS - KV_HEADS;
+            const float* value = a.v + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM;
+            Kv<S>::store_row(a.values, rows, (u64)kv_head * a.capacity + here, value);
+        }
+    }
+};

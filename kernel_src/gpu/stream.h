@@ -1,0 +1,433 @@
+// stream.h: products with one vector in a kernel of many steps (persist.h) whose weights stream: one warp
+// beside
+// the block's asks for them, in the order in which all steps will use them, and never waits for a step to
+// end. So
+// memory is busy while blocks meet, attend and make activations.
+//
+// The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there) and empty
+// (every
+// wave has read them). A slot takes as many whole rows as fit, which lie side by side in device memory: one
+// copy.
+// The block's waves share a row: wave w has the w-th part of its units, and holds the activations that belong
+// to
+// them in registers, so that shared memory is read for weights alone. (By rows, one a wave, each weight of 4
+// bits
+// would cost eight times its bytes in reads of activations.) The waves' parts of a *round* of rows are summed
+// when
+// all are there, by a thread each.
+//
+// Rows are dealt in one piece a block, as even as can be.
+//
+// S: those of matvec.h with COLUMNS 1, without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of
+// 128),
+// SLOTS. The block has KJ_BLOCK threads and a warp more.
+#pragma once
+#include "dots.h"
+#include "hopper.h"
+#include "matvec.h"
+#include "persist.h"
+
+// Where somebody is in the ring; and which of two buffers of sums is next.
+struct RingAt { u32 slot, phase, buffer; };
+
+template <class R> struct Ring {
+    struct Shared { u64 full[R::SLOTS], empty[R::SLOTS]; };
+    static constexpr u32 BYTES = R::SLOTS * R::SLOT;
+
+    STEP void open(Shared& s) {
+        for (u32 i = 0; i < R::SLOTS; i++) barrier_init(s.full + i, 1), barrier_init(s.empty + i, kj_waves);
+        barrier_fence_init();
+        fence_async();
+    }
+    STEP void next(RingAt& at) {
+        if (++at.slot == R::SLOTS) at.slot = 0, at.phase ^= 1;
+    }
+
+    // Returns when the phase of this parity is complete, or when it has taken too long.
+    STEP void await(u64* b, u32 parity) {
+        u32 turns = 0;
+        u64 since = 0;
+        while (!barrier_try(b, parity) && !Meeting::over(turns, since)) {}
+    }
+    STEP bool barrier_try(u64* b, u32 parity) {
+        u32 done;
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(shared_at(b)), "r"(parity) : "memory");
+        return done;
+    }
+
+    // A slot's bytes are asked for, by one thread.
+    STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes) {
+        await(s.empty + at.slot, at.phase ^ 1);
+        barrier_arrive_expect(s.full + at.slot, bytes);
+        bulk_copy(memory + at.slot * R::SLOT, from, bytes, s.full + at.slot);
+        next(at);
+    }
+    STEP const u8* wait(Shared& s, const u8* memory, const RingAt& at) {
+        await(s.full + at.slot, at.phase);
+        return memory + at.slot * R::SLOT;
+    }
+    STEP void release(Shared& s, RingAt& at) {
+        wave_sync();
+        if (lane_id() == 0) barrier_arrive(s.empty + at.slot);
+        next(at);
+    }
+};
+
+// Unit u of a row record in shared memory.
+template <class W> STEP Unit<W> kept_unit(const u8* row, u32 u) {
+    Unit<W> t = zero_unit<W>();
+    if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
+        constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
+        u32x4 v = load16(row + at + 16 * u);
+        t.big[0] = v.x, t.big[1] = v.y, t.big[2] = v.z, t.big[3] = v.w;
+    }
+    if constexpr (!PLAIN<W>) {
+        if constexpr (W::C2 != NONE) {
+            u32x2 v = load8(row + W::C2 + 8 * u);
+            t.c2[0] = v.x, t.c2[1] = v.y;
+        }
+        if constexpr (W::C1 != NONE) t.c1 = *(const u32*)(row + W::C1 + 4 * u);
+        u32 g = W::UNIT == 16 ? u / 2 : u;
+        if constexpr (W::GROUPS == Groups::Signed32) t.group = row[W::GROUPS_AT + g];
+        else if constexpr (W::GROUPS != Groups::None) t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
+        u32 b = g / W::BLOCK_32;
+        if constexpr (W::BLOCKS == Blocks::Half) t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
+        if constexpr (W::BLOCKS == Blocks::HalfPair) t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
+        if constexpr (W::BLOCKS == Blocks::HalfE8M0) t.block = row[W::BLOCKS_AT + b];
+    }
+    return t;
+}
+
+// A format as a type that is the same for all steps that have it, so that they share its code.
+template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_, Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_,
+          u32 C1_, u32 C2_, u32 C4_, u32 C8_, u32 C1_LOW_, u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_, Offset OFFSET_, i32 BIAS_>
+struct StreamFormat {
+    static constexpr u32 UNIT = UNIT_, UNITS = UNITS_, ROW_BYTES = ROW_BYTES_, GROUPS_AT = GROUPS_AT_, BLOCKS_AT = BLOCKS_AT_, BLOCK_32 = BLOCK_32_;
+    static constexpr u32 C1 = C1_, C2 = C2_, C4 = C4_, C8 = C8_, C1_LOW = C1_LOW_, C2_LOW = C2_LOW_, T0 = T0_, T1 = T1_, T2 = T2_, T3 = T3_;
+    static constexpr Groups GROUPS = GROUPS_;
+    static constexpr Blocks BLOCKS = BLOCKS_;
+    static constexpr Encoding ENCODING = ENCODING_;
+    static constexpr Offset OFFSET = OFFSET_;
+    static constexpr bool LOOKUP = LOOKUP_;
+    static constexpr i32 BIAS = BIAS_;
+};
+template <class W>
+using StreamFormatOf = StreamFormat<W::UNIT, W::UNITS, W::ROW_BYTES, W::GROUPS_AT, W::BLOCKS_AT, W::GROUPS, W::BLOCKS, W::BLOCK_32, W::ENCODING, W::C1,
+                                    W::C2, W::C4, W::C8, W::C1_LOW, W::C2_LOW, W::LOOKUP, W::T0, W::T1, W::T2, W::T3, W::OFFSET, W::BIAS>;
+
+template <bool B, class X, class Y> struct StreamPick { using type = X; };
+template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
+
+// A column as activations.h lays it out, for any step: few instructions, since all steps of a layer together
+// do
+// not fit the caches of code, and code that is used once a step came from the second cache each time (an
+// H200:
+// qkv of 8b took 14 us, of which its weights 3.6).
+struct StreamColumn {
+    const float *x, *aux;
+    float eps;
+    u32 cols, prologue;  // 0 none, 1 a norm, 2 silu, 3 gelu
+};
+// Waits for the step before. Up to EIGHT quads of a thread are on their way together, and a norm's weights
+// before the
+// wait.
+template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column) {
+    constexpr u32 EIGHT = 8;
+    const u32 quads = a.cols / 4, groups = a.cols / 32;
+    const bool normed = a.prologue == 1, two = a.prologue > 0;
+    u32x4 x[EIGHT], g[EIGHT];
+    UNROLL for (u32 i = 0; i < EIGHT; i++) {
+        const u32 q = i * KJ_BLOCK + thread_id();
+        g[i] = normed && q < quads ? load16(a.aux + 4 * q) : u32x4{0, 0, 0, 0};
+    }
+    Meeting::wait();
+    float scale = 1.0f;
+    // All lanes of a wave arrive: groups are whole, and eight lanes have one.
+    NO_UNROLL for (u32 from = 0; from < quads; from += EIGHT * KJ_BLOCK) {
+        UNROLL for (u32 i = 0; i < EIGHT; i++) {
+            const u32 q = from + i * KJ_BLOCK + thread_id();
+            x[i] = q < quads ? load16(a.x + 4 * q) : u32x4{0, 0, 0, 0};
+            if ((!normed || from > 0) && two) g[i] = q < quads ? load16(a.aux + 4 * q) : u32x4{0, 0, 0, 0};
+        }
+        if (normed && from == 0) {
+            float squares = 0.0f;
+            UNROLL for (u32 i = 0; i < EIGHT; i++)
+                squares += as_f32(x[i].x) * as_f32(x[i].x) + as_f32(x[i].y) * as_f32(x[i].y) + as_f32(x[i].z) * as_f32(x[i].z) + as_f32(x[i].w) * as_f32(x[i].w);
+            NO_UNROLL for (u32 q = EIGHT * KJ_BLOCK + thread_id(); q < quads; q += KJ_BLOCK) {
+                const u32x4 w = load16(a.x + 4 * q);
+                squares += as_f32(w.x) * as_f32(w.x) + as_f32(w.y) * as_f32(w.y) + as_f32(w.z) * as_f32(w.z) + as_f32(w.w) * as_f32(w.w);
+            }
+            scale = rsqrt_f32(block_sum(squares) / (float)a.cols + a.eps);
+        }
+        UNROLL for (u32 i = 0; i < EIGHT; i++) {
+            const u32 q = from + i * KJ_BLOCK + thread_id();
+            if (from + i * KJ_BLOCK >= quads) break;
+            float v[4] = {as_f32(x[i].x), as_f32(x[i].y), as_f32(x[i].z), as_f32(x[i].w)};
+            const float up[4] = {as_f32(g[i].x), as_f32(g[i].y), as_f32(g[i].z), as_f32(g[i].w)};
+            if (normed) {
+                UNROLL for (u32 e = 0; e < 4; e++) v[e] = v[e] * scale * up[e];
+            } else if (two) {
+                NO_UNROLL for (u32 e = 0; e < 4; e++) v[e] = (a.prologue == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
+            }
+            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            most = group_max(most, 8);
+            float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
+            if (inverse > 3.0e38f) inverse = 3.0e38f;
+            u32 high = 0, low = 0;
+            float bad = 0.0f;
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                i32 whole = round_int(v[e] * inverse);
+                low |= (u32)(u8)whole << (8 * e);
+                high |= (u32)(u8)((whole + 128) >> 8) << (8 * e);
+                bad += v[e] * 0.0f;
+            }
+            i32 half = dot4(high, 0x01010101u, 0) * 256 + dot4(low, 0x01010101u, 0);
+            half = group_sum(half, 4);
+            const i32 other = wave_xor(half, 4);
+            bad = group_sum(bad, 8);
+            const u32 group = q / 8, vector = q / 4 % 2, at = SPLIT ? vector * groups + group : 2 * group + vector;
+            if (q < quads) {
+                ((u32*)(column + at))[q % 4] = high;
+                ((u32*)(column + 2 * groups + at))[q % 4] = low;
+                if (q % 8 == 0)
+                    column[4 * groups + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+            }
+        }
+    }
+    block_sync();
+}
+
+// A segment of a step, for the code that all steps of its format share.
+struct StreamSegment {
+    const float *bias, *second, *residual;  // null: none
+    float* y;
+    u32 first, end;  // this block's rows
+    u32 gate;        // 0 none, 1 silu, 2 gelu: then of two matrices
+};
+
+// The rows of one format and length, for every step that has such.
+// W: StreamFormat; COLS, SPLIT, FORM: of the column.
+template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRows {
+    using K = Ring<R>;
+    static constexpr u32 MOST = 64;  // rows of a round
+    static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT), HALVES = W::UNIT / 16;
+    struct Shared { float part[2][2][kj_waves][MOST]; };
+
+    // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and SIDE rows lie
+    // beside
+    // each other in a wave. A slot has ROWS rows, which a wave takes in TIMES steps.
+    STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
+    static constexpr u32 EACH = CEIL_DIV(W::UNITS, kj_waves);
+    static constexpr u32 LANES = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH), DEEP = CEIL_DIV(EACH, LANES);
+    static constexpr u32 SIDE = KJ_WAVE / LANES, FIT = R::SLOT / W::ROW_BYTES;
+    // A power of two; of its rows a quarter at most is not there.
+    STEP constexpr bool fits(u32 times) { return times * DEEP <= 4 && LANES >= times && 4 * FIT >= 3 * times * SIDE; }
+    static constexpr u32 TIMES = fits(4) ? 4 : fits(2) ? 2 : 1;
+    static constexpr u32 ROWS = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
+    static constexpr u32 ROUND = MOST / ROWS * ROWS;
+    static_assert(ROWS > 0 && ROWS <= MOST, "a slot has room for a row");
+    static_assert(W::UNITS <= kj_waves * EACH && EACH <= LANES * DEEP, "every unit has a lane");
+
+    // Asks for rows first … end − 1 of one matrix, or of two in turn, round by round.
+    CALLED void feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring, u8* memory, RingAt& where) {
+        RingAt at = where;
+        NO_UNROLL for (u32 r = first; r < end; r += ROUND)
+            NO_UNROLL for (u32 l = 0; l < (w1 ? 2 : 1); l++) {
+                const u32 n = min_u32(ROUND, end - r);
+                const u8* from = (l ? w1 : w0) + (u64)r * W::ROW_BYTES;
+                NO_UNROLL for (u32 q = 0; q < n; q += ROWS)
+                    K::fill(ring, memory, at, from + (u64)q * W::ROW_BYTES, min_u32(ROWS, n - q) * W::ROW_BYTES);
+            }
+        where = at;
+    }
+
+    // What a lane holds of the column: the activations of its units, as activations.h has them.
+    struct Held {
+        u32x4 high[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES], low[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES];
+        u32x4 info[PLAIN_X ? 1 : DEEP];
+        float v[PLAIN_X ? DEEP : 1][PLAIN_X ? W::UNIT : 1];
+    };
+    STEP bool unit_of(u32 d, u32& u) {
+        u32 local = d * LANES + lane_id() % LANES;
+        u = wave_id() * EACH + local;
+        bool inside = (EACH == LANES * DEEP || local < EACH) && (W::UNITS == kj_waves * EACH || u < W::UNITS);
+        if (!inside) u = 0;
+        return inside;
+    }
+    STEP void hold(Held& h, const u32x4* x) {
+        UNROLL for (u32 d = 0; d < DEEP; d++) {
+            u32 u;
+            bool inside = unit_of(d, u);
+            if constexpr (PLAIN_X) {
+                UNROLL for (u32 v = 0; v < W::UNIT / 4; v++) {
+                    u32x4 q = x[v * XUNITS + u];
+                    h.v[d][4 * v] = inside ? as_f32(q.x) : 0.0f, h.v[d][4 * v + 1] = inside ? as_f32(q.y) : 0.0f;
+                    h.v[d][4 * v + 2] = inside ? as_f32(q.z) : 0.0f, h.v[d][4 * v + 3] = inside ? as_f32(q.w) : 0.0f;
+                }
+            } else {
+                const u32 group = HALVES == 2 ? u : u / 2;
+                h.info[d] = x[4 * XGROUPS + group];
+                if (!inside) h.info[d].x = 0;
+                UNROLL for (u32 i = 0; i < HALVES; i++) {
+                    u32 vector = HALVES == 2 ? i : u % 2;
+                    u32 at = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
+                    h.high[d][i] = x[at], h.low[d][i] = x[2 * XGROUPS + at];
+                }
+            }
+        }
+    }
+
+    STEP i32 dot16(const u32* codes, u32x4 x) {
+        return dot4(codes[0], x.x, dot4(codes[1], x.y, dot4(codes[2], x.z, dot4(codes[3], x.w, 0))));
+    }
+    // The products of this lane's units of a row with what it holds.
+    STEP float dot_row(const u8* row, const Held& h) {
+        float sum = 0.0f;
+        UNROLL for (u32 d = 0; d < DEEP; d++) {
+            u32 u;
+            unit_of(d, u);
+            const Unit<W> b = kept_unit<W>(row, u);
+            if constexpr (PLAIN_X) {
+                float w[W::UNIT];
+                unit_values<W>(b, w);
+                UNROLL for (u32 i = 0; i < W::UNIT; i++) sum = fma_f32(w[i], h.v[d][i], sum);
+            } else {
+                constexpr bool sixteens = SIXTEENS<W>;
+                constexpr bool offset = W::OFFSET != Offset::None;
+                u32 codes[W::UNIT / 4];
+                unit_codes<W>(b, codes);
+                const Factors f = unit_factors<W>(b);
+                i32 dot[HALVES];
+                UNROLL for (u32 i = 0; i < HALVES; i++) dot[i] = dot16(codes + 4 * i, h.high[d][i]) * 256 + dot16(codes + 4 * i, h.low[d][i]);
+                const u32x4 info = h.info[d];
+                float one;
+                if constexpr (HALVES == 1) {
+                    one = f.scale[0] * (float)dot[0];
+                } else if constexpr (sixteens) {
+                    one = f.scale[0] * (float)(dot[0] - W::BIAS * (i32)info.y) + f.scale[1] * (float)(dot[1] - W::BIAS * (i32)info.z);
+                    if constexpr (offset) one += f.offset[0] * (float)(i32)info.y + f.offset[1] * (float)(i32)info.z;
+                } else {
+                    one = f.scale[0] * (float)(dot[0] + dot[1] - W::BIAS * (i32)info.w);
+                    if constexpr (offset) one += f.offset[0] * (float)(i32)info.w;
+                }
+                sum = fma_f32(as_f32(info.x), one, sum);
+            }
+        }
+        return sum;
+    }
+
+    // A slot's first n rows; their parts go to `part`.
+    STEP void take_slot(const u8* slot, u32 n, const Held& h, float* part) {
+        float acc[TIMES];
+        const u32 side = lane_id() / LANES;
+        UNROLL for (u32 t = 0; t < TIMES; t++) acc[t] = dot_row(slot + min_u32(t * SIDE + side, n - 1) * W::ROW_BYTES, h);
+        // Lane l of a row's has sum number (l % LANES) / (LANES / TIMES).
+        UNROLL for (u32 m = LANES / 2, k = TIMES; m > 0; m /= 2) {
+            if (k > 1) {
+                k /= 2;
+                const bool up = lane_id() & m;
+                UNROLL for (u32 i = 0; i < TIMES / 2; i++)
+                    if (i < k) {
+                        float keep = up ? acc[i + k] : acc[i], give = up ? acc[i] : acc[i + k];
+                        acc[i] = keep + wave_xor(give, m);
+                    }
+            } else {
+                acc[0] += wave_xor(acc[0], m);
+            }
+        }
+        constexpr u32 each = LANES / TIMES;
+        const u32 row = lane_id() % LANES / each * SIDE + side;
+        if (lane_id() % each == 0 && row < n) part[row] = acc[0];
+    }
+
+    CALLED void take(StreamSegment s, const u32x4* x, typename K::Shared& ring, const u8* memory, RingAt& where, Shared& lds) {
+        RingAt at = where;
+        Held held;
+        hold(held, x);
+        const u32 lists = s.gate ? 2 : 1;
+        NO_UNROLL for (u32 r = s.first; r < s.end; r += ROUND) {
+            const u32 n = min_u32(ROUND, s.end - r), row = r + thread_id();
+            const bool ends = thread_id() < n;
+            // Asked for while the weights are multiplied.
+            const float add = ends && s.residual ? s.residual[row] : 0.0f;
+            const float first = ends && s.bias ? s.bias[row] : 0.0f, second = ends && s.second ? s.second[row] : 0.0f;
+            NO_UNROLL for (u32 l = 0; l < lists; l++)
+                NO_UNROLL for (u32 q = 0; q < n; q += ROWS) {
+                    const u8* slot = K::wait(ring, memory, at);
+                    take_slot(slot, min_u32(ROWS, n - q), held, lds.part[at.buffer][l][wave_id()] + q);
+                    K::release(ring, at);
+                }
+            block_sync();
+            if (ends) {
+                float v = first;
+                UNROLL for (u32 w = 0; w < kj_waves; w++) v += lds.part[at.buffer][0][w][thread_id()];
+                if (lists == 2) {
+                    float up = second;
+                    UNROLL for (u32 w = 0; w < kj_waves; w++) up += lds.part[at.buffer][1][w][thread_id()];
+                    v = (s.gate == 1 ? silu(v) : gelu(v)) * up;
+                }
+                s.y[row] = v + add;
+            }
+            at.buffer ^= 1;
+        }
+        where = at;
+    }
+};
+
+template <class S, class R> struct Stream {
+    using X = Activations<S>;
+    using K = Ring<R>;
+    static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
+    static constexpr u32 COLUMN_BYTES = X::VECTORS * 16;
+    // The format of segment I, and its code.
+    template <u32 I>
+    using Format = typename StreamPick<(I >= S::RUN_2), typename S::Run2,
+                                       typename StreamPick<(I >= S::RUN_1), typename S::Run1, typename S::Run0>::type>::type;
+    template <u32 I> using Rows = StreamRows<StreamFormatOf<Format<I>>, S::COLS, X::PLAIN, S::X_SPLIT, R>;
+    using Shared = typename Rows<0>::Shared;
+    template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
+
+    // This block's rows of a segment, in one piece.
+    STEP u32 row_of(u32 rows, u32 block, u32 blocks) { return (u32)((u64)rows * block / blocks); }
+
+    // ------------------------------------------------------------------------------------------------------
+    // the warp beside
+    template <u32 I> STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, typename K::Shared& ring, u8* memory, RingAt& at) {
+        Rows<I>::feed(w0, w1, row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), ring, memory, at);
+    }
+    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory, RingAt& at) {
+        feed_segment<0>(a.w0, LISTS == 2 ? a.w1 : nullptr, block, blocks, ring, memory, at);
+        if constexpr (SEGMENTS > 1) feed_segment<1>(a.w1, nullptr, block, blocks, ring, memory, at);
+        if constexpr (SEGMENTS > 2) feed_segment<2>(a.w2, nullptr, block, blocks, ring, memory, at);
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // the waves
+    template <u32 I>
+    STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks, const u32x4* x, typename K::Shared& ring,
+                           const u8* memory, RingAt& at, Shared& lds) {
+        constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
+        const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr, LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr, S::RESIDUAL ? a.residual : nullptr, y,
+                              row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), gate};
+        Rows<I>::take(s, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
+    }
+
+    // `pool`: COLUMN_BYTES of shared memory.
+    STEP void step(MatvecArgs a, u32 block, u32 blocks, typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
+        const u32x4* x = (const u32x4*)pool;
+        if constexpr (X::PLAIN) {
+            typename X::Norm norm;
+            X::load_norm(norm, a.aux);
+            Meeting::wait();
+            X::template make<1>(a.x, a.aux, norm, a.eps, (u32x4*)pool);
+            block_sync();
+        } else {
+            constexpr u32 first = X::NORMED ? 1 : S::PROLOGUE == Prologue::Silu ? 2 : S::PROLOGUE == Prologue::Gelu ? 3 : 0;
+            stream_quantise<S::X_SPLIT>(StreamColumn{a.x, a.aux, a.eps, S::COLS, first}, (u32x4*)pool);
+        }
+        take_segment<0>(a, a.y0, a.b0, block, blocks, x, ring, memory, at, lds);
+        if constexpr (SEGMENTS > 1) take_segment<1>(a, a.y1, a.b1, block, blocks, x, ring, memory, at, lds);
+        if constexpr (SEGMENTS > 2) take_segment<2>(a, a.y2, a.b2, block, blocks, x, ring, memory, at, lds);
+    }
+};

@@ -1,0 +1,264 @@
+//! Cases and samples of attention: positions at the ends of tiles and slices, all storages, groups and head
+//! sizes.
+
+use super::{AttendArgs, AttendSpec, AttendTuning};
+use crate::cases::oracle::{HEADS_EPS, ready};
+use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, optional};
+use crate::cases::{output, words};
+use crate::family::{Family, Size};
+use crate::heads::{HeadsForm, RopeForm, angles};
+use crate::kernel::SpecError;
+use crate::kv::{KvLayout, KvStorage};
+use crate::matrix::{CONTEXT, HEADS, Samples, heads_form};
+use kjit_engine::Target;
+
+/// Exponentials of the hardware and sums in f32.
+const ATTENTION: Tolerance =
+    Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
+
+fn storage_tolerance(storage: KvStorage) -> Tolerance {
+    match storage {
+        KvStorage::F32 => ATTENTION,
+        // One new key and value are rounded; a tie may fall to the other side than the oracle's.
+        KvStorage::F16 => {
+            Tolerance { norm: 5e-4, each: 2e-3, reason: "the new key and value are rounded to half precision" }
+        }
+        KvStorage::Q8_0 => Tolerance { norm: 5e-3, each: 2e-2, reason: "the new key and value are rounded to 8 bits" },
+    }
+}
+
+fn singles(v: &[f64]) -> Vec<f32> {
+    v.iter().map(|&x| x as f32).collect()
+}
+
+/// What one launch is tried with.
+struct Sizes {
+    /// Positions that the cache has.
+    capacity: usize,
+    /// Tokens before the new one, a number per sequence.
+    positions: Vec<usize>,
+    /// Compute units.
+    units: u32,
+    /// Factor on scores.
+    scale: f32,
+}
+
+fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) -> Result<Case, SpecError> {
+    let form = &spec.form;
+    let (kv, dim, n) = (form.kv, form.kv.head_dim, sizes.positions.len());
+    let bytes = kv.bytes(sizes.capacity).unwrap_or(0);
+    let table = angles(
+        &(0..form.rope.dims / 2).map(|i| 10000f64.powf(-2.0 * i as f64 / form.rope.dims as f64)).collect::<Vec<_>>(),
+        1.0,
+        sizes.capacity,
+    );
+    let (q, k, v) = (
+        random.normals(n * form.heads * dim, 1.5),
+        random.normals(n * kv.heads * dim, 1.5),
+        random.normals(n * kv.heads * dim, 1.0),
+    );
+    let norms = if form.qk_norm { [random.normals(dim, 1.0), random.normals(dim, 1.0)] } else { [vec![], vec![]] };
+    // Several sequences lie in places of another order, with one place free. Positions behind the end are
+    // poisoned: whoever reads them shows it.
+    let places = if n > 1 { n + 1 } else { n };
+    let slots: Vec<usize> = (0..n).map(|s| places - 1 - s).collect();
+    let mut before = [vec![0xffu8; places * bytes], vec![0xffu8; places * bytes]];
+    let mut after = before.clone();
+    let mut want = vec![];
+    for (s, &here) in sizes.positions.iter().enumerate() {
+        let [keys, values] = before.each_mut().map(|b| &mut b[slots[s] * bytes..][..bytes]);
+        for head in 0..kv.heads {
+            for p in 0..here {
+                kv.write_row(keys, sizes.capacity, head, p, &random.normals(dim, 1.0));
+                kv.write_row(values, sizes.capacity, head, p, &random.normals(dim, 1.0));
+            }
+        }
+        let (mut all_keys, mut all_values) = (keys.to_vec(), values.to_vec());
+        for head in 0..kv.heads {
+            let at = (s * kv.heads + head) * dim;
+            let key = singles(&ready(form, &k[at..at + dim], &norms[1], &table, here));
+            kv.write_row(&mut all_keys, sizes.capacity, head, here, &key);
+            kv.write_row(&mut all_values, sizes.capacity, head, here, &v[at..at + dim]);
+        }
+        for (after, all) in after.iter_mut().zip([&all_keys, &all_values]) {
+            after[slots[s] * bytes..][..bytes].copy_from_slice(all);
+        }
+        let first = spec.window.map_or(0, |w| (here + 1).saturating_sub(w));
+        for head in 0..form.heads {
+            let kv_head = head / (form.heads / kv.heads);
+            let at = (s * form.heads + head) * dim;
+            let query = ready(form, &q[at..at + dim], &norms[0], &table, here);
+            let scores: Vec<f64> = (first..=here)
+                .map(|p| {
+                    let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
+                    let s =
+                        f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>();
+                    spec.soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh())
+                })
+                .collect();
+            let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+            let shares: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let sum: f64 = shares.iter().sum();
+            let mut out = vec![0.0; dim];
+            for (p, share) in (first..=here).zip(&shares) {
+                let value = kv.read_row(&all_values, sizes.capacity, kv_head, p);
+                out.iter_mut().zip(&value).for_each(|(o, &v)| *o += share / sum * f64::from(v));
+            }
+            want.extend(out);
+        }
+    }
+    // Rows before stay as they were, the new ones are the oracle's, everything else stays poisoned. Bytes
+    // with scales are held through what comes of them: the oracle's own rounding may fall to the other side.
+    let ([keys, values], [keys_after, values_after]) = (before, after);
+    let cache = |name, before, after: &[u8]| {
+        let real = |storage: Storage, tolerance| Expect::Real { storage, want: storage.read(after), tolerance };
+        let expect = match kv.storage {
+            KvStorage::F32 => real(Storage::F32, SINGLE),
+            KvStorage::F16 => real(Storage::F16, HALF),
+            KvStorage::Q8_0 => Expect::Anything,
+        };
+        CaseArg::Buffer { name, before, expect }
+    };
+    let positions: Vec<u32> = sizes.positions.iter().map(|&p| p as u32).collect();
+    let mut by_place = vec![u32::MAX; places];
+    slots.iter().zip(&positions).for_each(|(&slot, &p)| by_place[slot] = p);
+    let slots: Vec<u32> = slots.iter().map(|&s| s as u32).collect();
+    let t = spec.tuning(target)?;
+    let launch = spec.launch(target, sizes.units, Size { tokens: n, past: sizes.capacity })?;
+    let name = format!(
+        "attend {}/{} heads of {dim}, {:?}, norm {}, window {:?}, cap {:?}, positions {positions:?}, {} splits, {t:?}",
+        form.heads, kv.heads, kv.storage, form.qk_norm, spec.window, spec.soft_cap, launch.geometry.grid[0]
+    );
+    let args = AttendArgs {
+        q: floats("q", &q),
+        k: floats("k", &k),
+        v: floats("v", &v),
+        q_norm: optional("q_norm", &norms[0]),
+        k_norm: optional("k_norm", &norms[1]),
+        angles: floats("angles", &table),
+        slots: if n > 1 { words("slots", &slots) } else { CaseArg::Null },
+        position: words("position", &by_place),
+        keys: cache("keys", keys, &keys_after),
+        values: cache("values", values, &values_after),
+        part: CaseArg::Null,
+        counters: CaseArg::Null,
+        out: output("out", Storage::F32, want, storage_tolerance(kv.storage)),
+        scale: CaseArg::F32(sizes.scale),
+        eps: CaseArg::F32(HEADS_EPS),
+        capacity: CaseArg::U32(sizes.capacity as u32),
+        splits: FOLLOWS,
+        sequence_bytes: CaseArg::U64(bytes as u64),
+    };
+    Case::of(name, spec, target, launch, args)
+}
+
+/// A case at which it is timed: all sequences have as many tokens in the cache.
+pub(super) fn sized(
+    spec: &AttendSpec,
+    target: &Target,
+    units: u32,
+    size: Size,
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let scale = 1.0 / (spec.form.kv.head_dim as f32).sqrt();
+    let positions = vec![size.past; size.tokens.max(1)];
+    case(spec, target, &Sizes { capacity: size.past + 1, positions, units, scale }, random)
+}
+
+pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    let form = |heads, kv_heads, head_dim, storage, qk_norm, halves| HeadsForm {
+        heads,
+        kv: KvLayout { heads: kv_heads, head_dim, storage },
+        qk_norm,
+        rope: RopeForm { dims: if head_dim == 80 { 32 } else { head_dim }, halves },
+    };
+    use KvStorage::{F16, F32, Q8_0};
+    let tries = [
+        // form, window, cap, positions, splits, tile; singles at the tiles that plans give them, since more
+        // spill on AMD
+        (form(4, 2, 64, F16, false, false), None, None, vec![0, 1, 30], 3, 4),
+        (form(9, 3, 64, F16, false, false), None, None, vec![97], 2, 2),
+        (form(14, 2, 64, F16, false, true), None, None, vec![64], 4, 1),
+        (form(8, 2, 128, F16, true, true), None, None, vec![150, 15], 5, 4),
+        (form(8, 2, 128, Q8_0, true, true), Some(33), None, vec![131], 2, 2),
+        (form(8, 1, 128, F32, true, true), None, None, vec![67], 3, 1),
+        (form(2, 2, 80, F32, false, true), None, Some(20.0), vec![63], 2, 2),
+        (form(4, 2, 96, Q8_0, false, false), Some(5), None, vec![47, 3], 1, 4),
+        (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77], 3, 4),
+        (form(2, 1, 80, Q8_0, false, true), None, None, vec![20], 1, 4),
+        (form(16, 1, 64, F32, false, false), None, None, vec![200], 7, 1),
+    ];
+    for (form, window, soft_cap, positions, splits, tile) in tries {
+        let lanes = (form.kv.head_dim / 8).next_power_of_two() as u32;
+        if lanes > wave {
+            continue;
+        }
+        let tuning = Some(AttendTuning::Lanes { wave, block: 2 * wave, tile, blocks_per_unit: 1 });
+        let spec = AttendSpec { form, window, soft_cap, tuning };
+        let capacity = positions.iter().max().unwrap_or(&0) + 3;
+        let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
+        // As many units as cut the context into so many slices.
+        let units = splits * spec.groups() * positions.len() as u32;
+        into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
+    }
+    // The same by rings: contexts around a tile of sixteen, around a round of all waves, with blocks that
+    // have no tile for some waves; groups of one to eight, and of two blocks; scales at odd halves.
+    let rings = [
+        // form, window, cap, positions, splits, waves, stages, least
+        (form(4, 2, 64, F16, false, false), None, None, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
+        (form(9, 3, 64, F16, false, false), None, None, vec![255, 256, 63], 5, 4, 2, 2),
+        (form(14, 2, 64, Q8_0, false, true), None, None, vec![300, 0, 14], 4, 4, 3, 1),
+        (form(8, 2, 128, F16, true, true), None, None, vec![517, 31], 33, 4, 2, 1),
+        (form(8, 2, 128, F16, true, true), None, None, vec![1000], 16, 8, 2, 16),
+        (form(8, 1, 128, F16, true, true), Some(33), Some(30.0), vec![131, 32, 33], 2, 4, 1, 1),
+        (form(8, 2, 128, Q8_0, true, true), Some(200), None, vec![131, 713], 7, 8, 2, 1),
+        (form(8, 2, 128, Q8_0, false, false), None, None, vec![16, 1023], 9, 4, 4, 4),
+        (form(2, 2, 80, F16, false, true), None, Some(20.0), vec![63, 64], 2, 2, 2, 1),
+        (form(6, 3, 80, Q8_0, false, true), None, None, vec![97, 110, 0], 3, 2, 2, 1),
+        (form(5, 5, 96, Q8_0, false, false), Some(50), None, vec![47, 203, 88], 4, 2, 2, 1),
+        (form(4, 2, 96, F16, false, false), None, None, vec![333], 64, 4, 2, 1),
+        (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77, 0], 3, 2, 2, 1),
+        (form(8, 4, 256, F16, true, true), None, None, vec![401], 5, 4, 1, 1),
+        (form(2, 1, 256, Q8_0, false, true), None, None, vec![20, 290], 3, 4, 2, 2),
+        (form(16, 1, 64, F16, false, false), None, None, vec![200], 7, 4, 2, 1),
+        (form(7, 1, 112, Q8_0, false, false), None, None, vec![66], 2, 4, 2, 1),
+        (form(4, 1, 32, F16, false, false), None, None, vec![66], 2, 4, 2, 1),
+    ];
+    for (form, window, soft_cap, positions, splits, waves, stages, least) in rings {
+        let tuning = Some(AttendTuning::Rings { waves, stages, least, blocks_per_unit: 1 });
+        let spec = AttendSpec { form, window, soft_cap, tuning };
+        if wave != 32 || !spec.covered(target) {
+            continue; // a target without these matrix units, or with less shared memory
+        }
+        let capacity = positions.iter().max().unwrap_or(&0) + 3;
+        let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
+        // As many units as cut the context into so many slices.
+        let units = splits * spec.groups() * positions.len() as u32;
+        into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
+    }
+    Ok(())
+}
+
+pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+    let size = Size { tokens: 1, past: CONTEXT - 1 };
+    for (heads, kv_heads, head_dim) in HEADS {
+        for storage in [KvStorage::F16, KvStorage::Q8_0, KvStorage::F32] {
+            let form = heads_form(heads, KvLayout { heads: kv_heads, head_dim, storage });
+            let window = (head_dim == 256).then_some(1024);
+            let soft_cap = (head_dim == 96).then_some(50.0);
+            let spec = AttendSpec { form, window, soft_cap, tuning: None };
+            list.add(format!("attend {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
+        }
+    }
+    for wave in list.other_waves() {
+        for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {
+            for storage in [KvStorage::F16, KvStorage::Q8_0] {
+                let form = heads_form(heads, KvLayout { heads: kv_heads, head_dim, storage });
+                let spec = AttendSpec { form, window: None, soft_cap: None, tuning: None };
+                let spec = AttendSpec { tuning: Some(spec.by_lanes(wave)), ..spec };
+                list.add(format!("attend {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Cases and samples of attention for prompts.
+
+use super::{FlashArgs, FlashSpec, FlashTuning};
+use crate::cases::tiled::want_tiled;
+use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, output};
+use crate::family::{Family, Size};
+use crate::kernel::SpecError;
+use crate::kv::{KvLayout, KvStorage};
+use crate::matrix::{HEADS, PROMPT, Samples};
+use kjit_engine::Target;
+
+/// Queries, keys, values, probabilities and results are halves.
+const ATTENTION: Tolerance =
+    Tolerance { norm: 1.5e-3, each: 1.5e-2, reason: "queries, keys, values and probabilities are halves" };
+
+/// A case of `spec` of this size; of more than 256, the oracle has time for some.
+pub(super) fn case(
+    spec: &FlashSpec,
+    target: &Target,
+    units: u32,
+    size: Size,
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let Size { tokens, past } = size;
+    let (dim, heads, kv) = (spec.kv.head_dim, spec.heads, spec.kv);
+    let capacity = past + tokens + 3;
+    let q = random.normals(tokens * heads * dim, 1.0);
+    let mut caches = [vec![], vec![]];
+    let mut rows = [vec![], vec![]];
+    for (cache, rows) in caches.iter_mut().zip(&mut rows) {
+        *cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN where no token has been
+        for head in 0..kv.heads {
+            for position in 0..past + tokens {
+                kv.write_row(cache, capacity, head, position, &random.normals(dim, 1.0));
+                rows.push(kv.read_row(cache, capacity, head, position));
+            }
+        }
+    }
+    let row = |which: usize, head: usize, position: usize| &rows[which][head * (past + tokens) + position];
+    let mut want = vec![];
+    let step = tokens.div_ceil(256).max(1).pow(2);
+    for t in 0..tokens {
+        if t % step > 0 && t + 1 < tokens {
+            want.push(Some(vec![f64::INFINITY; heads * dim]));
+            continue;
+        }
+        let mut out = vec![];
+        for h in 0..heads {
+            let q = &q[(t * heads + h) * dim..][..dim];
+            let here = past + t;
+            let from = spec.window.map_or(0, |w| (here + 1).saturating_sub(w));
+            let score = |j: usize| {
+                let k = row(0, h / (heads / kv.heads), j);
+                let s =
+                    q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale);
+                spec.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+            };
+            let scores: Vec<f64> = (from..=here).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for d in 0..dim {
+                let mix = |(i, w): (usize, &f64)| w * f64::from(row(1, h / (heads / kv.heads), from + i)[d]);
+                out.push(weights.iter().enumerate().map(mix).sum::<f64>() / sum);
+            }
+        }
+        want.push(Some(out));
+    }
+    let [keys, values] = caches;
+    let name = format!(
+        "flash {heads}/{} heads of {dim}, {:?}, {tokens} tokens after {past}, window {:?}, cap {:?}, {:?}",
+        kv.heads,
+        kv.storage,
+        spec.window,
+        spec.soft_cap,
+        spec.tuning(target)?
+    );
+    let args = FlashArgs {
+        q: floats("q", &q),
+        keys: input("keys", keys),
+        values: input("values", values),
+        y: output("y", Storage::F16, want_tiled(&want, heads * dim), ATTENTION),
+        position: input("position", (past as u32).to_le_bytes().to_vec()),
+        tokens: FOLLOWS,
+        capacity: CaseArg::U32(capacity as u32),
+    };
+    Case::of(name, spec, target, spec.launch(target, units, size)?, args)
+}
+
+/// Cases on the targets that have warp groups' products.
+fn groups(
+    spec: &FlashSpec,
+    target: &Target,
+    tokens: usize,
+    past: usize,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
+    for keys in [32, 64, 128] {
+        let spec = FlashSpec { tuning: Some(FlashTuning::Groups { keys }), ..*spec };
+        if spec.tuning(target).is_ok() {
+            into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    use KvStorage::{F16, F32, Q8_0};
+    // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows shorter and
+    // longer than a tile.
+    let shapes = [
+        (64, F16, 4, 2, 1, 0, None, None),
+        (64, Q8_0, 4, 2, 65, 31, None, None),
+        (80, F16, 3, 1, 33, 5, Some(20), None),
+        (80, Q8_0, 2, 2, 31, 40, None, Some(20.0)),
+        (96, F16, 2, 1, 63, 0, None, Some(30.0)),
+        (128, F16, 2, 2, 67, 64, Some(70), None),
+        (128, Q8_0, 2, 1, 31, 3, Some(9), Some(50.0)),
+        (256, F16, 2, 1, 33, 31, None, None),
+        (256, Q8_0, 1, 1, 9, 100, Some(64), None),
+        (64, F32, 2, 1, 5, 60, None, None),
+    ];
+    for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in shapes {
+        let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
+        let scale = 1.0 / (dim as f32).sqrt();
+        let tuning = Some(FlashTuning::waves(target, wave, &kv));
+        let spec = FlashSpec { heads, kv, scale, window, soft_cap, tuning };
+        into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
+        groups(&spec, target, tokens, past, random, into)?;
+    }
+    // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything, for every
+    // head size they have.
+    let more = [
+        (64, F16, 4, 2, 257, 77, Some(100), None),
+        (64, Q8_0, 2, 2, 131, 0, None, Some(30.0)),
+        (80, F16, 3, 1, 193, 5, None, None),
+        (80, Q8_0, 5, 5, 131, 67, Some(70), None),
+        (96, F16, 2, 1, 129, 131, None, Some(50.0)),
+        (96, Q8_0, 3, 3, 200, 1, None, None),
+        (128, F16, 2, 1, 321, 129, None, None),
+        (128, Q8_0, 2, 1, 127, 191, Some(150), Some(20.0)),
+        (256, F16, 2, 1, 191, 65, None, Some(50.0)),
+        (256, F16, 1, 1, 130, 300, Some(133), None),
+        (256, Q8_0, 2, 2, 150, 33, None, None),
+    ];
+    for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in more {
+        let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
+        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), window, soft_cap, tuning: None };
+        if wave == 32 {
+            groups(&spec, target, tokens, past, random, into)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+    let size = Size { tokens: PROMPT, past: 0 };
+    for (heads, kv_heads, head_dim) in HEADS {
+        for storage in [KvStorage::F16, KvStorage::Q8_0, KvStorage::F32] {
+            let kv = KvLayout { heads: kv_heads, head_dim, storage };
+            let window = (head_dim == 256).then_some(1024);
+            let soft_cap = (head_dim == 96).then_some(50.0);
+            let spec = FlashSpec { heads, kv, scale: 1.0 / (head_dim as f32).sqrt(), window, soft_cap, tuning: None };
+            list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
+        }
+    }
+    for wave in list.other_waves() {
+        for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {
+            for storage in [KvStorage::F16, KvStorage::Q8_0] {
+                let kv = KvLayout { heads: kv_heads, head_dim, storage };
+                let scale = 1.0 / (head_dim as f32).sqrt();
+                let tuning = Some(FlashTuning::waves(list.target, wave, &kv));
+                let spec = FlashSpec { heads, kv, scale, window: None, soft_cap: None, tuning };
+                list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`, and `gpu/stream.h` where weights
+//! stream.
+//!
+//! Families say what they are inside of such a kernel ([`Family::inside`](crate::Family::inside)); here the
+//! kernel's text is rendered: the
+//! shapes, the shared memory, and a case for each distinct step. What is done in which order is data, a list
+//! of instructions in device
+//! memory, so a model of a hundred layers has no more code than one of its kinds of layers.
+
+use crate::family::Declared;
+use crate::kernel::{Kernel, SpecError, require, with_headers};
+use crate::layout::{Groups, Layout};
+use crate::product::Product;
+use crate::render::Shape;
+use crate::spec::Spec;
+use kjit_engine::arch::Dot;
+use kjit_engine::{Constants, MatrixUnit, Options, Source, Target, Vendor};
+use std::fmt::Write as _;
+
+const NAME: &str = "persistent";
+/// Threads that compute, in a block.
+const THREADS: u32 = 256;
+/// The warp beside them that asks for weights.
+const BESIDE: u32 = 32;
+/// 64-bit words of an instruction, at most: four of its own, then a step's arguments.
+const HEAD: usize = 4;
+/// Bytes of shared memory that the kernel declares itself, at most: the largest step's (attention's 14 KiB),
+/// two instructions, where the
+/// block is among its meetings, the ring's barriers.
+const FIXED: usize = 18 << 10;
+/// Bytes of a ring's slot that are worth trying, in steps of this.
+const SLOT_STEP: usize = 512;
+/// Slots of a ring at least: one is read while others are on their way.
+const SLOTS: usize = 4;
+
+/// What a launch has for all of its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inside {
+    /// Lanes in a wave.
+    pub wave: u32,
+    /// Threads of a block that compute.
+    pub threads: u32,
+    /// Weights come through a ring in shared memory.
+    pub streams: bool,
+}
+
+impl Inside {
+    /// What suits a target.
+    #[must_use]
+    pub fn of(target: &Target) -> Inside {
+        let streams = target.arch().matrix == MatrixUnit::Wgmma;
+        Inside { wave: target.default_wave(), threads: THREADS, streams }
+    }
+}
+
+/// Rows of weights that stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// Of a row.
+    pub bytes: usize,
+    /// Units of a row.
+    pub units: usize,
+    /// Rows.
+    pub rows: usize,
+}
+
+/// A family's work inside of a kernel of many steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The file that has it.
+    pub header: &'static str,
+    /// The struct of its arguments.
+    pub args: &'static str,
+    /// What is called: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool` its
+    /// shared memory.
+    pub call: &'static str,
+    /// The type of `lds`, if it has one.
+    pub lds: Option<&'static str>,
+    /// The constants.
+    pub shape: Shape,
+    /// Bytes of `pool`.
+    pub pool: u32,
+    /// The step's grid; none: that of its launch.
+    pub shares: Option<[u32; 3]>,
+    /// Each block has one share; an argument `blocks` is how many there are.
+    pub of_all_blocks: bool,
+    /// Weights that come through the ring.
+    pub records: Vec<Record>,
+}
+
+impl Step {
+    pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
+        Step { header, args, call, lds: None, shape, pool: 0, shares: None, of_all_blocks: false, records: vec![] }
+    }
+}
+
+/// Weights whose rows such a kernel has: those without a table of vectors, and with scales that
+/// `gpu/stream.h` loads.
+pub(crate) fn covered(kernel: &'static str, layout: &Layout) -> Result<(), SpecError> {
+    let plain = [Groups::None, Groups::BytePair, Groups::NibblePair, Groups::Signed16, Groups::Signed32];
+    require(layout.vectors.is_none() && plain.contains(&layout.groups), kernel, || {
+        format!("{} has no part in a persistent kernel yet", layout.format)
+    })
+}
+
+/// A kernel of many steps.
+#[derive(Debug, Clone)]
+pub struct Persistent {
+    /// The kernel: its arguments are [`Persistent::ARGUMENTS`].
+    pub kernel: Kernel,
+    /// Its distinct steps, in the order of their numbers.
+    pub steps: Vec<Step>,
+    /// Threads of a launched block.
+    pub block: u32,
+    /// 64-bit words of an instruction.
+    pub words: usize,
+}
+
+impl Persistent {
+    /// Bytes that its blocks meet in: zero before the first launch and after every one.
+    pub const MEETING: usize = 8;
+
+    /// What a launch takes: the instructions and their number, [`Persistent::MEETING`] bytes of the device, a
+    /// word that the host reads (not 0:
+    /// 1 and more, a block has waited longer than the limit), the grid's size, the limit in ns.
+    pub const ARGUMENTS: [&'static str; 6] = ["program", "count", "words", "late", "blocks", "limit"];
+
+    /// The kernel for these distinct specs.
+    ///
+    /// # Errors
+    /// A family that has no part in it, by name; more shared memory than a block has.
+    pub fn new(specs: &[Spec], target: &Target) -> Result<Persistent, SpecError> {
+        let inside = Inside::of(target);
+        require(inside.streams || target.vendor() == Vendor::Amd, NAME, || {
+            format!("{target} has no bulk copies, and its launches overlap")
+        })?;
+        let steps = specs.iter().map(|s| s.inside(target, inside)).collect::<Result<Vec<_>, _>>()?;
+        let declared: Vec<&[Declared]> = specs.iter().map(Spec::arguments).collect();
+        let words = HEAD + declared.iter().map(|d| d.len()).max().unwrap_or(0);
+        let pool = steps.iter().map(|s| s.pool as usize).max().unwrap_or(0).next_multiple_of(128);
+        let have = target.arch().shared_per_block as usize;
+        let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
+        let shared = pool + ring.map_or(0, |(slot, slots)| slot * slots);
+        require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
+        let text = render(&steps, &declared, words, ring);
+        let entry = "persistent";
+        let source = with_headers(Source::new(NAME, "persistent.hip", text)).entry(entry);
+        let mut macros = Product::of(target, inside.wave).macros().set("KJ_BLOCK", inside.threads);
+        macros = macros.set("KJ_DOT4", dot4(target)).set("KJ_MIN_BLOCKS", 1);
+        let block = inside.threads + if inside.streams { BESIDE } else { 0 };
+        if inside.streams {
+            macros = macros.set("KJ_BESIDE", BESIDE);
+        }
+        let told: Constants = macros.tell("STEPS", steps.len() as i64);
+        let options = Options::wave(inside.wave);
+        let kernel = Kernel { source, constants: told, options, entry, block, shared: shared as u32 };
+        Ok(Persistent { kernel, steps, block, words })
+    }
+}
+
+/// `KJ_DOT4` of a target.
+fn dot4(target: &Target) -> i64 {
+    match target.arch().dot {
+        Dot::None | Dot::Dp4a => 0,
+        Dot::Sdot4 => 1,
+        Dot::Sudot4 => 2,
+    }
+}
+
+/// Rows of a slot: as `StreamRows` of `gpu/stream.h` has them.
+fn rows_of_slot(record: &Record, slot: usize, inside: Inside) -> usize {
+    let waves = (inside.threads / inside.wave) as usize;
+    let lanes = record.units.div_ceil(waves).next_power_of_two().min(inside.wave as usize);
+    let deep = record.units.div_ceil(waves).div_ceil(lanes);
+    let (side, fit) = (inside.wave as usize / lanes, slot / record.bytes);
+    let times = [4, 2].into_iter().find(|&t| t * deep <= 4 && lanes >= t && 4 * fit >= 3 * t * side).unwrap_or(1);
+    fit.min(times * side)
+}
+
+/// Bytes of a slot and slots, for the most bytes on their way: what a slot leaves empty is not, nor what is
+/// being read.
+fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<(usize, usize), SpecError> {
+    let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
+    let largest = records.iter().map(|r| r.bytes).max().unwrap_or(SLOT_STEP).next_multiple_of(SLOT_STEP);
+    let worth = |slot: usize| -> usize {
+        let slots = bytes / slot;
+        // Each kind of rows by its bytes; a slot that is read has as good as a quarter of a row of overhead.
+        records
+            .iter()
+            .map(|r| {
+                let filled = rows_of_slot(r, slot, inside) * r.bytes;
+                r.rows * r.bytes / 1024 * (slots - 1) * filled / 1024 * filled / (filled + 1536)
+            })
+            .sum()
+    };
+    let fitting = (largest..=bytes / SLOTS).step_by(SLOT_STEP);
+    let slot = fitting.max_by_key(|&slot| worth(slot));
+    let slot = slot.ok_or_else(|| SpecError::Unsupported {
+        kernel: NAME,
+        why: format!("rows of {largest} bytes: {SLOTS} of them do not fit {bytes} bytes of shared memory"),
+    })?;
+    Ok((slot, bytes / slot))
+}
+
+/// The kernel's text.
+fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(usize, usize)>) -> String {
+    let mut text =
+        String::from("// Rendered by kernel_src/src/persistent.rs; persist.h says what the arguments are.\n");
+    let mut headers: Vec<&str> = steps.iter().map(|s| s.header).collect();
+    headers.sort_unstable();
+    headers.dedup();
+    for header in headers.iter().chain(&["persist.h"]) {
+        let _ = writeln!(text, "#include \"{header}\"");
+    }
+    text.push('\n');
+    for (i, step) in steps.iter().enumerate() {
+        let _ = writeln!(text, "{}", step.shape.render(&format!("Shape{i}")));
+    }
+    if let Some((slot, slots)) = ring {
+        let weights = Shape::new().number("SLOT", slot).number("SLOTS", slots);
+        let _ = writeln!(text, "{}", weights.render("Weights"));
+    }
+    text.push_str("union Lds {\n    u32 none;\n");
+    for (i, step) in steps.iter().enumerate() {
+        if let Some(lds) = step.lds {
+            let _ = writeln!(text, "    {} s{i};", named(lds, i));
+        }
+    }
+    text.push_str("};\n\n");
+    let streams = ring.is_some();
+    let more = if streams { ", Ring<Weights>::Shared& ring, const u8* memory, RingAt& at" } else { "" };
+    let _ = writeln!(
+        text,
+        "CALLED void run(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n    switch ((u32)same_in_all(c[0])) {{"
+    );
+    for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
+        let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
+        takes(&mut text, declared);
+        if step.lds.is_some() {
+            let _ = writeln!(text, "        auto& lds = all.s{i};");
+        }
+        let call = named(step.call, i);
+        if step.of_all_blocks {
+            let share = if call.contains("share") { "        const Share share{block_id(), 0, 0};\n" } else { "" };
+            let _ = writeln!(text, "{share}        {call}\n        break;\n    }}");
+        } else {
+            let _ = writeln!(
+                text,
+                "        NO_UNROLL for (u32 i = block_id(); i < shares_of(c); i += blocks) {{\n            \
+                 if (i != block_id()) block_sync();\n            const Share share = share_of(c, i);\n            {call}\n        }}\n        \
+                 break;\n    }}"
+            );
+        }
+    }
+    text.push_str("    }\n}\n\n");
+    if streams {
+        text.push_str("STEP void feed(const u64* c, u32 blocks, Ring<Weights>::Shared& ring, u8* memory, RingAt& at) {\n    switch ((u32)c[0]) {\n");
+        for (i, (step, declared)) in steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| !s.records.is_empty())
+        {
+            let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
+            takes(&mut text, declared);
+            let feed = named("Stream<S, Weights>::feed(a, block_id(), blocks, ring, memory, at);", i);
+            let _ = writeln!(text, "        {feed}\n        break;\n    }}");
+        }
+        text.push_str("    }\n}\n\n");
+    }
+    let _ = writeln!(text, "constexpr u32 WORDS = {words};\n");
+    text.push_str(if streams { STREAMING } else { PLAIN });
+    text
+}
+
+/// Arguments from an instruction's words.
+fn takes(text: &mut String, declared: &[Declared]) {
+    for (n, d) in declared.iter().enumerate() {
+        let _ = writeln!(text, "        take(a.{}, c[{}]);", d.name, HEAD + n);
+    }
+}
+
+/// A family's text with the shape's name.
+fn named(text: &str, i: usize) -> String {
+    text.replace("<S>", &format!("<Shape{i}>")).replace("<S,", &format!("<Shape{i},"))
+}
+
+/// The next instruction comes while one is carried out.
+const PLAIN: &str = "\
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
+    LDS_DYNAMIC(pool);
+    LDS_ARRAY(Lds, all, 1);
+    LDS_ARRAY(u64, code, 2 * WORDS);
+    if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
+    Meeting::open(words, late, limit, blocks);
+    NO_UNROLL for (u32 i = 0; i < count; i++) {
+        u64 next = 0;
+        const bool more = i + 1 < count && thread_id() < WORDS;
+        if (more) next = program[(u64)(i + 1) * WORDS + thread_id()];
+        run(code + i % 2 * WORDS, blocks, pool, all[0]);
+        Meeting::wait();
+        if (more) code[(i + 1) % 2 * WORDS + thread_id()] = next;
+        Meeting::arrive();
+    }
+    Meeting::leave();
+}
+";
+
+const STREAMING: &str = "\
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
+    LDS_DYNAMIC(memory);
+    LDS_ARRAY(Lds, all, 1);
+    LDS_ARRAY(u64, code, 2 * WORDS);
+    LDS_ARRAY(Ring<Weights>::Shared, ring, 1);
+    u8* pool = memory + Ring<Weights>::BYTES;
+    RingAt at{0, 0, 0};
+    if (thread_id() == KJ_BLOCK) Ring<Weights>::open(ring[0]);
+    else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks);
+    __syncthreads();
+    if (thread_id() >= KJ_BLOCK) {
+        if (thread_id() == KJ_BLOCK) NO_UNROLL for (u32 i = 0; i < count; i++) feed(program + (u64)i * WORDS, blocks, ring[0], memory, at);
+        return;
+    }
+    if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
+    block_sync();
+    NO_UNROLL for (u32 i = 0; i < count; i++) {
+        u64 next = 0;
+        const bool more = i + 1 < count && thread_id() < WORDS;
+        if (more) next = program[(u64)(i + 1) * WORDS + thread_id()];
+        run(code + i % 2 * WORDS, blocks, pool, all[0], ring[0], memory, at);
+        Meeting::wait();
+        if (more) code[(i + 1) % 2 * WORDS + thread_id()] = next;
+        Meeting::arrive();
+    }
+    Meeting::leave();
+}
+";
