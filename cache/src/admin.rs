@@ -89,8 +89,8 @@ pub struct Cleared {
 }
 
 impl Cache {
-    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are left out (and
-    /// reported as a warning).
+    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are left out
+    /// (and reported as a warning).
     pub fn list(&self) -> Vec<EntryInfo> {
         let mut list = Vec::new();
         if let Some(home) = &self.home {
@@ -150,7 +150,8 @@ impl Cache {
         }
     }
 
-    /// All records of memory and home: key, and value; each key once, with the value that [`Cache::record`] gives.
+    /// All records of memory and home: key, and value; each key once, with the value that [`Cache::record`]
+    /// gives.
     pub fn records(&self) -> Vec<(Key, Vec<u8>)> {
         self.own_records().into_values().collect()
     }
@@ -235,8 +236,8 @@ impl Cache {
         Stat { home, max_bytes: self.config.max_bytes, layers, other_formats }
     }
 
-    /// Whether the home directory is there and can be read; `false` when it is still to be made, or there is none. For
-    /// commands about the cache itself, to which a cache that is refused is a failure.
+    /// Whether the home directory is there and can be read; `false` when it is still to be made, or there is
+    /// none. For commands about the cache itself, to which a cache that is refused is a failure.
     ///
     /// # Errors
     /// Why it is not used.
@@ -252,8 +253,8 @@ impl Cache {
         }
     }
 
-    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are; what cannot be
-    /// removed is told.
+    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are; what
+    /// cannot be removed is told.
     pub fn clear(&self, which: impl Fn(&EntryInfo) -> bool) -> Cleared {
         let mut cleared = Cleared::default();
         let mine = |info: &EntryInfo| matches!(info.layer, Origin::Home | Origin::Memory);

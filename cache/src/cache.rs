@@ -18,8 +18,8 @@ use crate::safe_dir::{Fault, is_privileged};
 use crate::store::{DirStore, Place};
 use crate::warning::{Warning, Warnings};
 
-/// After waiting for another process the entry may need a moment to show (NFS caches absence): so often and so long
-/// we look again before the work is done a second time.
+/// After waiting for another process the entry may need a moment to show (NFS caches absence): so often and
+/// so long we look again before the work is done a second time.
 const LATE_LOOKS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -183,9 +183,9 @@ impl Cache {
 
     /// The entry of this build; made by `make` and kept if there is none.
     ///
-    /// However many threads and processes ask at once, one makes it and the others wait, for `deadline` at most; then
-    /// they make it themselves. What a thread's maker fails with, all that wait on it get. The maker may use the cache
-    /// for other keys.
+    /// However many threads and processes ask at once, one makes it and the others wait, for `deadline` at
+    /// most; then they make it themselves. What a thread's maker fails with, all that wait on it get. The
+    /// maker may use the cache for other keys.
     ///
     /// # Errors
     /// Only what `make` returns: whatever is wrong with the cache becomes a [`Warning`].
@@ -278,7 +278,8 @@ impl Cache {
         }
     }
 
-    /// Keeps an artefact: in the home directory, or in memory where that cannot be. Replaces an entry of the same build.
+    /// Keeps an artefact: in the home directory, or in memory where that cannot be. Replaces an entry of the
+    /// same build.
     pub fn put(&self, key: &BuildKey, artefact: &Artefact) -> Entry {
         let created = self.creation_stamp(key.source().digest());
         let bytes = Entry::encode(key, artefact, created);
@@ -322,8 +323,8 @@ impl Cache {
         }
     }
 
-    /// Milliseconds since 1970, and later than every build there is of the source: with a clock set back, the newest
-    /// build is still the newest.
+    /// Milliseconds since 1970, and later than every build there is of the source: with a clock set back, the
+    /// newest build is still the newest.
     fn creation_stamp(&self, source: Digest) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let now = u64::try_from(now).unwrap_or(u64::MAX);
@@ -333,9 +334,9 @@ impl Cache {
         newest.map_or(now, |newest| now.max(newest.saturating_add(1)))
     }
 
-    /// Sets the entry aside because what it holds could not be used, so that the next look-up misses and it is made
-    /// again. Returns how often that happened to this key in this process: a maker whose work fails twice is not
-    /// to be asked a third time.
+    /// Sets the entry aside because what it holds could not be used, so that the next look-up misses and it
+    /// is made again. Returns how often that happened to this key in this process: a maker whose work fails
+    /// twice is not to be asked a third time.
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);

@@ -5,8 +5,9 @@
 //! field: source key · field: build key (empty in a record) · map: needs · map: meta · field: payload
 //! SHA-256 of all before it
 //! ```
-//! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs of fields in
-//! rising order. The digests of both keys follow from their fields, so an entry cannot lie about what it is.
+//! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs of fields
+//! in rising order. The digests of both keys follow from their fields, so an entry cannot lie about what it
+//! is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,8 +18,8 @@ use crate::wire::{Reader, WireError, put_bytes, put_map};
 
 /// First bytes of every entry.
 pub(crate) const MAGIC: [u8; 8] = *b"kjcache\n";
-/// Format of entries that this crate writes and reads. The directory's name carries it too, so that programs of
-/// different age sharing one home do not throw each other's entries out.
+/// Format of entries that this crate writes and reads. The directory's name carries it too, so that programs
+/// of different age sharing one home do not throw each other's entries out.
 pub const FORMAT: u32 = 1;
 /// Bytes from the start up to and with `created`.
 pub(crate) const HEADER_LEN: usize = 32;
@@ -241,7 +242,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Magic and format first (so that a foreign format is called that), then length and checksum, then the fields.
+    /// Magic and format first (so that a foreign format is called that), then length and checksum, then the
+    /// fields.
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {

@@ -1,8 +1,8 @@
 //! Keeping the home directory below its cap.
 //!
-//! Least recently used first, with one refinement: entries that were used again after they were published are kept
-//! before those that never were, up to [`PROTECTED_PERCENT`] of the cap. A sweep through ten times the cap's worth of
-//! entries therefore does not push out the few that every run needs.
+//! Least recently used first, with one refinement: entries that were used again after they were published are
+//! kept before those that never were, up to [`PROTECTED_PERCENT`] of the cap. A sweep through ten times the
+//! cap's worth of entries therefore does not push out the few that every run needs.
 //!
 //! Removing an entry never hurts a reader: a reader holds the open file, and what it read is in its memory.
 
@@ -84,8 +84,8 @@ impl Cache {
         }
     }
 
-    /// Removes entries until the directory is below its low-water mark, sweeps left-overs and rewrites the journal.
-    /// One process does it at a time; the others go on. Returns entries and bytes removed.
+    /// Removes entries until the directory is below its low-water mark, sweeps left-overs and rewrites the
+    /// journal. One process does it at a time; the others go on. Returns entries and bytes removed.
     pub(crate) fn make_room(&self, home: &DirStore, cap: u64) -> (u64, u64) {
         // Where there are no locks two may evict at once; what one removed the other does not find.
         let Ok(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };

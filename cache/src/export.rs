@@ -53,8 +53,8 @@ pub struct Export<'a> {
 }
 
 impl Cache {
-    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same bytes. A pack of that
-    /// name is replaced, any other file is not.
+    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same bytes. A
+    /// pack of that name is replaced, any other file is not.
     ///
     /// # Errors
     /// When the file cannot be written, or an entry vanished meanwhile.
@@ -133,8 +133,8 @@ impl Cache {
     /// Takes a pack's entries into the home directory, each verified by itself. What is there already stays.
     ///
     /// # Errors
-    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by nobody of them), and when
-    /// the home directory takes no more: what was taken until then stays.
+    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by nobody of
+    /// them), and when the home directory takes no more: what was taken until then stays.
     pub fn import(&self, path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Imported, PackError> {
         let pack = Pack::open(path, signers)?;
         let mut imported = Imported::default();
@@ -202,8 +202,8 @@ fn may_be_replaced(path: &Path) -> Result<(), PackError> {
     if is_pack { Ok(()) } else { Err(refused("it is there already and is no pack; it is left as it is")) }
 }
 
-/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives; those of writers that
-/// died are removed.
+/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives; those of
+/// writers that died are removed.
 fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,8 +1,8 @@
 //! The order of use, kept by us: file systems lie about access times, and clocks go backwards.
 //!
-//! An append-only file of small records; their order is the order of use. It also carries the sizes of what came and
-//! went, so that the total is known without a walk. It is a hint: whatever is lost, torn or forged in it costs an
-//! entry its rank and nothing else.
+//! An append-only file of small records; their order is the order of use. It also carries the sizes of what
+//! came and went, so that the total is known without a walk. It is a hint: whatever is lost, torn or forged
+//! in it costs an entry its rank and nothing else.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,8 +14,9 @@ use crate::safe_dir::{Fault, SafeDir};
 use crate::store::open_or_clear;
 
 const NAME: &str = "journal";
-/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check (4). 120 bits of a
-/// digest tell all entries apart that will ever be; the time is for people to look at and decides nothing.
+/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check (4). 120
+/// bits of a digest tell all entries apart that will ever be; the time is for people to look at and decides
+/// nothing.
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
 /// The journal may have so many bytes for nothing before it is rewritten: 26,000 uses.
@@ -134,7 +135,8 @@ impl Reading {
         let known = self.uses.get(&build).copied();
         match event {
             Event::Used => {
-                // An entry that the journal does not know (it was lost) has no size here; the next walk finds it.
+                // An entry that the journal does not know (it was lost) has no size here; the next walk finds
+                // it.
                 let bytes = known.map_or(0, |known| known.bytes);
                 self.uses.insert(build, Use { rank, used: true, time_s, bytes });
             }
@@ -227,7 +229,8 @@ impl Journal {
         self.reading.offset > SLACK.max(2 * (RECORD * self.reading.uses.len()) as u64)
     }
 
-    /// Whether a journal of this length, about to grow by a record, is to be looked at: once in a [`CHECK_EVERY`].
+    /// Whether a journal of this length, about to grow by a record, is to be looked at: once in a
+    /// [`CHECK_EVERY`].
     pub(crate) fn is_due(len: u64) -> bool {
         len > SLACK && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
     }
@@ -242,8 +245,8 @@ impl Journal {
         self.rewrite(base, temp, &records, read_to)
     }
 
-    /// Replaces the journal by one record for each entry there is, in their order. What others appended to the old
-    /// one after `read_to` is carried over.
+    /// Replaces the journal by one record for each entry there is, in their order. What others appended to
+    /// the old one after `read_to` is carried over.
     pub(crate) fn rewrite(&mut self, base: &SafeDir, temp: &str, records: &[u8], read_to: u64) -> Result<(), Fault> {
         let file = base.create_file(temp)?;
         let written = (&file).write_all(records).map_err(Fault::from).and_then(|()| {

@@ -245,7 +245,8 @@ pub struct BuildKey {
 }
 
 impl BuildKey {
-    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever makes the artefact.
+    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever makes the
+    /// artefact.
     ///
     /// ```
     /// use kjit_cache::{BuildKey, Key};

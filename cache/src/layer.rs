@@ -67,8 +67,8 @@ impl Cache {
         opened.as_ref()
     }
 
-    /// The packs among the read-only layers, those that were refused left out. A caller that finds nothing in them can
-    /// say from their [`meta`](Pack::meta) what they are for.
+    /// The packs among the read-only layers, those that were refused left out. A caller that finds nothing in
+    /// them can say from their [`meta`](Pack::meta) what they are for.
     pub fn packs(&self) -> Vec<&Pack> {
         let lazy = self.layers.iter().filter_map(|layer| match layer {
             Layer::Pack(lazy) => Some(lazy),

@@ -7,9 +7,9 @@
 //! SHA-256 of all before
 //! the entries, as they lie in a cache, one after another in the order of the index
 //! ```
-//! An entry's checksum in the index is the one at its own end. So the signature covers every byte of every entry,
-//! and each is verified when it is read, from one read. Packs are read with `pread`, not mapped: a pack that is cut
-//! off while it is open is an error here and not a SIGBUS.
+//! An entry's checksum in the index is the one at its own end. So the signature covers every byte of every
+//! entry, and each is verified when it is read, from one read. Packs are read with `pread`, not mapped: a
+//! pack that is cut off while it is open is an error here and not a SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -156,8 +156,8 @@ pub struct Pack {
 impl Pack {
     /// Opens a pack and verifies its index, and its signature where it has one.
     ///
-    /// With `signers`, one of them must have signed it. Without, the file must belong to the user or to root and be
-    /// writable for nobody else.
+    /// With `signers`, one of them must have signed it. Without, the file must belong to the user or to root
+    /// and be writable for nobody else.
     ///
     /// # Errors
     /// When it cannot be read, is not trusted, or is faulty.
@@ -356,7 +356,8 @@ fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
     Ok(PublicKey(public))
 }
 
-/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length and checksum.
+/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length and
+/// checksum.
 pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(ITEM_LEN);
     line.extend_from_slice(&(if kind == Kind::Entry { 1u32 } else { 2 }).to_le_bytes());

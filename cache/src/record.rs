@@ -18,13 +18,13 @@ use crate::warning::Warning;
 
 /// A record is read as a whole on the way to something else: it stays small.
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
-/// A file that changed within this time may change again without its times showing it: file systems stamp in steps
-/// of up to two seconds.
+/// A file that changed within this time may change again without its times showing it: file systems stamp in
+/// steps of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 impl Cache {
-    /// The record kept under `key`, from memory, home or the first read-only layer that has one. (In memory is only what home did not
-    /// take, so it is newer than what home has.)
+    /// The record kept under `key`, from memory, home or the first read-only layer that has one. (In memory
+    /// is only what home did not take, so it is newer than what home has.)
     pub fn record(&self, key: &Key) -> Option<Vec<u8>> {
         let digest = key.digest();
         let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
@@ -51,8 +51,8 @@ impl Cache {
         in_memory().insert(key.digest(), (key.clone(), value.to_vec()));
     }
 
-    /// Replaces a record by what `change` makes of it, under the key's lock, so that no other process's update is
-    /// lost. After `deadline` it goes on without the lock.
+    /// Replaces a record by what `change` makes of it, under the key's lock, so that no other process's
+    /// update is lost. After `deadline` it goes on without the lock.
     pub fn update_record(&self, key: &Key, deadline: Duration, change: impl FnOnce(Option<&[u8]>) -> Vec<u8>) {
         let now = Instant::now();
         let until = now.checked_add(deadline).unwrap_or(now);
@@ -62,8 +62,8 @@ impl Cache {
         drop(lock);
     }
 
-    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside where it is ours, forgotten in memory, and
-    /// warned of. One in a read-only layer stays, and is warned of once.
+    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside where it is
+    /// ours, forgotten in memory, and warned of. One in a read-only layer stays, and is warned of once.
     pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
         let (digest, reason) = (key.digest(), reason.into());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
@@ -93,9 +93,9 @@ impl Cache {
         None
     }
 
-    /// SHA-256 of a file's content, remembered by device, inode, size, modification and change time — never by its
-    /// path. A 100 MB compiler library costs its 0.1 s once; replaced under the same name, it is read again. (The
-    /// change time cannot be set by anybody, so a lying modification time does no harm.)
+    /// SHA-256 of a file's content, remembered by device, inode, size, modification and change time — never
+    /// by its path. A 100 MB compiler library costs its 0.1 s once; replaced under the same name, it is read
+    /// again. (The change time cannot be set by anybody, so a lying modification time does no harm.)
     ///
     /// # Errors
     /// When the file cannot be read.

@@ -1,7 +1,7 @@
 //! Directories that are trusted before they are used, reached by handle and never by a path twice.
 //!
-//! Every step opens one name below an open directory without following links, and asks the open handle — not the
-//! name — who owns it. So a link or a directory swapped in between two calls changes nothing.
+//! Every step opens one name below an open directory without following links, and asks the open handle — not
+//! the name — who owns it. So a link or a directory swapped in between two calls changes nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -68,8 +68,8 @@ fn trusted_owner(stat: &Stat) -> bool {
 }
 
 impl SafeDir {
-    /// Opens the root of a store. The way there may pass links (a home on another disk); the last step may not be
-    /// one, must belong to us or to root, and must not be writable for everybody.
+    /// Opens the root of a store. The way there may pass links (a home on another disk); the last step may
+    /// not be one, must belong to us or to root, and must not be writable for everybody.
     pub(crate) fn open_root(path: &Path) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(CWD, path, OPEN_DIR, Mode::empty()) {
             // A link opened with both flags reports ENOTDIR, not ELOOP, on Linux.
@@ -203,8 +203,8 @@ impl SafeDir {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth` levels at most. Links
-    /// are removed, never followed.
+    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth` levels at
+    /// most. Links are removed, never followed.
     pub(crate) fn remove_tree(&self, name: &str, depth: u32) -> Result<(), Fault> {
         let Err(fault) = self.unlink(name).or_else(|_| self.rmdir(name)) else { return Ok(()) };
         let Some(left) = depth.checked_sub(1) else { return Err(fault) };
@@ -236,8 +236,8 @@ impl SafeDir {
     }
 }
 
-/// Opens a file by its path for reading, without following a link in the last step or waiting on a FIFO. Nothing is
-/// known about it yet.
+/// Opens a file by its path for reading, without following a link in the last step or waiting on a FIFO.
+/// Nothing is known about it yet.
 pub(crate) fn open_untrusted(path: &Path) -> Result<File, Fault> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
@@ -275,8 +275,8 @@ pub(crate) fn is_privileged() -> bool {
         || is_secure_execution()
 }
 
-/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not read its own
-/// auxiliary vector is one that was made undumpable for just that reason.
+/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not read its
+/// own auxiliary vector is one that was made undumpable for just that reason.
 fn is_secure_execution() -> bool {
     const AT_SECURE: usize = 23;
     const WORD: usize = size_of::<usize>();

@@ -1,4 +1,5 @@
-//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not their meaning.
+//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not their
+//! meaning.
 //!
 //! ```text
 //! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are one small listing
@@ -228,7 +229,8 @@ impl DirStore {
         let (temp, file) = create_temp(&dir)?;
         let written = write_durably(&file, bytes).and_then(|()| {
             let renamed = dir.rename(&temp, &dir, &place.name);
-            // Something that no file can replace (a directory) may stand there. Where the disk is at fault, a good entry may.
+            // Something that no file can replace (a directory) may stand there. Where the disk is at fault, a
+            // good entry may.
             if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk()) && self.set_aside(place).is_ok() {
                 return dir.rename(&temp, &dir, &place.name);
             }
@@ -266,7 +268,8 @@ impl DirStore {
         Ok(())
     }
 
-    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left behind when `sweep`.
+    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left behind when
+    /// `sweep`.
     pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
         let mut found = Vec::new();
         let Ok(base) = self.base() else { return found };
@@ -303,8 +306,8 @@ pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<Saf
     }
 }
 
-/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in its place and is no
-/// such file is moved aside.
+/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in its place
+/// and is no such file is moved aside.
 pub(crate) fn open_or_clear(base: &SafeDir, dir: &SafeDir, name: &str, append: bool) -> Result<File, Fault> {
     match dir.open_shared(name, append) {
         // A directory opened for writing.

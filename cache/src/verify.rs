@@ -22,8 +22,8 @@ pub struct Verification {
     pub moved: u64,
     /// What was faulty, and why.
     pub bad: Vec<(PathBuf, String)>,
-    /// How many of the faulty were set aside, so that they are made anew. The others lie where nothing may be changed:
-    /// in read-only layers and in a home that cannot be written. They are never used either.
+    /// How many of the faulty were set aside, so that they are made anew. The others lie where nothing may be
+    /// changed: in read-only layers and in a home that cannot be written. They are never used either.
     pub aside: u64,
 }
 
@@ -31,15 +31,15 @@ pub struct Verification {
 type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
 
 impl Cache {
-    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty entries are
-    /// set aside (they will be made again), good ones under a wrong name are put under their own, what crashed
-    /// writers left is swept, and the journal is written anew from what is there.
+    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty
+    /// entries are set aside (they will be made again), good ones under a wrong name are put under their own,
+    /// what crashed writers left is swept, and the journal is written anew from what is there.
     pub fn verify(&self) -> Verification {
         self.verify_counting(&|_| true)
     }
 
-    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records. Everything is checked
-    /// and repaired all the same: what is faulty has no name or metadata that could be believed.
+    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records. Everything is
+    /// checked and repaired all the same: what is faulty has no name or metadata that could be believed.
     pub fn verify_picked(&self, which: impl Fn(&EntryInfo) -> bool) -> Verification {
         self.verify_counting(&|info| info.is_some_and(&which))
     }

@@ -94,8 +94,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a map of strings in its canonical form. The count is a u32: a map of four billion pairs does not fit
-/// in memory, so that saturating there can lose nothing.
+/// Appends a map of strings in its canonical form. The count is a u32: a map of four billion pairs does not
+/// fit in memory, so that saturating there can lose nothing.
 pub(crate) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     out.extend_from_slice(&u32::try_from(map.len()).unwrap_or(u32::MAX).to_le_bytes());
     for (key, value) in map {

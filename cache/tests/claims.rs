@@ -1,5 +1,5 @@
-//! README.md says which test shows what; this holds it to that: every test that the table names is there, under that name, in that
-//! file, and runs.
+//! README.md says which test shows what; this holds it to that: every test that the table names is there,
+//! under that name, in that file, and runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,13 +21,15 @@ fn named(line: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether the file has a test of that name that is run: a function after `#[test]`, or a name given to a macro that makes one.
+/// Whether the file has a test of that name that is run: a function after `#[test]`, or a name given to a
+/// macro that makes one.
 fn is_there(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     text.match_indices(&function).any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();
         let attributes = before.rfind("#[test]").and_then(|from| before.get(from..)).unwrap_or("}");
-        // Between the attribute and the function there is no end of another one, and nothing that leaves it out.
+        // Between the attribute and the function there is no end of another one, and nothing that leaves it
+        // out.
         !attributes.contains('}') && !attributes.contains("#[ignore")
     })
 }

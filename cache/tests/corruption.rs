@@ -222,7 +222,8 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
             for number in 0..20 {
                 cache.put(&key(&number.to_string()), &artefact("x"));
             }
-            // What stood in the way of a look-up is said; what stood in the way of a lock or the journal is nobody's loss.
+            // What stood in the way of a look-up is said; what stood in the way of a lock or the journal is
+            // nobody's loss.
             let quiet = !["e", "r"].contains(&name);
             assert!(cache.warnings().iter().all(|said| !quiet && matches!(said, Warning::Corrupt { .. })), "{name}");
             let cache = Cache::open(config());

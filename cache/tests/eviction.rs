@@ -43,8 +43,9 @@ fn home_bytes(cache: &Cache) -> u64 {
 fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_peace() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
-    // 50 hot entries (5 MB), then a sweep through 950 cold ones (95 MB) between whose uses the hot ones go round: from
-    // one use of a hot entry to the next 10 MB pass by, so that plain LRU would throw out every one of them.
+    // 50 hot entries (5 MB), then a sweep through 950 cold ones (95 MB) between whose uses the hot ones go
+    // round: from one use of a hot entry to the next 10 MB pass by, so that plain LRU would throw out every
+    // one of them.
     for hot in (0..50).chain(0..50) {
         use_it(&cache, hot);
     }

@@ -1,7 +1,7 @@
 //! Random interleavings of everything that can happen to a cache, against the simplest reference there is.
 //!
-//! The reference knows which artefact belongs to which key and which keys may be there. Whatever happens, a look-up
-//! gives the right artefact or none; and what must be there is.
+//! The reference knows which artefact belongs to which key and which keys may be there. Whatever happens, a
+//! look-up gives the right artefact or none; and what must be there is.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

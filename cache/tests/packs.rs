@@ -277,7 +277,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
 #[test]
 fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let (dir, first) = packed(None);
-    // A second pack with another value for the same key, a read-only directory with a record of its own, and a home.
+    // A second pack with another value for the same key, a read-only directory with a record of its own, and
+    // a home.
     let other = Cache::open(config(&dir.path().join("other")));
     other.put_record(&source("tuning"), b"{\"best\": 4}");
     let second = dir.path().join("y.kjitpack");

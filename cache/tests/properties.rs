@@ -69,7 +69,8 @@ proptest! {
     fn fields_that_lie_are_refused_even_under_a_good_checksum(
         artefact in artefact(), at in 32usize..400, value in any::<u8>()
     ) {
-        // The hostile writer computes the checksum anew; lengths, order, UTF-8 and keys must hold all the same.
+        // The hostile writer computes the checksum anew; lengths, order, UTF-8 and keys must hold all the
+        // same.
         let key = build("x", &[("a".into(), vec![1], false)], &[]);
         let mut bytes = Entry::encode(&key, &artefact, 7);
         let body = bytes.len() - 32;

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Jobs that are compiled while the caller goes on, in the order given, after everything that somebody waits for. Nothing of a device
-/// is touched: loading is the caller's, at a moment of its choice. Dropped: what has not begun is left, what has begun is finished and
-/// kept in the cache unless the process ends first.
+/// Jobs that are compiled while the caller goes on, in the order given, after everything that somebody waits
+/// for. Nothing of a device is touched: loading is the caller's, at a moment of its choice. Dropped: what has
+/// not begun is left, what has begun is finished and kept in the cache unless the process ends first.
 pub struct Behind {
     shared: Arc<Shared>,
     jobs: usize,
@@ -74,8 +74,8 @@ impl Behind {
         answers.take_if(|a| a.iter().all(Option::is_some))?.into_iter().collect()
     }
 
-    /// Begins nothing more, and waits so long at most for what has begun: it is in the cache then. The answers that there are; none
-    /// for a job that was not begun or not ended in time.
+    /// Begins nothing more, and waits so long at most for what has begun: it is in the cache then. The
+    /// answers that there are; none for a job that was not begun or not ended in time.
     #[must_use]
     pub fn finish(self, at_most: Duration) -> Vec<Option<Result<CodeObject>>> {
         self.shared.stop.store(true, Ordering::Relaxed);

@@ -33,8 +33,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and as many addresses as there is memory
-    /// (4 to 16 GiB).
+    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and as many
+    /// addresses as there is memory (4 to 16 GiB).
     #[must_use]
     pub fn new() -> Config {
         Config {
@@ -103,7 +103,8 @@ impl Config {
         self
     }
 
-    /// Address space of a compiler process in bytes, 0 for no limit. Not in force with [`Isolation::InProcess`].
+    /// Address space of a compiler process in bytes, 0 for no limit. Not in force with
+    /// [`Isolation::InProcess`].
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Config {
         self.limits.memory = bytes;
@@ -125,8 +126,8 @@ fn default_jobs() -> usize {
     cores.min(room).max(1)
 }
 
-/// What a compiler that allocates without end gets: no more than is free, or the whole machine would suffer. The least is what run-time
-/// compilers map before they do anything.
+/// What a compiler that allocates without end gets: no more than is free, or the whole machine would suffer.
+/// The least is what run-time compilers map before they do anything.
 fn default_memory() -> u64 {
     available_memory().unwrap_or(u64::MAX).clamp(4 << 30, 16 << 30)
 }

@@ -136,8 +136,9 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
-        // Whoever opens a device will look for kernels next, and for that must know the compiler: found out meanwhile. (A context takes
-        // 110 ms to make, a compiler never seen before 80 ms to hash.) Without a thread it is done then.
+        // Whoever opens a device will look for kernels next, and for that must know the compiler: found out
+        // meanwhile. (A context takes 110 ms to make, a compiler never seen before 80 ms to hash.) Without a
+        // thread it is done then.
         let word = asked.split(':').next().unwrap_or_default();
         if let Some(vendor) = [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word) {
             let engine = self.clone();
@@ -145,6 +146,12 @@ impl Engine {
             let _ = std::thread::Builder::new().name("kjit looks for compilers".into()).spawn(search);
         }
         driver::open(asked, self.inner.config.trace.clone())
+    }
+
+    /// The file that AMD's runtime was opened from, if it opens: where the loader found it by name, that.
+    #[must_use]
+    pub fn amd_library(&self) -> Option<std::path::PathBuf> {
+        driver::library(Vendor::Amd)
     }
 
     /// The compilers for a vendor's targets.
@@ -158,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// The compiler that would make code for a target, with the reason: the vendor's own before clang, the newest of a
-    /// kind, the first that knows the architecture.
+    /// The compiler that would make code for a target, with the reason: the vendor's own before clang, the
+    /// newest of a kind, the first that knows the architecture.
     ///
     /// # Errors
     /// [`Error::Miss`] when none here can.
@@ -207,8 +214,8 @@ impl Engine {
         self.load_all(device, std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does not take is set aside
-    /// in the cache and compiled once more.
+    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does not take
+    /// is set aside in the cache and compiled once more.
     pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
         let codes = self.compile_all(jobs);
         jobs.iter().zip(codes).map(|(job, code)| self.load_code(device, job, &code?)).collect()

@@ -1,4 +1,5 @@
-//! What can go wrong, told apart so that a caller can act on it: each one line that names the thing and what to do.
+//! What can go wrong, told apart so that a caller can act on it: each one line that names the thing and what
+//! to do.
 
 use std::path::PathBuf;
 
@@ -55,6 +56,12 @@ pub enum Error {
         /// Where its output was kept.
         log: Option<PathBuf>,
     },
+    /// No compiler process can be started: whatever compilers there are, none of them can be asked.
+    #[error("a compiler cannot be started: {why}")]
+    NoProcess {
+        /// What stands against it, and what to do.
+        why: String,
+    },
     /// The driver does not take the code object.
     #[error("loading '{kernel}' on {device}: {why}")]
     Load {
@@ -65,7 +72,8 @@ pub enum Error {
         /// The driver's words, versions where they matter.
         why: String,
     },
-    /// A launch that the code object or the device cannot take; found before the driver sees it where possible.
+    /// A launch that the code object or the device cannot take; found before the driver sees it where
+    /// possible.
     #[error("launch of '{kernel}': {why}")]
     Launch {
         /// The kernel.
@@ -82,7 +90,7 @@ pub enum Error {
         why: String,
     },
     /// A library that had to be opened is not there.
-    #[error("{library} not found: {why}; tried {}; {package}", .tried.join(", "))]
+    #[error("{library} not found: {why}; {}{package}", looked(.tried))]
     NoLibrary {
         /// `libcuda.so.1`, `libnvrtc`.
         library: String,
@@ -122,6 +130,20 @@ pub enum Error {
         /// The driver's sentence.
         says: String,
     },
+    /// What a kernel did wrong has ended all work on a device: nothing that was made on it can be used any
+    /// more. once all that is dropped, `Engine::device` opens it anew where the driver allows that; where it
+    /// answers with this error again, only a new process has the device.
+    #[error("{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this process has there")]
+    DeviceLost {
+        /// The call that told.
+        call: &'static str,
+        /// The device.
+        device: String,
+        /// The driver's number.
+        code: u32,
+        /// The driver's sentence.
+        says: String,
+    },
     /// A range, size or alignment that a buffer does not have.
     #[error("buffer: {0}")]
     Buffer(String),
@@ -133,6 +155,23 @@ pub enum Error {
         /// The system's words.
         why: String,
     },
+}
+
+impl Error {
+    /// The same without the places that were looked into: for a line that has room for one clause.
+    #[must_use]
+    pub fn brief(&self) -> String {
+        match self {
+            Error::NoLibrary { library, .. } => format!("{library} not found"),
+            Error::NoDevice { why, .. } => why.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// The places, if any were looked into.
+fn looked(places: &[String]) -> String {
+    if places.is_empty() { String::new() } else { format!("tried {}; ", places.join(", ")) }
 }
 
 /// A compile error with all that is needed to see it again.
@@ -150,7 +189,8 @@ pub struct CompileFailure {
     pub arguments: Vec<String>,
     /// The compiler's own output.
     pub log: String,
-    /// The directory with log, options, constants and rendered source; none when no directory could be written.
+    /// The directory with log, options, constants and rendered source; none when no directory could be
+    /// written.
     pub kept: Option<PathBuf>,
 }
 

@@ -1,4 +1,5 @@
-//! How many compiles run at once, whoever asks: what somebody waits for goes before what is compiled behind the work.
+//! How many compiles run at once, whoever asks: what somebody waits for goes before what is compiled behind
+//! the work.
 
 use crate::engine::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,8 @@ struct State {
     urgent: usize,
 }
 
-/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does not slip in while they are looked up.
+/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does not slip in
+/// while they are looked up.
 pub(crate) struct Line<'a> {
     gate: &'a Gate,
     urgency: Urgency,

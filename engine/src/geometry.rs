@@ -1,6 +1,7 @@
 //! The shape of a launch.
 
-/// Grid and block of a launch. Plain arithmetic, no device: kernel authors return it, the executor launches it.
+/// Grid and block of a launch. Plain arithmetic, no device: kernel authors return it, the executor launches
+/// it.
 ///
 /// ```
 /// use kjit_engine::Geometry;
@@ -17,8 +18,9 @@ pub struct Geometry {
     pub shared: u32,
     /// All blocks must be resident at once (kernels with a grid barrier); refused when they cannot be.
     pub cooperative: bool,
-    /// May start before the kernel before it in the stream has ended (programmatic dependent launch): the kernel must
-    /// wait by itself before it reads what that one wrote. Drivers without it order the two as usual.
+    /// May start before the kernel before it in the stream has ended (programmatic dependent launch): the
+    /// kernel must wait by itself before it reads what that one wrote. Drivers without it order the two as
+    /// usual.
     pub dependent: bool,
 }
 

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::source::{Constants, Options, Source};
 use kjit_cache::{BuildKey, Digest, Key};
 
-/// Number of the contract between kernels and the engine (what is defined before a kernel, how arguments are passed).
-/// Raised when old machine code could no longer be launched rightly.
+/// Number of the contract between kernels and the engine (what is defined before a kernel, how arguments are
+/// passed). Raised when old machine code could no longer be launched rightly.
 pub const KERNEL_ABI: u32 = 1;
 
 /// One thing to compile.
@@ -59,8 +59,8 @@ impl Job {
         self.compile_id().map(|_| ())
     }
 
-    /// The source key: source and headers, sorted constants, semantic options, compile target, ABI. No path, no time,
-    /// nothing that only a live device tells.
+    /// The source key: source and headers, sorted constants, semantic options, compile target, ABI. No path,
+    /// no time, nothing that only a live device tells.
     ///
     /// # Errors
     /// As [`Job::check`].

@@ -1,7 +1,8 @@
-//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk, launched on a device.
+//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk, launched on
+//! a device.
 //!
-//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened when they are used, and
-//! one that is missing is an error that names it, the places tried and the package that has it.
+//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened when they are
+//! used, and one that is missing is an error that names it, the places tried and the package that has it.
 //!
 //! ```no_run
 //! use kjit_engine::{Config, Constants, Engine, Geometry, Job, Options, Source, args};
@@ -32,27 +33,42 @@
 //! use kjit_engine::Target;
 //! let card: Target = "gfx90a:sramecc+:xnack-".parse()?;
 //! assert_eq!((card.waves(), card.default_wave()), (&[64][..], 64));
-//! // How many waves of a kernel with 128 registers and 16 KiB of LDS in blocks of 256 a unit holds, of how many it could.
+//! // How many waves of a kernel with 128 registers and 16 KiB of LDS in blocks of 256 a unit holds, of all.
 //! let occupancy = card.occupancy(256, 128, 16 << 10, 64);
 //! assert_eq!((occupancy.waves, occupancy.max_waves), (16, 32));
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
+//!
+//! | to … | there is |
+//! |---|---|
+//! | begin | [`Engine`] with a [`Config`]: cache, limits, which compiler |
+//! | be one's own compiler process | [`child_main`], first in `main` |
+//! | name a card | [`Target`]: a string such as `gfx1100`, or a [`Device`]'s |
+//! | say what to compile | [`Source`], [`Constants`], [`Options`]: together a [`Job`] |
+//! | compile, or find in the cache | [`Engine::compile_all`], [`Engine::load`] |
+//! | launch | [`Stream::launch`] of a [`Kernel`] with a [`Geometry`] and [`args!`] |
+//! | move data | [`DeviceBuffer`], [`PinnedBuffer`], [`Pool`]; [`Graph`] to replay many launches as one |
+//! | act on a failure | [`Error`]: each variant says what can be done about it |
+//!
+//! Inside:
 //!
 //! | where | what |
 //! |---|---|
 //! | [`arch`] | targets: a table of architectures, strings and devices to targets, occupancy |
 //! | [`source`] | source, constants, options: what a kernel is compiled from |
 //! | [`code_object`] | machine code, and what the file itself says of its kernels |
-//! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand |
+//! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand
+//! |
 //! | `gate`, `behind` | how many compiles run at once, and which first; compiling while the caller goes on |
 //! | `compiler` | vendors' compilers behind one trait, found, identified by content, run in child processes |
-//! | `tuning` | what was measured of a kernel's variants, and which of them is in force: records beside the code objects |
+//! | `tuning` | what was measured of a kernel's variants, and which of them is in force: records beside the
+//! code objects |
 //! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
 //!
-//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`]; unsafe code only in
-//! `driver` and in the compilers' own calls; nothing waits for the device, allocates on it or compiles unless the
-//! function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of it; the engine has no kernel of
-//! its own and has never heard of models.
+//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`]; unsafe code
+//! only in `driver` and in the compilers' own calls; nothing waits for the device, allocates on it or
+//! compiles unless the function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of
+//! it; the engine has no kernel of its own and has never heard of models.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -60,6 +76,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
 )]
 
+pub mod amd_system;
 pub mod arch;
 mod args;
 mod behind;
@@ -75,6 +92,7 @@ mod gate;
 mod geometry;
 mod key;
 mod packs;
+mod proof;
 mod service;
 pub mod source;
 mod trace;
@@ -98,7 +116,13 @@ pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use kjit_cache::Digest;
 pub use packs::PACK_ARCHS;
+pub use proof::ProofSubject;
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};
 pub use tuning::{TuningSubject, tuned_arch};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

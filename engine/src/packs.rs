@@ -1,4 +1,5 @@
-//! What those are told who looked in vain: which packs there are for what, and which code is there and cannot be run.
+//! What those are told who looked in vain: which packs there are for what, and which code is there and cannot
+//! be run.
 
 use crate::arch::Target;
 use crate::driver;
@@ -11,8 +12,8 @@ use std::collections::BTreeSet;
 pub const PACK_ARCHS: &str = "archs";
 
 impl Engine {
-    /// Why the packs that are there gave nothing for a target: each with the architectures that it has, in one sentence.
-    /// None when there are no packs.
+    /// Why the packs that are there gave nothing for a target: each with the architectures that it has, in
+    /// one sentence. None when there are no packs.
     #[must_use]
     pub fn packs_lack(&self, target: &Target) -> Option<String> {
         let packs: Vec<_> =
@@ -28,7 +29,8 @@ impl Engine {
         (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
     }
 
-    /// Why code of this source that is there is not used: its maker is newer than the driver. Names both versions.
+    /// Why code of this source that is there is not used: its maker is newer than the driver. Names both
+    /// versions.
     pub(crate) fn too_new(&self, job: &Job, source: &Key) -> Option<String> {
         let (major, minor) = driver::driver_version(job.target.vendor())?;
         let found = self.inner.cache.find(source, Scope::Everywhere, |_| true)?;

@@ -27,11 +27,13 @@ pub(crate) struct Asked<'a> {
     pub stop: Option<&'a AtomicBool>,
 }
 
-/// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes that start together hold each other up: on
-/// a machine with 16 cores the first kernel took 40 ms in one process, 80 in each of 4, 260 in each of 16, any other 25 ms (with nvrtc's own
-/// cache on, so that hardly more than starting was seen). 30 such kernels took 0.36 s on 8 lanes and 0.46 s on 16.
+/// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes that start
+/// together hold each other up: on a machine with 16 cores the first kernel took 40 ms in one process, 80 in
+/// each of 4, 260 in each of 16, any other 25 ms (with nvrtc's own cache on, so that hardly more than
+/// starting was seen). 30 such kernels took 0.36 s on 8 lanes and 0.46 s on 16.
 const PER_LANE: usize = 3;
-/// If then there are still kernels that have not begun, they are slow ones (nvrtc really takes 50 to 900 ms): all lanes start.
+/// If then there are still kernels that have not begun, they are slow ones (nvrtc really takes 50 to 900 ms):
+/// all lanes start.
 const RAMP: Duration = Duration::from_millis(80);
 
 /// A job with its keys and the compiler that would make it.
@@ -50,13 +52,14 @@ impl Engine {
         self.compile_all(std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key; else in packs, or
-    /// anywhere when there is no compiler, the newest build of the same source that this machine can run. The same key
-    /// is compiled once, however many ask, here or in other processes. One answer for each job, in order.
+    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key; else in
+    /// packs, or anywhere when there is no compiler, the newest build of the same source that this machine
+    /// can run. The same key is compiled once, however many ask, here or in other processes. One answer for
+    /// each job, in order.
     ///
-    /// Errors, job by job: [`Error::Source`] and [`Error::Target`] before anything is compiled; [`Error::Compile`] with
-    /// log and kept source (remembered: asked again, the same answer comes at once); [`Error::Worker`]; [`Error::Miss`]
-    /// when it is neither there nor can be made; [`Error::Corrupt`].
+    /// Errors, job by job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
+    /// [`Error::Compile`] with log and kept source (remembered: asked again, the same answer comes at once);
+    /// [`Error::Worker`]; [`Error::Miss`] when it is neither there nor can be made; [`Error::Corrupt`].
     pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
         self.compile_each(jobs, &|_, _| {})
     }
@@ -108,9 +111,10 @@ impl Engine {
             }
             line.leave();
         }
-        // The longest first, lest one be begun last and all lanes but its own stand idle. How long a compile takes nobody knows before; how much
-        // text it reads says it well enough: of 210 kernels by nvrtc (1 : 40 between the shortest and the longest) 16 lanes would have taken 29 %
-        // more than a sixteenth of the whole in the order of the models, 2.3 % in this one, 0.7 % in that of the true times.
+        // The longest first, lest one be begun last and all lanes but its own stand idle. How long a compile
+        // takes nobody knows before; how much text it reads says it well enough: of 210 kernels by nvrtc (1 :
+        // 40 between the shortest and the longest) 16 lanes would have taken 29 % more than a sixteenth of
+        // the whole in the order of the models, 2.3 % in this one, 0.7 % in that of the true times.
         open.sort_by_cached_key(|(_, job, _)| std::cmp::Reverse(job.source.length()));
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
@@ -389,7 +393,8 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
 /// The script in a kept folder that repeats the compile.
 pub(crate) const AGAIN: &str = "again.sh";
 
-/// Writes rendered source, headers, options and log into a new folder, with the request that repeats the compile.
+/// Writes rendered source, headers, options and log into a new folder, with the request that repeats the
+/// compile.
 fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, program: &Path, log: &str) -> std::io::Result<PathBuf> {
     let folder = kept_folder(job.source.name())?;
     let plain = |name: &str| name.replace(['/', '\\', '\0'], "_");

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 type Text = Cow<'static, str>;
 
-/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only those that the main
-/// file reaches count (for the compiler and for the key). `#include <name>` is left to the compiler, whose bundled
-/// headers are part of its identity: no include path is ever given.
+/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only those that
+/// the main file reaches count (for the compiler and for the key). `#include <name>` is left to the compiler,
+/// whose bundled headers are part of its identity: no include path is ever given.
 ///
 /// ```
 /// use kjit_engine::Source;
@@ -40,9 +40,10 @@ impl Source {
         self
     }
 
-    /// Adds the header `words.h`, for a source in plain CUDA or HIP: `__global__`, `__device__`, `__shared__`, `__launch_bounds__`,
-    /// `__syncthreads()`, `threadIdx` and `blockIdx`, which run-time compilers know by themselves and a bare clang (AMD without ROCm) does
-    /// not. There is no `blockDim` and no `gridDim`: a block's size is a constant, a grid's an argument.
+    /// Adds the header `words.h`, for a source in plain CUDA or HIP: `__global__`, `__device__`,
+    /// `__shared__`, `__launch_bounds__`, `__syncthreads()`, `threadIdx` and `blockIdx`, which run-time
+    /// compilers know by themselves and a bare clang (AMD without ROCm) does not. There is no `blockDim` and
+    /// no `gridDim`: a block's size is a constant, a grid's an argument.
     #[must_use]
     pub fn words(self) -> Source {
         self.file("words.h", include_str!("words.h"))
@@ -104,16 +105,16 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
-    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once (without what is not there, which is
-    /// [`Source::reached`]'s to tell).
+    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once (without what
+    /// is not there, which is [`Source::reached`]'s to tell).
     #[must_use]
     pub fn length(&self) -> usize {
         let included = self.reached().unwrap_or_default().into_iter().map(|(_, text)| text.len()).sum::<usize>();
         self.main_text().len() + included
     }
 
-    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from its line 1 on, so that
-    /// messages carry the lines of *our* file.
+    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from its line 1
+    /// on, so that messages carry the lines of *our* file.
     #[must_use]
     pub fn render(&self, constants: &Constants, options: &Options) -> String {
         let mut text = String::with_capacity(self.main_text().len() + 512);
@@ -139,7 +140,8 @@ fn quoted_include(line: &str) -> Option<&str> {
 pub enum Value {
     /// An integer.
     Int(i64),
-    /// A float, written so that the compiler reads back the same bits; infinities and NaN are refused by [`Constants::set`].
+    /// A float, written so that the compiler reads back the same bits; infinities and NaN are refused by
+    /// [`Constants::set`].
     Float(f32),
     /// Tokens as they are: a type, an identifier, a brace list.
     Text(String),
@@ -153,7 +155,8 @@ impl std::fmt::Display for Value {
             Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
             Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
             Value::Int(v) => write!(f, "({v}LL)"),
-            // Rust's shortest form that reads back to the same bits; the exponent makes it a float literal in C++.
+            // Rust's shortest form that reads back to the same bits; the exponent makes it a float literal in
+            // C++.
             Value::Float(v) => write!(f, "({v:e}f)"),
             Value::Text(text) => f.write_str(text),
         }
@@ -191,11 +194,14 @@ impl TryFrom<usize> for Value {
     }
 }
 
-/// The constants of one compilation, sorted by name, so that the same set is the same key whatever order it was made in.
-/// None may depend on what only a live device tells (units, clocks, memory): those are launch arguments.
+/// The constants of one compilation, sorted by name, so that the same set is the same key whatever order it
+/// was made in. None may depend on what only a live device tells (units, clocks, memory): those are launch
+/// arguments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constants {
     values: BTreeMap<Text, Value>,
+    /// Those that the source has in text of its own, for messages and manifests.
+    told: BTreeMap<Text, Value>,
     /// The first thing wrong, told by [`Constants::check`]: setting stays chainable.
     wrong: Option<String>,
 }
@@ -207,8 +213,9 @@ impl Constants {
         Constants::default()
     }
 
-    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one (`KJ_WAVE`), a value of
-    /// several lines or a float that is not finite makes [`Constants::check`], and so the compile, fail.
+    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one (`KJ_WAVE`), a
+    /// value of several lines or a float that is not finite makes [`Constants::check`], and so the compile,
+    /// fail.
     #[must_use]
     pub fn set(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         let (name, value) = (name.into(), value.into());
@@ -227,6 +234,19 @@ impl Constants {
         self.wrong = self.wrong.or(wrong);
         self.values.insert(name, value);
         self
+    }
+
+    /// Tells of a constant that the source has in text of its own (a rendered header). It stands wherever
+    /// constants are shown, and is not defined. The source's text decides the key, so this changes none.
+    #[must_use]
+    pub fn tell(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
+        self.told.insert(name.into(), value.into());
+        self
+    }
+
+    /// Name and value of those that [`Constants::tell`] told of, sorted by name.
+    pub fn told(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.told.iter().map(|(n, v)| (n.as_ref(), v))
     }
 
     /// What is wrong with them, if anything.
@@ -251,7 +271,7 @@ impl Constants {
 
 impl std::fmt::Display for Constants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, (name, value)) in self.iter().enumerate() {
+        for (i, (name, value)) in self.iter().chain(self.told()).enumerate() {
             write!(f, "{}{name}={value}", if i == 0 { "" } else { " " })?;
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Tuning results in the cache, beside the code objects and under the same rules: checked by their hash, written whole or not at all, in
-//! packs and read-only layers too.
+//! Tuning results in the cache, beside the code objects and under the same rules: checked by their hash,
+//! written whole or not at all, in packs and read-only layers too.
 //!
-//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by target, driver version, source and subject.
-//! The *choice* is the variant in force, kept without the driver: `warm` on a machine without a card must find what `run` will ask for.
-//! Neither knows the number of a device.
+//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by target, driver
+//! version, source and subject. The *choice* is the variant in force, kept without the driver: `warm` on a
+//! machine without a card must find what `run` will ask for. Neither knows the number of a device.
 
 use crate::arch::Target;
 use crate::engine::Engine;

@@ -1,5 +1,6 @@
-//! AMD without a GPU: the real hiprtc where one is installed (Debian 12's ROCm 5.2), any clang with the AMDGPU target
-//! (Debian's clang-19 and lld-19), and the reader of what they make. What is not here is said visibly.
+//! AMD without a GPU: the real hiprtc where one is installed (Debian 12's ROCm 5.2), any clang with the
+//! AMDGPU target (Debian's clang-19 and lld-19), and the reader of what they make. What is not here is said
+//! visibly.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! AMD's runtime as the engine opens it on a machine without a GPU: with Debian's real library, and with none.
-//! (What it does with devices is shown on the simulated one.)
+//! AMD's runtime as the engine opens it on a machine without a GPU: with Debian's real library, and with
+//! none. (What it does with devices is shown on the simulated one.)
 
 mod common;
 
@@ -7,7 +7,8 @@ use common::config;
 use kjit_engine::{Engine, Error};
 use std::process::Command;
 
-/// In a process of its own, because the runtime is opened once a process and by what the environment says then.
+/// In a process of its own, because the runtime is opened once a process and by what the environment says
+/// then.
 fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
     const INNER: &str = "KJIT_TEST_INNER";
     if std::env::var_os(INNER).is_some() {

@@ -1,4 +1,5 @@
-//! The compile service with the real nvrtc, which needs no GPU. Without one the tests say that they were skipped.
+//! The compile service with the real nvrtc, which needs no GPU. Without one the tests say that they were
+//! skipped.
 
 mod common;
 
@@ -174,8 +175,8 @@ fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
 
 #[test]
 fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
-    // A worker whose stdout is polluted before the protocol starts would be refused; the real one moves its pipe away
-    // first. Shown with the real binary: its fd 1 is the log.
+    // A worker whose stdout is polluted before the protocol starts would be refused; the real one moves its
+    // pipe away first. Shown with the real binary: its fd 1 is the log.
     let Isolation::Worker(kjit_cc) = worker() else { unreachable!() };
     let mut child = std::process::Command::new(kjit_cc)
         .args(["--kjit-cc-work", "0"])
@@ -292,6 +293,7 @@ fn three_hundred_hits_take_no_time_to_speak_of() {
     let took = began.elapsed();
     eprintln!("300 hits, search for compilers included: {took:?}");
     assert_eq!(again.counts().cached, 300);
-    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a compile per hit.
+    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a compile per
+    // hit.
     assert!(took < Duration::from_secs(5), "{took:?}");
 }

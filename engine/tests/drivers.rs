@@ -1,6 +1,6 @@
-//! What the engine says of drivers that are absent, too old, without a device, or broken. The drivers are libraries made
-//! here with `cc` (which linking Rust needs anyway) that answer with fixed codes; each runs in a process of its own, with
-//! the library in front of the loader's path.
+//! What the engine says of drivers that are absent, too old, without a device, or broken. The drivers are
+//! libraries made here with `cc` (which linking Rust needs anyway) that answer with fixed codes; each runs in
+//! a process of its own, with the library in front of the loader's path.
 
 mod common;
 
@@ -149,7 +149,8 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
     };
     let report = maker.compilers(Vendor::Nvidia);
     let compiler = &report.found[0];
-    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler to make it anew.
+    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler to make it
+    // anew.
     let code = maker.compile(&job("sm_90")).unwrap();
     let cache = dir.path().join("cache");
     let entry = Artefact::new(code.bytes().to_vec()).meta("compiler", code.compiler()).meta("arch", "sm_90");

@@ -1,10 +1,19 @@
-//! A program that is its own compiler process: `child_main()` first, and no `kjit-cc` anywhere. It has a `main` of its
-//! own, since the test harness would run before ours.
+//! A program that is its own compiler process: `child_main()` first, and no `kjit-cc` anywhere. It has a
+//! `main` of its own, since the test harness would run before ours.
 
-use kjit_engine::{Config, Constants, Engine, Job, Options, Source, Vendor};
+use kjit_engine::{Config, Constants, Engine, Error, Job, Options, Source, Vendor};
+use std::path::Path;
+use std::process::Command;
+
+/// Set in a copy of this program that calls no `child_main()` and lies alone.
+const ALONE: &str = "KJIT_TEST_ALONE";
 
 fn main() {
+    if let Some(folder) = std::env::var_os(ALONE) {
+        return without_child_main(folder.as_ref());
+    }
     kjit_engine::child_main();
+    a_copy_without_child_main_is_told_what_is_missing();
     let dir = tempfile::tempdir().unwrap();
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
     let engine = Engine::new(Config::new().cache(cache));
@@ -19,4 +28,31 @@ fn main() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("nvrtc"), "nvrtc was opened in the program itself");
     eprintln!("test a_program_can_be_its_own_compiler_process ... ok");
+}
+
+/// Elsewhere, since beside this program's folder lies the `kjit-cc` that cargo built.
+fn a_copy_without_child_main_is_told_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (copy, clang) = (dir.path().join("bin/embedder"), dir.path().join("clang-19"));
+    std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // Any file will do: it is never asked.
+    std::fs::write(clang, "#!/bin/sh\n").unwrap();
+    let output = Command::new(copy).env(ALONE, dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    eprintln!("test a_copy_without_child_main_is_told_what_is_missing ... ok");
+}
+
+fn without_child_main(folder: &Path) {
+    let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(folder.join("cache"));
+    let engine = Engine::new(Config::new().cache(cache).compiler_kind("clang").compiler_path(folder.join("clang-19")));
+    let source = Source::new("k", "k.hip", "extern \"C\" __global__ void k(int* x) { *x = N; }").entry("k");
+    let job = Job::new(source, Constants::new().set("N", 3), Options::wave(32), "gfx1100".parse().unwrap());
+    let error = engine.compile(&job).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Miss { .. }), "{text}");
+    for part in ["clang-19", "found, but cannot be started", "child_main()", "kjit-cc"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("install"), "{text}");
 }

@@ -1,5 +1,6 @@
-//! What becomes of an nvrtc that goes wrong, or is replaced under the running process: a library made here with `cc` that does as each
-//! source tells it (`fake_nvrtc.c`). The real one has tests of its own; it cannot be made to fail.
+//! What becomes of an nvrtc that goes wrong, or is replaced under the running process: a library made here
+//! with `cc` that does as each source tells it (`fake_nvrtc.c`). The real one has tests of its own; it cannot
+//! be made to fail.
 
 mod common;
 
@@ -116,7 +117,8 @@ fn an_nvrtc_replaced_by_another_version_while_the_process_runs_makes_new_code_un
     let old = running.compile(&job("first", "")).unwrap();
     assert_eq!(old.compiler(), "nvrtc 13.1");
     make(dir.path(), 2);
-    // The running process notices at its next compile, and what comes out is the new one's, by name and by key.
+    // The running process notices at its next compile, and what comes out is the new one's, by name and by
+    // key.
     let next = running.compile(&job("second", "")).unwrap();
     assert_eq!((next.compiler(), running.counts().failed), ("nvrtc 13.2", 0));
     let fresh = engine(dir.path(), &library);
@@ -177,6 +179,8 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
         }
     };
     wait_for("a compiler process", &|| lying() > 0);
+    // The folder is there before the process is: on a busy machine the starter was killed between the two.
+    std::thread::sleep(Duration::from_millis(500));
     starter.kill().unwrap();
     starter.wait().unwrap();
     wait_for("its folder to go", &|| lying() == 0);

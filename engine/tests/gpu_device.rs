@@ -1,4 +1,5 @@
-//! The engine on a real GPU. Without one every test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids that.
+//! The engine on a real GPU. Without one every test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids
+//! that.
 
 mod common;
 
@@ -353,7 +354,8 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     for round in 0..50u32 {
         let (a, c) = (pool.buffer::<u32>(1000).unwrap(), pool.buffer::<u32>(70_000).unwrap());
         stream.launch(&late, &one, &args![&a, round, 20_000i64]).unwrap();
-        // Used by another stream too: it comes back after that one's work, whose late write must not hit the next owner.
+        // Used by another stream too: it comes back after that one's work, whose late write must not hit the
+        // next owner.
         other.launch(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
         assert_eq!(pool.stats().live, 2);
         drop((a, c));

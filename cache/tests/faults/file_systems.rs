@@ -118,8 +118,8 @@ fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
     eprintln!("FIGURE ENOSPC, EDQUOT, EIO, EXDEV out of each call that writes | {tried} faults | 0");
 }
 
-/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a write. No tmpfs with quotas is
-/// needed, which few kernels have.
+/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a write. No
+/// tmpfs with quotas is needed, which few kernels have.
 #[test]
 fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
     let scratch = scratch();
@@ -201,8 +201,8 @@ fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
     eprintln!("FIGURE a disk out of inodes, inode by inode | 12 disks | 0");
 }
 
-/// A quota of the system's own, where its tmpfs has them (Linux 6.6 and later, if built so). The faults EDQUOT brings are tried
-/// with the preloaded shim above in any case.
+/// A quota of the system's own, where its tmpfs has them (Linux 6.6 and later, if built so). The faults
+/// EDQUOT brings are tried with the preloaded shim above in any case.
 #[test]
 fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
     if !crate::support::is_root() {

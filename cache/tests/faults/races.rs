@@ -151,8 +151,8 @@ pub fn use_fork_and_use(dir: &Path) {
         found.entry.payload() == payload(name)
     };
     assert!(use_it("before"));
-    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has; no other thread
-    // of this process holds a lock that it could need.
+    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has; no other
+    // thread of this process holds a lock that it could need.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     let mut good = true;

@@ -120,7 +120,8 @@ impl Drop for Killed {
 
 impl Killed {
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill takes two numbers; the process is our child and not yet waited for, so its id is its own.
+        // SAFETY: kill takes two numbers; the process is our child and not yet waited for, so its id is its
+        // own.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 }
@@ -169,8 +170,8 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Copies this binary. By another process: were it open for writing in this one, a child that another thread forks
-/// just then would hold it open too, and it could not be started ("text file busy").
+/// Copies this binary. By another process: were it open for writing in this one, a child that another thread
+/// forks just then would hold it open too, and it could not be started ("text file busy").
 pub fn copy_binary(to: &Path) {
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(to).status().unwrap().success());
 }

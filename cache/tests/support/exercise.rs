@@ -6,7 +6,8 @@ use std::path::Path;
 
 use kjit_cache::{Artefact, Cache, Config, Digest, Entry, Pack, SecretKey};
 
-/// Any bytes as an entry, as they are and under a good checksum: refused, or an entry that encodes to the same bytes.
+/// Any bytes as an entry, as they are and under a good checksum: refused, or an entry that encodes to the
+/// same bytes.
 pub fn entry(bytes: &[u8]) {
     entry_as_it_is(bytes);
     if bytes.len() >= 24 {
@@ -33,8 +34,8 @@ fn entry_as_it_is(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a pack, in the file `scratch`: as they are, and with a head that is sealed by a good checksum. The
-/// first two bytes then say how long the index is.
+/// Any bytes as a pack, in the file `scratch`: as they are, and with a head that is sealed by a good
+/// checksum. The first two bytes then say how long the index is.
 pub fn pack(bytes: &[u8], scratch: &Path) {
     pack_as_it_is(bytes, scratch);
     if let Some((len, rest)) = bytes.split_first_chunk::<2>() {

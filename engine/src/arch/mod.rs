@@ -1,5 +1,6 @@
 //! What a kernel is compiled for: made from a live device or from a string, the same either way.
 
+mod family;
 mod occupancy;
 mod table;
 
@@ -11,8 +12,8 @@ use std::fmt;
 
 /// All that matters for compiling: the architecture and the feature flags its device has set.
 ///
-/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on what the kernel asks
-/// for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make the same keys.
+/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on what the
+/// kernel asks for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make the same keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     arch: &'static Arch,
@@ -23,17 +24,20 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA whose kernels get waves of 64 unless they
-    /// ask for others.
+    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA whose kernels
+    /// get waves of 64 unless they ask for others.
     ///
     /// # Errors
-    /// [`Error::Target`] for an id that is not in [`ARCHS`], a flag that the architecture does not have, a flag without
-    /// `+` or `-`, one given twice, or a wave width that the architecture does not run.
+    /// [`Error::Target`] for an id that is neither in [`ARCHS`] nor of a family of AMD's that has rows there
+    /// (such a one gets the facts that hold for all of its family, see [`Target::stands_in`]), a flag that
+    /// the architecture does not have, a flag without `+` or `-`, one given twice, or a wave width that the
+    /// architecture does not run.
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
         let id = parts.next().unwrap_or_default();
-        let arch = ARCHS.iter().find(|a| a.id == id || a.specific == Some(id)).ok_or_else(|| {
+        let known = ARCHS.iter().find(|a| a.id == id || a.specific == Some(id));
+        let mut arch = known.or_else(|| family::row(id)).ok_or_else(|| {
             let known: Vec<&str> = ARCHS.iter().map(|a| a.specific.unwrap_or(a.id)).collect();
             fail(format!("not an architecture that kjit knows; known: {}", known.join(" ")))
         })?;
@@ -49,6 +53,17 @@ impl Target {
                 if wave.replace(*known).is_some() {
                     return Err(fail("the wave width is given twice".to_owned()));
                 }
+                continue;
+            }
+            if let Some(what) = flag.strip_prefix("no-") {
+                let less = match arch.vendor {
+                    Vendor::Amd => family::without(arch, what == "matrix", what == "dot"),
+                    Vendor::Nvidia => arch,
+                };
+                if less == arch {
+                    return Err(fail(format!("{} has no '{what}' to do without: AMD's are matrix and dot", arch.id)));
+                }
+                arch = less;
                 continue;
             }
             let (name, on) = match (flag.strip_suffix('+'), flag.strip_suffix('-')) {
@@ -68,8 +83,9 @@ impl Target {
         Ok(Target { arch, features, wave: wave.filter(|w| arch.waves.first() != Some(w)) })
     }
 
-    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer than the table runs
-    /// the code of the nearest older one of its major number: cubins are forward compatible within a major.
+    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer than the
+    /// table runs the code of the nearest older one of its major number: cubins are forward compatible within
+    /// a major.
     ///
     /// # Errors
     /// [`Error::Target`] when no row of that major number exists.
@@ -91,6 +107,30 @@ impl Target {
     #[must_use]
     pub fn arch(&self) -> &'static Arch {
         self.arch
+    }
+
+    /// The same chip, doing without its matrix unit, its byte dot product, or both, where it has them and is
+    /// AMD's: `gfx1100:no-matrix:no-dot`. Its code runs on the chip as it is.
+    #[must_use]
+    pub fn without(&self, matrix: bool, dot: bool) -> Target {
+        match self.vendor() {
+            Vendor::Amd => Target { arch: family::without(self.arch, matrix, dot), ..self.clone() },
+            Vendor::Nvidia => self.clone(),
+        }
+    }
+
+    /// The same with another default width of waves; none if it does not run that.
+    #[must_use]
+    pub fn at_wave(&self, wave: u32) -> Option<Target> {
+        let known = self.waves().contains(&wave);
+        known.then(|| Target { wave: Some(wave).filter(|w| self.waves().first() != Some(w)), ..self.clone() })
+    }
+
+    /// The row whose facts this target has, if it has none of its own: a chip newer than the table, or one
+    /// that nobody asked for yet. Whoever prints a target says so.
+    #[must_use]
+    pub fn stands_in(&self) -> Option<&'static str> {
+        self.arch.stands_in
     }
 
     /// Who makes it.
@@ -123,11 +163,13 @@ impl Target {
         self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
     }
 
-    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific` the `a` form where the
-    /// architecture has one (wgmma and setmaxnreg need it); of the feature flags only those in `asked`, in order.
+    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific` the `a`
+    /// form where the architecture has one (wgmma and setmaxnreg need it); of the feature flags only those in
+    /// `asked`, in order.
     ///
     /// # Errors
-    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this target does not state.
+    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this target does not
+    /// state.
     pub fn compile_id(&self, specific: bool, asked: &[&str]) -> Result<String, Error> {
         let mut id = match self.arch.specific {
             Some(a) if specific => a.to_owned(),
@@ -165,6 +207,7 @@ impl fmt::Display for Target {
     /// The full id as users write it: `sm_90a`, `gfx90a:sramecc+:xnack-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
+        f.write_str(self.arch.lacks)?;
         for (name, on) in &self.features {
             write!(f, ":{name}{}", if *on { '+' } else { '-' })?;
         }

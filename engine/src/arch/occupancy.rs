@@ -35,8 +35,9 @@ impl Occupancy {
 }
 
 impl Target {
-    /// Occupancy of a kernel of `threads` threads a block, `registers` vector registers a lane (VGPRs and AGPRs together
-    /// where they share a file), `shared` bytes of LDS a block, compiled for waves of `wave` lanes.
+    /// Occupancy of a kernel of `threads` threads a block, `registers` vector registers a lane (VGPRs and
+    /// AGPRs together where they share a file), `shared` bytes of LDS a block, compiled for waves of `wave`
+    /// lanes.
     #[must_use]
     pub fn occupancy(&self, threads: u32, registers: u32, shared: u32, wave: u32) -> Occupancy {
         let unit = self.arch.unit;

@@ -3,7 +3,8 @@
 //! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications per compute
 //! capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules, waves per SIMD).
 
-/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which driver and compilers apply.
+/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which driver and
+/// compilers apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Vendor {
     /// CUDA driver, nvrtc; code objects are cubins.
@@ -47,6 +48,8 @@ pub enum MatrixUnit {
     Wmma,
     /// WMMA as on gfx12: inputs are not duplicated, so the register layout differs from gfx11.
     Wmma12,
+    /// WMMA as on gfx1250: as gfx12's, twice as deep.
+    Wmma1250,
 }
 
 impl MatrixUnit {
@@ -60,6 +63,7 @@ impl MatrixUnit {
             MatrixUnit::Mfma => "mfma",
             MatrixUnit::Wmma => "wmma (gfx11)",
             MatrixUnit::Wmma12 => "wmma (gfx12)",
+            MatrixUnit::Wmma1250 => "wmma (gfx1250)",
         }
     }
 }
@@ -93,7 +97,8 @@ impl Dot {
 /// What a compute unit (SM, CU) can hold at once: the inputs of the occupancy calculator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitLimits {
-    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and registers are held by each.
+    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and registers are
+    /// held by each.
     pub simds: u32,
     /// Resident waves a SIMD holds at most.
     pub waves_per_simd: u32,
@@ -111,8 +116,8 @@ pub struct UnitLimits {
     pub shared_reserved: u32,
 }
 
-/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has run is drawn against. No card reaches
-/// them; which part of them it reaches is what a measurement on a card is for.
+/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has run is
+/// drawn against. No card reaches them; which part of them it reaches is what a measurement on a card is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
     /// Its architecture.
@@ -132,8 +137,14 @@ pub struct Arch {
     pub vendor: Vendor,
     /// The id a compiler takes: `sm_90`, `gfx90a`.
     pub id: &'static str,
-    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same device, same row.
+    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same device,
+    /// same row.
     pub specific: Option<&'static str>,
+    /// Of a row that was made for an id that the table does not have: the row whose facts it has.
+    pub stands_in: Option<&'static str>,
+    /// What the row's own chip has and this one is to do without, as its targets print it: `:no-matrix`,
+    /// `:no-dot`; see [`Target::without`](super::Target::without).
+    pub lacks: &'static str,
     /// Cards that people know it by.
     pub cards: &'static str,
     /// One of them by its data sheet.
@@ -146,7 +157,8 @@ pub struct Arch {
     pub dot: Dot,
     /// Threads in a block at most.
     pub max_threads: u32,
-    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of dynamic shared memory).
+    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of dynamic
+    /// shared memory).
     pub shared_per_block: u32,
     /// Shared memory a block gets without opting in, in bytes: static declarations must stay below it.
     pub shared_static: u32,
@@ -167,14 +179,16 @@ impl Arch {
         self
     }
 
-    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's count is then of both.
+    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's count is
+    /// then of both.
     #[must_use]
     pub fn one_register_file(&self) -> bool {
         self.matrix == MatrixUnit::Mfma && self.max_registers > 256
     }
 
-    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`, `packed-f16`,
-    /// `permlane64`.
+    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
+    /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each other through a
+    /// vector register), `integrated` (only found inside processors, whose memory it shares).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)
@@ -190,7 +204,7 @@ impl Arch {
 /// A row is what its id says.
 impl PartialEq for Arch {
     fn eq(&self, other: &Arch) -> bool {
-        self.id == other.id
+        self.id == other.id && self.lacks == other.lacks
     }
 }
 
@@ -198,7 +212,7 @@ impl Eq for Arch {}
 
 impl std::hash::Hash for Arch {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.id.hash(state);
+        (self.id, self.lacks).hash(state);
     }
 }
 
@@ -221,6 +235,8 @@ const fn sm(
         vendor: Vendor::Nvidia,
         id,
         specific,
+        stands_in: None,
+        lacks: "",
         cards,
         card: None,
         waves: &[32],
@@ -263,6 +279,8 @@ const fn gcn(
         vendor: Vendor::Amd,
         id,
         specific: None,
+        stands_in: None,
+        lacks: "",
         cards,
         card: None,
         waves: &[64],
@@ -288,8 +306,8 @@ const fn gcn(
     }
 }
 
-/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two CUs with 2 SIMDs each: compilers let a
-/// block spread over both, and HIP counts such pairs (48 on a card with 96 CUs).
+/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two CUs with 2
+/// SIMDs each: compilers let a block spread over both, and HIP counts such pairs (48 on a card with 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,
@@ -306,6 +324,8 @@ const fn rdna(
         vendor: Vendor::Amd,
         id,
         specific: None,
+        stands_in: None,
+        lacks: "",
         cards,
         card: None,
         waves: &[32, 64],
@@ -331,11 +351,16 @@ const fn rdna(
 }
 
 const SRAM_XNACK: &[&str] = &["sramecc", "xnack"];
+const NO_FLAGS: &[&str] = &[];
 const XNACK: &[&str] = &["xnack"];
+const NOTHING: &[&str] = &[];
 const PACKED: &[&str] = &["packed-f16"];
+const PACKED_APU: &[&str] = &["integrated", "packed-f16"];
 const PACKED_BF: &[&str] = &["packed-f16", "bf16"];
+const CDNA1: &[&str] = &["packed-f16", "bf16", "copies-agprs"];
 const CDNA3: &[&str] = &["packed-f16", "bf16", "fp8"];
 const RDNA3: &[&str] = &["packed-f16", "bf16", "permlane64"];
+const RDNA3_APU: &[&str] = &["bf16", "integrated", "packed-f16", "permlane64"];
 const RDNA4: &[&str] = &["packed-f16", "bf16", "fp8", "permlane64"];
 const AMPERE: &[&str] = &["bf16", "cp.async", "packed-f16"];
 const ADA: &[&str] = &["bf16", "cp.async", "fp8", "packed-f16"];
@@ -358,44 +383,113 @@ pub static ARCHS: &[Arch] = &[
     sm("sm_120", Some("sm_120a"), "RTX 50, RTX PRO Blackwell", MmaSync, 48, 24, 100 * KB, HOPPER),
     sm("sm_121", Some("sm_121a"), "GB10 (DGX Spark)", MmaSync, 48, 24, 100 * KB, HOPPER),
     //   id       cards                            matrix    dot   waves  regs LDS
+    gcn("gfx803", "RX 470 to RX 590, Radeon Pro WX 7100", NoMatrix, NoDot, 10, 256, 64 * KB, NO_FLAGS, NOTHING)
+        .card("RX 580", 256.0, 6.2),
     gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED).card(
         "RX Vega 64",
         484.0,
         25.3,
     ),
+    gcn("gfx902", "Ryzen 2000G and 3000G (Vega 8, 11)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU).card(
+        "Vega 11, DDR4-2933",
+        46.9,
+        3.5,
+    ),
     gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED)
         .card("MI50", 1024.0, 26.5),
-    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED_BF).card("MI100", 1229.0, 184.6),
+    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, CDNA1).card("MI100", 1229.0, 184.6),
     gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF)
         .card("MI210", 1638.0, 181.0),
+    gcn("gfx90c", "Ryzen 4000 and 5000 (Vega 6 to 8)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU).card(
+        "Vega 8, DDR4-3200",
+        51.2,
+        4.1,
+    ),
     gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3)
         .card("MI300X", 5300.0, 1307.4),
     gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3).card("MI355X", 8000.0, 2516.6),
     //    id       cards                                 matrix  dot  waves  regs granule
     rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED).card("RX 5700 XT", 448.0, 19.5),
-    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, &[], PACKED).card(
+    rdna("gfx1011", "Radeon Pro V520, 5600M", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED).card(
+        "Radeon Pro V520",
+        512.0,
+        14.7,
+    ),
+    rdna("gfx1012", "RX 5300, RX 5500, RX 5500 XT", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED).card(
+        "RX 5500 XT",
+        224.0,
+        10.4,
+    ),
+    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
         "RX 6900 XT",
         512.0,
         46.1,
     ),
-    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card("RX 7900 XTX", 960.0, 122.8),
-    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card(
+    rdna("gfx1031", "RX 6700, RX 6700 XT, RX 6750 XT", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
+        "RX 6700 XT",
+        384.0,
+        26.4,
+    ),
+    rdna("gfx1032", "RX 6600, RX 6600 XT, RX 6650 XT, W6600", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
+        "RX 6600 XT",
+        256.0,
+        21.2,
+    ),
+    rdna("gfx1034", "RX 6400, RX 6500 XT, W6400", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
+        "RX 6500 XT",
+        144.0,
+        11.5,
+    ),
+    rdna("gfx1035", "Radeon 660M, 680M", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU).card(
+        "Radeon 680M, DDR5-4800",
+        76.8,
+        7.4,
+    ),
+    rdna("gfx1036", "Ryzen 7000 and 9000 (two units)", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU).card(
+        "two units of a Ryzen 7000, DDR5-5200",
+        83.2,
+        1.1,
+    ),
+    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3).card(
+        "RX 7900 XTX",
+        960.0,
+        122.8,
+    ),
+    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3).card(
         "RX 7800 XT",
         624.0,
         74.7,
     ),
-    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card("RX 7600", 288.0, 43.5),
-    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card("Radeon 780M, DDR5-5600", 89.6, 16.6),
-    rdna("gfx1150", "Radeon 890M", Wmma, Sudot4, 16, 1024, 16, &[], RDNA3).card(
+    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3).card("RX 7600", 288.0, 43.5),
+    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
+        "Radeon 780M, DDR5-5600",
+        89.6,
+        16.6,
+    ),
+    rdna("gfx1150", "Radeon 880M, 890M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
         "Radeon 890M, LPDDR5X-7500",
         120.0,
         23.8,
     ),
-    rdna("gfx1151", "Radeon 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, &[], RDNA3).card(
+    rdna("gfx1151", "Radeon 8050S, 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3_APU).card(
         "Radeon 8060S",
         256.0,
         59.4,
     ),
-    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4).card("RX 9060 XT", 320.0, 102.6),
-    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, &[], RDNA4).card("RX 9070 XT", 640.0, 194.6),
+    rdna("gfx1152", "Radeon 840M, 860M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
+        "Radeon 860M, LPDDR5X-8000",
+        128.0,
+        12.3,
+    ),
+    rdna("gfx1153", "Radeon 820M, 840M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
+        "Radeon 840M, LPDDR5X-8000",
+        128.0,
+        5.9,
+    ),
+    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4).card("RX 9060 XT", 320.0, 102.6),
+    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4).card(
+        "RX 9070 XT",
+        640.0,
+        194.6,
+    ),
 ];

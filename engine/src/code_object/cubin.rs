@@ -1,7 +1,8 @@
 //! NVIDIA's cubin: an ELF file whose `.nv.info` sections say what a kernel takes and uses.
 //!
-//! The attributes are not documented by NVIDIA; the numbers below were read off nvrtc 12 and 13 output for sm_75 to
-//! sm_120 next to what `ptxas -v` says of the same kernels, and the tests compile kernels with known answers.
+//! The attributes are not documented by NVIDIA; the numbers below were read off nvrtc 12 and 13 output for
+//! sm_75 to sm_120 next to what `ptxas -v` says of the same kernels, and the tests compile kernels with known
+//! answers.
 
 use super::{ArgInfo, KernelInfo};
 use object::elf;
@@ -50,7 +51,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
                 }
             }
         } else if let Some(info) = name.strip_prefix(".nv.shared.").and_then(|k| kernels.get_mut(k)) {
-            // Only newer linkers prepend the reserved kilobyte, and then they mark it by a section of its own.
+            // Only newer linkers prepend the reserved kilobyte, and then they mark it by a section of its
+            // own.
             let reserved = file.section_by_name(".nv.shared.reserved.0").is_some();
             let own = if reserved { section.size().saturating_sub(RESERVED_SHARED) } else { section.size() };
             info.shared = u32::try_from(own).map_err(|_| format!("{name}: {own} bytes of shared memory"))?;
@@ -83,7 +85,8 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
                     return Err("argument description cut short".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
-                // Bits 18 to 31 are the size; arguments of more than 4 KiB carry the rest elsewhere and do not occur.
+                // Bits 18 to 31 are the size; arguments of more than 4 KiB carry the rest elsewhere and do
+                // not occur.
                 ordinals.push((ordinal, ArgInfo { offset: place >> 16, size: flags >> 18, kind: None }));
             }
             MAX_THREADS => {

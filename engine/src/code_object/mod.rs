@@ -38,7 +38,8 @@ pub struct KernelInfo {
     pub name: String,
     /// Its arguments; hidden ones that the runtime fills in are not among them.
     pub args: Vec<ArgInfo>,
-    /// Bytes of the whole argument block, hidden arguments included, where the code object tells (AMD's does).
+    /// Bytes of the whole argument block, hidden arguments included, where the code object tells (AMD's
+    /// does).
     pub arg_bytes: Option<u32>,
     /// Vector registers a lane uses (AMD: VGPRs without AGPRs).
     pub registers: u32,
@@ -52,7 +53,8 @@ pub struct KernelInfo {
     pub shared: u32,
     /// Local (scratch) memory of a lane, in bytes: arrays that could not be registers, and spills.
     pub local: u32,
-    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill stores / 4 as the compiler told it).
+    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill stores / 4
+    /// as the compiler told it).
     pub spills: Option<u32>,
     /// Lanes of a wave, where the code object tells.
     pub wave: Option<u32>,
@@ -78,7 +80,8 @@ impl KernelInfo {
         }
     }
 
-    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a file, else the larger.
+    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a file, else
+    /// the larger.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
         if self.one_file { self.registers.saturating_add(self.agprs) } else { self.registers.max(self.agprs) }
@@ -120,8 +123,8 @@ impl CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
     }
 
-    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`; `compile_id` and `wave` are what
-    /// its maker says it was compiled for.
+    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`; `compile_id` and
+    /// `wave` are what its maker says it was compiled for.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the digest is another, or the bytes are no code object that this build reads.

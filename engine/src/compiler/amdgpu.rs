@@ -11,24 +11,27 @@ use std::path::{Path, PathBuf};
 /// The options of a compile, without source and headers. Nothing here names a path.
 pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
     let mut arguments = vec![format!("--offload-arch={compile_id}"), "-O3".to_owned(), "-std=c++17".to_owned()];
-    // Version 6 is clang-22's own choice and needs a newer runtime; our kernels read no hidden argument, in which the
-    // versions differ.
+    // Version 6 is clang-22's own choice and needs a newer runtime; our kernels read no hidden argument, in
+    // which the versions differ.
     arguments.push("-mcode-object-version=5".to_owned());
-    // RDNA runs both widths, 32 being the compiler's default; GCN and CDNA have 64 only and know no such flag.
+    // RDNA runs both widths, 32 being the compiler's default; GCN and CDNA have 64 only and know no such
+    // flag.
     let both = Target::parse(compile_id).is_ok_and(|t| t.waves().len() > 1);
     if both && options.wave == 64 {
         arguments.push("-mwavefrontsize64".to_owned());
     }
     if options.fast_math {
-        // What nvrtc's --use_fast_math does. Not -ffast-math: it assumes that no NaN and no infinity ever occurs.
+        // What nvrtc's --use_fast_math does. Not -ffast-math: it assumes that no NaN and no infinity ever
+        // occurs.
         let flags = ["-ffp-contract=fast", "-freciprocal-math", "-fapprox-func", "-fgpu-flush-denormals-to-zero"];
         arguments.extend(flags.map(str::to_owned));
     }
     arguments
 }
 
-/// The libraries that `file` loads, those of the compiler itself and not of the system: their bytes decide what it makes.
-/// Found as the loader does, beside the file that needs them (`RUNPATH`s of compilers say no more) or on its path.
+/// The libraries that `file` loads, those of the compiler itself and not of the system: their bytes decide
+/// what it makes. Found as the loader does, beside the file that needs them (`RUNPATH`s of compilers say no
+/// more) or on its path.
 pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     const OURS: &[&str] = &["libamd_comgr", "libhiprtc", "libLLVM", "libclang", "libamdhip64"];
     let mut found = BTreeSet::new();

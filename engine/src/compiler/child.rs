@@ -1,4 +1,5 @@
-//! The compiler process: a loop that answers requests, with its own standard output out of the compilers' reach.
+//! The compiler process: a loop that answers requests, with its own standard output out of the compilers'
+//! reach.
 
 use super::protocol::{Answer, Ask};
 use super::{Backend, Compiled, open};
@@ -21,8 +22,8 @@ pub(crate) const REQUEST: &str = "request.bin";
 /// Set when this program can be started as its own compiler process.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
-/// The folder of a compiler process, for what its compilers have lying while they work. Its starter removes it, and it does so itself when
-/// that is gone.
+/// The folder of a compiler process, for what its compilers have lying while they work. Its starter removes
+/// it, and it does so itself when that is gone.
 static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
 /// Where a compiler's temporary files go.
@@ -41,8 +42,8 @@ pub(crate) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
 }
 
-/// Makes the calling program able to be its own compiler process: call it first in `main`, before anything else runs.
-/// In a process that was started to compile it does not return; otherwise it returns at once.
+/// Makes the calling program able to be its own compiler process: call it first in `main`, before anything
+/// else runs. In a process that was started to compile it does not return; otherwise it returns at once.
 ///
 /// A program that ships the small `kjit-cc` beside it needs no such call.
 pub fn child_main() {
@@ -106,8 +107,8 @@ fn work(memory_limit: u64) -> i32 {
     }
 }
 
-/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is fd 2), and one that
-/// reads gets nothing.
+/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is fd 2), and
+/// one that reads gets nothing.
 fn take_pipes() -> Option<(File, File)> {
     // SAFETY: duplicating descriptors of our own; the copies belong to the two files alone.
     unsafe {

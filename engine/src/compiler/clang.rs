@@ -1,5 +1,5 @@
-//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor header and no device
-//! library, so none is looked for (`-nogpuinc -nogpulib`).
+//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor header and no
+//! device library, so none is looked for (`-nogpuinc -nogpulib`).
 
 use super::child::scratch;
 use super::discover::{Places, on_path};
@@ -21,8 +21,9 @@ const NAMES: &[&str] = &["clang-23", "clang-22", "clang-21", "clang-20", "clang-
 /// Older ones do not know RDNA 4.
 const OLDEST: u32 = 19;
 
-/// What makes clang compile HIP source to one bare code object with nothing of ROCm. Without `-fuse-cuid=none` a symbol
-/// is named after a hash of the file's path, and the same source gives other bytes in another folder.
+/// What makes clang compile HIP source to one bare code object with nothing of ROCm. Without
+/// `-fuse-cuid=none` a symbol is named after a hash of the file's path, and the same source gives other bytes
+/// in another folder.
 const BARE: &[&str] = &[
     "-x",
     "hip",
@@ -118,14 +119,16 @@ impl Opened {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
-        // Messages in English and without the terminal's width; no configuration file or variable that adds flags.
+        // Messages in English and without the terminal's width; no configuration file or variable that adds
+        // flags.
         command.stdin(Stdio::null()).env("LC_ALL", "C").env_remove("CCC_OVERRIDE_OPTIONS").arg("--no-default-config");
         for variable in
             ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CLANG_CONFIG_FILE_SYSTEM_DIR", "HIP_PATH", "ROCM_PATH"]
         {
             command.env_remove(variable);
         }
-        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was ended goes with it.
+        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was ended goes
+        // with it.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -182,7 +185,8 @@ impl Opened {
         if in_source(&log) { Ok(Ended::Answered(Compiled::Refused { log })) } else { Err(first_error(&log)) }
     }
 
-    /// Once more where it was killed: by the system for want of memory, perhaps, which others have given back since.
+    /// Once more where it was killed: by the system for want of memory, perhaps, which others have given back
+    /// since.
     fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
         if let Ended::Answered(compiled) = self.run(request)? {
             return Ok(compiled);

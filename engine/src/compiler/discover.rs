@@ -1,4 +1,5 @@
-//! Where compilers may be: every place in its order, each remembered with what was found there, for `kjit devices -v`.
+//! Where compilers may be: every place in its order, each remembered with what was found there, for `kjit
+//! devices -v`.
 
 use super::Compiler;
 use std::collections::BTreeSet;
@@ -67,8 +68,8 @@ impl Places {
         }
     }
 
-    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its defaults. Walked by us
-    /// and not by opening, so that finding a compiler loads none into this process.
+    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its defaults.
+    /// Walked by us and not by opening, so that finding a compiler loads none into this process.
     pub fn loader_path(&mut self) {
         if let Some(paths) = std::env::var_os("LD_LIBRARY_PATH") {
             for folder in std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()) {
@@ -119,8 +120,8 @@ impl Places {
     }
 }
 
-/// The candidates of a compiler in the order in which they are to be used: what was named, whatever it is; else the
-/// newest whose major version is not above the driver's, and among equals the first found.
+/// The candidates of a compiler in the order in which they are to be used: what was named, whatever it is;
+/// else the newest whose major version is not above the driver's, and among equals the first found.
 pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,

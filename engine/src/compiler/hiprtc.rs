@@ -1,5 +1,5 @@
-//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know, so its list is asked
-//! first (of comgr, the compiler behind it), and it runs in a child all the same.
+//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know, so its
+//! list is asked first (of comgr, the compiler behind it), and it runs in a child all the same.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -121,8 +121,8 @@ impl Opened {
         let int = |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
         let mut made = Made { hiprtc: &self.hiprtc, program: null_mut() };
-        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies them (the
-        // CStrings behind the pointers live to the end of this function: shadowing drops nothing).
+        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies
+        // them (the CStrings behind the pointers live to the end of this function: shadowing drops nothing).
         unsafe {
             self.hiprtc.hiprtcCreateProgram(
                 &mut made.program,

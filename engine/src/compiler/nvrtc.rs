@@ -1,4 +1,5 @@
-//! nvrtc: NVIDIA's run-time compiler, straight to machine code (cubin), never to PTX for the driver to finish.
+//! nvrtc: NVIDIA's run-time compiler, straight to machine code (cubin), never to PTX for the driver to
+//! finish.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -75,7 +76,8 @@ impl Compiler for Nvrtc {
     }
 
     fn needs(&self, version: (u32, u32)) -> BTreeMap<String, String> {
-        // Machine code runs on every driver of its major version (minor version compatibility), and on newer ones.
+        // Machine code runs on every driver of its major version (minor version compatibility), and on newer
+        // ones.
         BTreeMap::from([("driver".to_owned(), format!("{}.0", version.0))])
     }
 
@@ -113,7 +115,8 @@ macro_rules! functions {
 
         impl Functions {
             fn load(library: &'static Library) -> Result<Functions, String> {
-                // SAFETY (all): signatures of nvrtc.h, unchanged since CUDA 11.2; the library is never closed.
+                // SAFETY (all): signatures of nvrtc.h, unchanged since CUDA 11.2; the library is never
+                // closed.
                 unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
                     // SAFETY: the caller gives the type that the vendor's header declares.
                     unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("it lacks {name}"))
@@ -153,7 +156,8 @@ pub(super) struct Opened {
 
 impl Opened {
     pub fn open(file: &Path) -> Result<Opened, String> {
-        // SAFETY: loading runs the library's initialisers; the file was named by the user or found as NVIDIA's compiler.
+        // SAFETY: loading runs the library's initialisers; the file was named by the user or found as
+        // NVIDIA's compiler.
         let library = unsafe { Library::new(file) }.map_err(|e| format!("{}: {e}", file.display()))?;
         // Never closed: it keeps thread-local state.
         let library: &'static Library = Box::leak(Box::new(library));
@@ -193,7 +197,8 @@ impl Opened {
         let int = |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
         let mut made = Made { functions: f, program: null_mut() };
-        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies them.
+        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies
+        // them.
         let code = unsafe {
             (f.nvrtcCreateProgram)(
                 &mut made.program,

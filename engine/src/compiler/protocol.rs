@@ -1,5 +1,5 @@
-//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each with its length.
-//! Nothing here trusts the other side: lengths are bounded before anything is allocated.
+//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each with its
+//! length. Nothing here trusts the other side: lengths are bounded before anything is allocated.
 
 use super::{Compiled, Probe};
 use std::io::{Read, Write};
@@ -217,7 +217,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x80;
-            // Either it is another valid message (a changed letter) or an error: never a panic or a huge allocation.
+            // Either it is another valid message (a changed letter) or an error: never a panic or a huge
+            // allocation.
             let _ = Ask::read(&mut bytes.as_slice());
             let _ = Answer::read(&mut bytes.as_slice());
         }

@@ -1,4 +1,5 @@
-//! Compilers that were found, with the identity that keys hold: the content of the library and of its companions.
+//! Compilers that were found, with the identity that keys hold: the content of the library and of its
+//! companions.
 
 use super::discover::{Candidate, Tried, candidates};
 use super::protocol::{Answer, Ask};
@@ -48,11 +49,16 @@ impl Toolchain {
 }
 
 /// What the search for a vendor's compilers gave.
+#[derive(Default)]
 pub(crate) struct Search {
     pub found: Vec<Toolchain>,
     pub tried: Vec<Tried>,
     /// Files that are there and cannot be used, with the reason.
     pub unusable: Vec<String>,
+    /// Compilers that are there and may be right: no process to ask them in can be started.
+    idle: Vec<String>,
+    /// Why not.
+    no_process: Option<String>,
 }
 
 /// How the search may be steered.
@@ -72,7 +78,7 @@ pub(crate) fn search(
     cache: &Cache,
     workers: &Workers,
 ) -> Search {
-    let mut search = Search { found: Vec::new(), tried: Vec::new(), unusable: Vec::new() };
+    let mut search = Search::default();
     for compiler in COMPILERS.iter().filter(|c| c.vendor() == vendor) {
         if wish.kind.as_deref().is_some_and(|kind| kind != compiler.kind()) {
             continue;
@@ -90,6 +96,12 @@ pub(crate) fn search(
         for candidate in list {
             match ready(*compiler, &candidate, cache, workers) {
                 Ok(toolchain) => search.found.push(toolchain),
+                Err(Error::NoProcess { why }) => {
+                    let file = format!("{} ({})", compiler.kind(), candidate.file.display());
+                    search.unusable.push(format!("{file}: found, but cannot be started: {why}"));
+                    search.idle.push(file);
+                    search.no_process = Some(why);
+                }
                 Err(why) => search.unusable.push(format!("{}: {why}", candidate.file.display())),
             }
             // The first that opens is the newest; others only stand in for what it does not know.
@@ -102,8 +114,8 @@ pub(crate) fn search(
 }
 
 impl Search {
-    /// Why none of what was found compiles for this architecture, in one line: who does not know it, what is here but cannot be used, and
-    /// what else there is to install.
+    /// Why none of what was found compiles for this architecture, in one line: who does not know it, what is
+    /// here but cannot be used, and what else there is to install.
     pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
         if self.found.is_empty() {
             return self.why_none(vendor, wish);
@@ -128,6 +140,10 @@ impl Search {
 
     /// Why there is no compiler, in one line.
     pub fn why_none(&self, vendor: Vendor, wish: &Wish) -> String {
+        // One reason for all of them; there is nothing to install.
+        if let Some(why) = &self.no_process {
+            return format!("{} found, but cannot be started: {why}", self.idle.join(", "));
+        }
         let packages: Vec<&str> = COMPILERS
             .iter()
             .filter(|c| c.vendor() == vendor && wish.kind.as_deref().is_none_or(|kind| kind == c.kind()))
@@ -149,7 +165,8 @@ impl Search {
     }
 }
 
-/// Identity and probe of a candidate; both remembered on disk by content, so that a start hashes and opens nothing.
+/// Identity and probe of a candidate; both remembered on disk by content, so that a start hashes and opens
+/// nothing.
 fn ready(
     compiler: &'static dyn Compiler,
     candidate: &Candidate,

@@ -1,4 +1,5 @@
-//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given up on when they hang.
+//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given up on when
+//! they hang.
 
 use super::child::{self, Opened, WORK};
 use super::protocol::{Answer, Ask};
@@ -75,9 +76,11 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already; what it started (a clang that hangs, its linker) is in its group and goes along.
+        // It may be gone already; what it started (a clang that hangs, its linker) is in its group and goes
+        // along.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
-            // SAFETY: numbers only. The child leads the group and has not been waited for, so the number is still its own.
+            // SAFETY: numbers only. The child leads the group and has not been waited for, so the number is
+            // still its own.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         let _ = self.child.kill();
@@ -91,10 +94,11 @@ impl Workers {
         Workers { isolation, limits, idle: Mutex::default(), here: Mutex::default() }
     }
 
-    /// Asks a compiler process, another one once more when the first dies. What the process printed comes back too.
+    /// Asks a compiler process, another one once more when the first dies. What the process printed comes
+    /// back too.
     ///
     /// # Errors
-    /// [`Error::Worker`]: it died twice, hung, or could not be started.
+    /// [`Error::Worker`]: it died twice or hung; [`Error::NoProcess`]: it could not be started.
     pub fn ask(&self, kernel: &str, compiler: &str, ask: &Ask) -> Result<(Answer, String)> {
         if self.isolation == Isolation::InProcess {
             let mut opened = lock(&self.here).pop().unwrap_or_default();
@@ -153,13 +157,19 @@ impl Workers {
 
     fn start(&self) -> Result<Worker> {
         let program = self.program()?;
-        let fail = |why: std::io::Error| Error::Io { path: program.clone(), why: format!("cannot be started: {why}") };
-        let temporary = |e: std::io::Error| Error::Io { path: std::env::temp_dir(), why: e.to_string() };
+        let fail = |why: std::io::Error| Error::NoProcess { why: format!("{}: {why}", program.display()) };
+        let temporary = |e: std::io::Error| Error::NoProcess {
+            why: format!(
+                "{} takes no temporary files: {e}; let TMPDIR name a folder that can be written",
+                std::env::temp_dir().display()
+            ),
+        };
         let log = tempfile::tempfile().map_err(temporary)?;
         let scratch = tempfile::Builder::new().prefix("kjit-cc-").tempdir().map_err(temporary)?;
         let mut child = Command::new(&program)
-            // Vendors' compilers keep caches of their own, which nobody verifies: what comes out must have been made now. (nvrtc 13.0 gave
-            // 210 kernels in 47 s on one job the first time, in 2.4 s on two the second.)
+            // Vendors' compilers keep caches of their own, which nobody verifies: what comes out must have
+            // been made now. (nvrtc 13.0 gave 210 kernels in 47 s on one job the first time, in 2.4 s on two
+            // the second.)
             .env("CUDA_CACHE_DISABLE", "1")
             .env("AMD_COMGR_CACHE", "0")
             .arg(WORK)
@@ -203,7 +213,8 @@ impl Workers {
             return Ok(this);
         }
         let mut tried = Vec::new();
-        // Beside the program; one up for test and example binaries, which cargo puts into folders of their own.
+        // Beside the program; one up for test and example binaries, which cargo puts into folders of their
+        // own.
         for folder in this.ancestors().skip(1).take(2) {
             let file = folder.join("kjit-cc");
             if file.is_file() {
@@ -211,12 +222,11 @@ impl Workers {
             }
             tried.push(file.display().to_string());
         }
-        Err(Error::NoLibrary {
-            library: "kjit-cc".to_owned(),
-            why: "compilers run in a process of their own".to_owned(),
-            tried,
-            package: "put kjit-cc beside the program, call kjit_engine::child_main() first in main, or choose Isolation::InProcess"
-                .to_owned(),
+        Err(Error::NoProcess {
+            why: format!(
+                "it runs in a process of its own, and neither calls this program kjit_engine::child_main() first in main, nor is {} there",
+                tried.join(" or ")
+            ),
         })
     }
 }

@@ -1,8 +1,9 @@
-//! What a vendor's runtime must offer: the seam behind which CUDA (and HIP) live. Nothing above it knows a vendor.
+//! What a vendor's runtime must offer: the seam behind which CUDA (and HIP) live. Nothing above it knows a
+//! vendor.
 //!
-//! Handles and addresses are plain numbers here. Everything that could be misused (freed twice, used after its end) is
-//! an `unsafe fn`; the owners beside this file ([`super::memory`], [`super::stream`], …) hold the obligations, each in
-//! one place, and are the only callers.
+//! Handles and addresses are plain numbers here. Everything that could be misused (freed twice, used after
+//! its end) is an `unsafe fn`; the owners beside this file ([`super::memory`], [`super::stream`], …) hold the
+//! obligations, each in one place, and are the only callers.
 
 use super::info::DeviceInfo;
 use crate::arch::Vendor;
@@ -38,6 +39,8 @@ pub(crate) enum FaultKind {
     OutOfMemory,
     /// The image is damaged, for another architecture, or newer than the driver.
     BadImage,
+    /// A kernel's fault after which every call fails: the context is lost.
+    Lost,
     /// Anything else.
     Other,
 }
@@ -54,7 +57,12 @@ pub(crate) struct Fault {
 impl Fault {
     /// As the engine's error, on a device.
     pub fn on(self, device: &str) -> Error {
-        Error::Driver { call: self.call, device: device.to_owned(), code: self.code, says: self.says }
+        let Fault { call, code, says, kind } = self;
+        let device = device.to_owned();
+        match kind {
+            FaultKind::Lost => Error::DeviceLost { call, device, code, says },
+            _ => Error::Driver { call, device, code, says },
+        }
     }
 }
 
@@ -76,7 +84,8 @@ pub(crate) trait Driver: Send + Sync {
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>>;
 }
 
-/// A product of matrices for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k, f16), all by rows.
+/// A product of matrices for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k, f16),
+/// all by rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub m: u32,
@@ -97,8 +106,9 @@ pub(crate) trait RawBlas: Send + Sync {
 
 /// One opened device. Calls may come from any thread.
 ///
-/// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive, ranges lie within
-/// their allocation, and host memory stays alive and unaliased until the stream has passed the copy.
+/// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive, ranges
+/// lie within their allocation, and host memory stays alive and unaliased until the stream has passed the
+/// copy.
 pub(crate) trait RawDevice: Send + Sync {
     /// The vendor's matrix library; none where the engine has no route to one.
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
@@ -117,7 +127,8 @@ pub(crate) trait RawDevice: Send + Sync {
     fn alloc(&self, bytes: u64) -> Try<u64>;
     /// Waits for work that uses it, as the vendor does, and gives it back.
     unsafe fn free(&self, address: u64) -> Try<()>;
-    /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to read.
+    /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to
+    /// read.
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)>;
     unsafe fn free_host(&self, at: *mut u8) -> Try<()>;
     /// Page-locks an existing mapping for reading by the device.
@@ -175,7 +186,8 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Moves what can be moved to the device before the first replay.
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()>;
     unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()>;
-    /// Puts the new graph's parameters into the executable; false when their shapes differ and a new one is needed.
+    /// Puts the new graph's parameters into the executable; false when their shapes differ and a new one is
+    /// needed.
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool>;
     unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()>;
 }

@@ -1,4 +1,5 @@
-//! A kernel called with values of the host: the simplest way to run one, and how kernels are held against their oracles.
+//! A kernel called with values of the host: the simplest way to run one, and how kernels are held against
+//! their oracles.
 
 use super::memory::DeviceBuffer;
 use super::module::Kernel;
@@ -17,9 +18,9 @@ pub enum HostArg<'a> {
 }
 
 impl Stream {
-    /// Uploads every buffer into an allocation of its own (a kernel that leaves its bounds meets no neighbour there), launches, waits,
-    /// and answers what each [`HostArg::Buffer`] holds afterwards, in the order of the arguments. For tests and set-up: it allocates
-    /// and waits.
+    /// Uploads every buffer into an allocation of its own (a kernel that leaves its bounds meets no neighbour
+    /// there), launches, waits, and answers what each [`HostArg::Buffer`] holds afterwards, in the order of
+    /// the arguments. For tests and set-up: it allocates and waits.
     ///
     /// # Errors
     /// As [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].

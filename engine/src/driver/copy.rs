@@ -1,8 +1,8 @@
 //! Copies: between host and device, within a device, between two.
 //!
-//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may return before the device
-//! has the data (seen on the H200: the kernel read what was there before). So every copy goes through a stream, and
-//! those from ordinary host memory end with a wait.
+//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may return before
+//! the device has the data (seen on the H200: the kernel read what was there before). So every copy goes
+//! through a stream, and those from ordinary host memory end with a wait.
 
 use super::counters::add;
 use super::memory::{DeviceBuffer, resolve};
@@ -33,7 +33,8 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy has ended.
+        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy has
+        // ended.
         let copied =
             unsafe { self.device().raw().copy_in(to.address(), data.as_ptr().cast(), bytes, self.inner().raw()) };
         self.count_in(bytes);
@@ -75,7 +76,8 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by its event afterwards.
+        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by its event
+        // afterwards.
         let copied = unsafe { self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner().raw()) };
         self.device().ok(copied)?;
         self.count_in(bytes);
@@ -85,7 +87,8 @@ impl Stream {
     /// Copies a range of a registered mapping; returns at once.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`, or during a capture.
+    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`, or during a
+    /// capture.
     pub fn copy_in_mapped(&self, from: &HostMap, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
         self.not_capturing("a copy from a mapping")?;
         let (start, end) = resolve(range, from.bytes())?;
@@ -93,7 +96,8 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let mut pending = from.pending();
-        // SAFETY: the range lies within the registered bytes, which stay until the event noted below has passed.
+        // SAFETY: the range lies within the registered bytes, which stay until the event noted below has
+        // passed.
         let copied =
             unsafe { self.device().raw().copy_in(to.address(), from.host(start), end - start, self.inner().raw()) };
         self.device().ok(copied)?;
@@ -138,13 +142,14 @@ impl Stream {
         used.done()
     }
 
-    /// Copies from another device of the same vendor, directly where [`Device::reach`](crate::Device::reach) said true, else the way that the vendor's runtime
-    /// takes; returns when it is done, because the other device's memory goes back the moment its owner drops it. What fills the source
-    /// is to be waited for, as between any two streams. AMD only so far.
+    /// Copies from another device of the same vendor, directly where [`Device::reach`](crate::Device::reach)
+    /// said true, else the way that the vendor's runtime takes; returns when it is done, because the other
+    /// device's memory goes back the moment its owner drops it. What fills the source is to be waited for, as
+    /// between any two streams. AMD only so far.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or during a capture;
-    /// [`Error::Driver`].
+    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or
+    /// during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
         self.same_len("copy", to.len(), from.len())?;
         self.not_capturing("a copy between devices")?;
@@ -158,7 +163,8 @@ impl Stream {
         }
         let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
-        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the wait below has ended.
+        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the wait below
+        // has ended.
         let copied =
             unsafe { device.raw().copy_peer(to.address(), from.address(), number, from.bytes(), self.inner().raw()) };
         device.ok(copied)?;

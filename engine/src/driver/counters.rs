@@ -1,5 +1,5 @@
-//! What a device was asked to do, counted, so that tests can assert what must not happen (per decoded token: no
-//! allocation, no synchronisation, no weight copy).
+//! What a device was asked to do, counted, so that tests can assert what must not happen (per decoded token:
+//! no allocation, no synchronisation, no weight copy).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -89,8 +89,8 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor; false when the hardware
-    /// (or the engine's driver for it) offers no such way.
+    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor; false when
+    /// the hardware (or the engine's driver for it) offers no such way.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Buffer`] for devices of two vendors.
@@ -127,7 +127,8 @@ impl Device {
         self.inner.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle would break them.
+    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle would break
+    /// them.
     pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
         let mut later = self.inner.later.lock().unwrap_or_else(PoisonError::into_inner);
         if later.0 > 0 {

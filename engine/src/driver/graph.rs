@@ -60,11 +60,12 @@ impl Drop for Capture<'_> {
 }
 
 impl Stream {
-    /// Records what `f` puts into this stream instead of running it. Launches, copies within the device and from or to
-    /// page-locked memory, and events can be recorded; whatever waits cannot. Other threads may work on meanwhile.
+    /// Records what `f` puts into this stream instead of running it. Launches, copies within the device and
+    /// from or to page-locked memory, and events can be recorded; whatever waits cannot. Other threads may
+    /// work on meanwhile.
     ///
-    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that stream: use an arena, or
-    /// this stream's pool.
+    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that stream: use
+    /// an arena, or this stream's pool.
     ///
     /// # Errors
     /// What `f` answers; [`Error::Driver`] when something in it cannot be recorded.
@@ -138,7 +139,8 @@ impl Stream {
             // SAFETY: both alive; what the graph uses is kept by it.
             device.ok(unsafe { device.raw().graph_launch(graph.exec, self.inner().raw()) })?;
             if last.as_ref().is_none_or(|s| s.id() != self.inner().id()) {
-                // Two streams may have runs under way; the newer one must come after the older for the wait in Drop.
+                // Two streams may have runs under way; the newer one must come after the older for the wait
+                // in Drop.
                 if let Some(before) = last.take() {
                     self.inner().wait_for(&before)?;
                 }
@@ -160,8 +162,8 @@ impl Graph {
         self.nodes
     }
 
-    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which costs less than a new
-    /// one. False, and the graph as it was, when the work has another shape.
+    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which costs less
+    /// than a new one. False, and the graph as it was, when the work has another shape.
     ///
     /// # Errors
     /// As [`Stream::capture`].

@@ -56,16 +56,48 @@ pub struct Inventory {
     pub drivers: Vec<String>,
     /// A line for each thing looked for and not had: driver libraries, devices that could not be described.
     pub missing: Vec<String>,
+    /// A clause for each vendor of whom no device is there: why.
+    pub none: Vec<String>,
     /// Variables that hide or disguise devices, with their values: `CUDA_VISIBLE_DEVICES=1`.
     pub visibility: Vec<(String, String)>,
 }
 
 impl Inventory {
+    /// The device that `auto` takes: the first card, or the first device of all where none is a card of its
+    /// own. A processor's own GPU has its memory's rate, a tenth of a card's.
+    #[must_use]
+    pub fn preferred(&self) -> Option<&DeviceInfo> {
+        self.devices.iter().find(|d| !d.integrated).or_else(|| self.devices.first())
+    }
+
+    /// The devices before the one that `auto` takes, and why it takes another.
+    #[must_use]
+    pub fn passed_over(&self) -> Option<String> {
+        let preferred = self.preferred()?.label();
+        let before: Vec<String> =
+            self.devices.iter().map(DeviceInfo::label).take_while(|label| *label != preferred).collect();
+        (!before.is_empty()).then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
+    }
+
+    /// Why there is no GPU, in one line: by vendor, and with the variables that hide devices.
+    #[must_use]
+    pub fn why_none(&self) -> String {
+        self.none.iter().cloned().chain(self.warnings()).collect::<Vec<_>>().join("; ")
+    }
+
     /// What is set in a way that may do harm, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let set = |name: &str| self.visibility.iter().find(|(n, _)| n == name).map(|(_, value)| value);
         let mut warnings = Vec::new();
+        for device in &self.devices {
+            if let Some(row) = device.target.as_ref().and_then(Target::stands_in) {
+                let (label, id) = (device.label(), device.target.as_ref().map_or("", Target::id));
+                warnings.push(format!(
+                    "{label}: kjit has no row for {id}; its kernels are made for {id} with what holds for all of {row}'s family, and tuned for none"
+                ));
+            }
+        }
         if let Some(version) = set("HSA_OVERRIDE_GFX_VERSION") {
             warnings.push(format!(
                 "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime takes its devices for another architecture than they \
@@ -109,6 +141,35 @@ pub(crate) fn visibility() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_comes_before_a_processors_own_gpu_and_a_chip_without_a_row_is_told() {
+        let device = |ordinal, id: &str, integrated| DeviceInfo {
+            vendor: Vendor::Amd,
+            ordinal,
+            name: String::new(),
+            target: Target::parse(id).ok(),
+            arch_id: id.to_owned(),
+            memory_total: 0,
+            memory_free: None,
+            units: 1,
+            clock_khz: 0,
+            l2_bytes: 0,
+            pci: String::new(),
+            uuid: String::new(),
+            driver: (6, 2),
+            cooperative: false,
+            registers_read_only: false,
+            integrated,
+        };
+        let found = |devices| Inventory { devices, ..Inventory::default() };
+        let both = found(vec![device(0, "gfx1036", true), device(1, "gfx1100", false), device(2, "gfx1100", false)]);
+        assert_eq!(both.preferred().unwrap().ordinal, 1);
+        assert_eq!(found(vec![device(0, "gfx1151", true)]).preferred().unwrap().ordinal, 0);
+        assert!(found(vec![]).preferred().is_none() && both.warnings().is_empty());
+        let said = found(vec![device(0, "gfx1033", true)]).warnings();
+        assert!(said.len() == 1 && said[0].contains("gfx1033") && said[0].contains("gfx1030's family"), "{said:?}");
+    }
 
     #[test]
     fn a_disguised_or_hidden_device_is_warned_of_and_a_chosen_one_is_not() {

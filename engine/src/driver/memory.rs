@@ -1,5 +1,6 @@
 //! Device memory: owned, typed, freed when nobody can use it any more.
 
+use super::api::FaultKind;
 use super::counters::add;
 use super::device::Device;
 use super::pinned::PinnedMemory;
@@ -10,7 +11,8 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so that it outlives them.
+/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so that it
+/// outlives them.
 #[derive(Debug)]
 pub struct Memory {
     device: Device,
@@ -28,14 +30,23 @@ enum Origin {
     Pool(Home),
     /// Page-locked host memory, which frees itself.
     Pinned(Arc<PinnedMemory>),
+    /// The system's memory, of a device that computes in it, where the part that the firmware set aside for
+    /// it is full: only the device uses it, so nobody waits for that. Where the host has it.
+    System(usize),
 }
 
 impl Memory {
     pub(crate) fn allocate(device: &Device, bytes: u64, what: &str) -> Result<Arc<Memory>> {
         let bytes = bytes.max(1);
-        let address = device.allocated(device.raw().alloc(bytes), bytes, what)?;
+        let (address, origin) = match device.raw().alloc(bytes) {
+            Err(fault) if fault.kind == FaultKind::OutOfMemory && device.info().integrated => {
+                let (at, address) = device.allocated(device.raw().alloc_host(bytes, false), bytes, what)?;
+                (address, Origin::System(at as usize))
+            }
+            answer => (device.allocated(answer, bytes, what)?, Origin::Driver),
+        };
         add(&device.inner.counters.allocations, 1);
-        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Driver }))
+        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin }))
     }
 
     pub(crate) fn pooled(device: &Device, address: u64, bytes: u64, home: Home) -> Arc<Memory> {
@@ -81,9 +92,17 @@ impl Drop for Memory {
             Origin::Driver => {
                 add(&device.inner.counters.frees, 1);
                 self.device.outside_capture(move || {
-                    // SAFETY: the only owner is going; the driver waits for work that still uses it. A failure here
-                    // means that the context is lost, which the next call reports.
+                    // SAFETY: the only owner is going; the driver waits for work that still uses it. A
+                    // failure here means that the context is lost, which the next call reports.
                     let _ = unsafe { device.raw().free(address) };
+                });
+            }
+            Origin::System(at) => {
+                add(&device.inner.counters.frees, 1);
+                let at = *at;
+                self.device.outside_capture(move || {
+                    // SAFETY: as above; the driver waits for work that still uses it.
+                    let _ = unsafe { device.raw().free_host(at as *mut u8) };
                 });
             }
             Origin::Pool(home) => home.give_back(address, self.bytes),
@@ -92,7 +111,8 @@ impl Drop for Memory {
     }
 }
 
-/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy the view, not the data.
+/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy the view,
+/// not the data.
 ///
 /// Contents are whatever is there: memory is not cleared.
 pub struct DeviceBuffer<T> {
@@ -157,7 +177,8 @@ impl<T> DeviceBuffer<T> {
         self.len * size_of::<T>() // `over` checked that this fits the memory
     }
 
-    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long as the table.
+    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long as the
+    /// table.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.memory.address + self.offset

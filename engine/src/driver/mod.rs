@@ -11,6 +11,7 @@ mod event;
 mod graph;
 mod hip;
 mod info;
+mod lost;
 mod memory;
 mod module;
 mod pinned;
@@ -52,6 +53,7 @@ pub(crate) fn inventory() -> Inventory {
             Ok(driver) => driver,
             Err(error) => {
                 inventory.missing.push(error.to_string());
+                inventory.none.push(format!("{word}: {}", error.brief()));
                 continue;
             }
         };
@@ -63,6 +65,7 @@ pub(crate) fn inventory() -> Inventory {
         });
         if count == 0 {
             inventory.missing.push(format!("{word}: the driver shows no device"));
+            inventory.none.push(format!("{word}: the driver shows no device"));
         }
         for ordinal in 0..count {
             match driver.describe(ordinal) {
@@ -83,9 +86,30 @@ pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> 
         .map(|d| d.version())
 }
 
+/// The file that a vendor's driver was opened from, if it opens; by its path in this process where the loader
+/// was given a name.
+pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf> {
+    let driver = DRIVERS.iter().find(|(word, _)| *word == vendor.device_word()).and_then(|(_, open)| open().ok())?;
+    let name = std::path::PathBuf::from(driver.library());
+    if name.is_absolute() {
+        return Some(name);
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let stem = driver.library().split(".so").next().unwrap_or_default().to_owned();
+    let line = maps.lines().find_map(|l| l.find('/').and_then(|at| l.get(at..)).filter(|p| p.contains(&stem)));
+    line.map(std::path::PathBuf::from)
+}
+
 /// Opens `cuda:0`, `cuda`, `rocm:1`, or with `auto` the first there is.
 pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
     let fail = |why: String| Error::NoDevice { asked: asked.to_owned(), why };
+    // A processor's own GPU waits for the cards behind it. Nothing opens it if the first device is a card:
+    // then no other is described.
+    if asked == "auto"
+        && let Some(preferred) = inventory().preferred()
+    {
+        return open(&preferred.label(), trace);
+    }
     let (word, ordinal) = match asked.split_once(':') {
         Some((word, n)) => (word, n.parse::<u32>().map_err(|_| fail(format!("'{n}' is no device number")))?),
         None => (asked, 0),

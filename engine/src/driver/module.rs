@@ -37,14 +37,15 @@ impl Device {
     /// Loads a code object.
     ///
     /// # Errors
-    /// [`Error::Load`] when it is for another target, or the driver does not take it: then both versions are named.
+    /// [`Error::Load`] when it is for another target, or the driver does not take it: then both versions are
+    /// named.
     pub fn load(&self, code: &CodeObject) -> Result<Module> {
         let fail = |why: String| Error::Load { kernel: code.name().to_owned(), device: self.label().to_owned(), why };
         if !self.target().runs(code.compile_id()) {
             return Err(fail(format!("it was compiled for {}, the device is {}", code.compile_id(), self.target())));
         }
-        // SAFETY: the bytes came from a compiler of this process or were verified by hash; their headers were walked
-        // when the code object was made.
+        // SAFETY: the bytes came from a compiler of this process or were verified by hash; their headers were
+        // walked when the code object was made.
         let raw = unsafe { self.raw().module(code.bytes()) }.map_err(|fault| {
             let (major, minor) = self.info().driver;
             match fault.kind {
@@ -53,6 +54,7 @@ impl Device {
                     code.compiler(), fault.says, fault.code
                 )),
                 FaultKind::OutOfMemory => self.out_of_memory(code.bytes().len() as u64, "a module"),
+                FaultKind::Lost => fault.on(self.label()),
                 FaultKind::Other => fail(format!("{} (code {})", fault.says, fault.code)),
             }
         })?;
@@ -121,8 +123,8 @@ impl Kernel {
         &self.inner.module
     }
 
-    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that one compute unit holds at once, as
-    /// the driver says.
+    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that one compute unit holds
+    /// at once, as the driver says.
     ///
     /// # Errors
     /// [`Error::Driver`].

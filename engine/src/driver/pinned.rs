@@ -1,7 +1,8 @@
 //! Page-locked host memory: what copies run at full speed from and to, beside kernels.
 //!
-//! The host sees it only while no copy or kernel uses it: every use by a stream leaves an event behind, and host access
-//! waits for those. [`PinnedBuffer::peek`] is the exception, for words that the device writes and the host polls.
+//! The host sees it only while no copy or kernel uses it: every use by a stream leaves an event behind, and
+//! host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that the device writes and
+//! the host polls.
 
 use super::api::Raw;
 use super::counters::add;
@@ -125,7 +126,8 @@ impl Device {
         self.make_pinned(len, false)
     }
 
-    /// The same, write-combined: fast for the device to read (staging of weights), very slow for the host to read.
+    /// The same, write-combined: fast for the device to read (staging of weights), very slow for the host to
+    /// read.
     ///
     /// # Errors
     /// As [`Device::pinned`].
@@ -181,8 +183,9 @@ impl<T: Pod> PinnedBuffer<T> {
     pub fn read<R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
         let mut pending = self.memory.pending();
         pending.wait()?;
-        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), within the allocation, plain
-        // old data; no stream uses it and the lock keeps other host access out while the reference lives.
+        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), within the
+        // allocation, plain old data; no stream uses it and the lock keeps other host access out while the
+        // reference lives.
         Ok(f(unsafe { std::slice::from_raw_parts(self.host().cast::<T>(), self.len) }))
     }
 
@@ -197,8 +200,8 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(f(unsafe { std::slice::from_raw_parts_mut(self.host().cast::<T>(), self.len) }))
     }
 
-    /// One value as it is now, waiting for nothing: for words that kernels write while the host polls. Whole for types
-    /// of 1, 2, 4 or 8 bytes.
+    /// One value as it is now, waiting for nothing: for words that kernels write while the host polls. Whole
+    /// for types of 1, 2, 4 or 8 bytes.
     ///
     /// # Errors
     /// [`Error::Buffer`] when there is no such value.
@@ -226,7 +229,8 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
-/// An existing read-only mapping (a model file), page-locked so that copies from it run at full speed without staging.
+/// An existing read-only mapping (a model file), page-locked so that copies from it run at full speed without
+/// staging.
 pub struct HostMap {
     device: Device,
     /// Keeps the mapping; dropped after the pages are unlocked.
@@ -244,11 +248,13 @@ impl std::fmt::Debug for HostMap {
 }
 
 impl Device {
-    /// Page-locks `owner`'s bytes for reading. The bytes must stay where they are while `owner` lives, as a memory map's
-    /// or a boxed slice's do. On the H200, 2 GiB take 0.1 s this way and 0.9 s as a fresh pinned allocation.
+    /// Page-locks `owner`'s bytes for reading. The bytes must stay where they are while `owner` lives, as a
+    /// memory map's or a boxed slice's do. On the H200, 2 GiB take 0.1 s this way and 0.9 s as a fresh pinned
+    /// allocation.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the system or the device does not allow it: copy through [`Device::pinned_for_writing`].
+    /// [`Error::Driver`] where the system or the device does not allow it: copy through
+    /// [`Device::pinned_for_writing`].
     pub fn register(&self, owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<HostMap> {
         let bytes = (*owner).as_ref();
         // SAFETY: the bytes live until Drop has unregistered them; they are only ever read.

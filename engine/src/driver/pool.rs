@@ -29,9 +29,9 @@ pub struct PoolStats {
     pub held: u64,
 }
 
-/// Device memory in the order of one stream: what is dropped is handed out again at once, since later work of the
-/// stream cannot start before earlier work has ended. A buffer that another stream used too comes back after that
-/// stream's work, by an event; the host never waits.
+/// Device memory in the order of one stream: what is dropped is handed out again at once, since later work of
+/// the stream cannot start before earlier work has ended. A buffer that another stream used too comes back
+/// after that stream's work, by an event; the host never waits.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -64,8 +64,8 @@ impl std::fmt::Debug for Home {
 }
 
 impl Home {
-    /// Notes that a stream is about to use the memory. Another than the pool's goes on only after what the pool's
-    /// stream has now: the block's last owner may still be at work there.
+    /// Notes that a stream is about to use the memory. Another than the pool's goes on only after what the
+    /// pool's stream has now: the block's last owner may still be at work there.
     pub fn used_by(&self, stream: &Arc<StreamInner>) -> Result<()> {
         if stream.id() == self.pool.stream.id() {
             return Ok(());
@@ -83,8 +83,8 @@ impl Home {
         let foreign = std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
         let pool = Arc::clone(&self.pool);
         let back = move || {
-            // The pool's stream goes on only after what the others did with the block. Should an event fail, the
-            // context is lost and no order matters any more.
+            // The pool's stream goes on only after what the others did with the block. Should an event fail,
+            // the context is lost and no order matters any more.
             for stream in &foreign {
                 let _ = pool.stream.wait_for(stream);
             }

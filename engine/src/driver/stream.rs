@@ -1,6 +1,6 @@
 //! Streams: what is put in one runs in order; nothing waits unless it is told to.
 
-use super::api::Raw;
+use super::api::{Fault, FaultKind, Raw};
 use super::counters::add;
 use super::device::Device;
 use super::event::Event;
@@ -114,8 +114,8 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work where a pool needs
-/// that, holds host access off, and afterwards leaves a mark behind.
+/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work where a
+/// pool needs that, holds host access off, and afterwards leaves a mark behind.
 pub(super) struct Use<'a> {
     stream: &'a Arc<StreamInner>,
     capture: Option<Arc<Mutex<Kept>>>,
@@ -181,8 +181,8 @@ impl Stream {
     /// Puts a launch into the stream.
     ///
     /// # Errors
-    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the code object and the
-    /// device say; [`Error::Driver`] for what the driver refuses.
+    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the code object
+    /// and the device say; [`Error::Driver`] for what the driver refuses.
     pub fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
@@ -207,17 +207,27 @@ impl Stream {
         for (pointer, arg) in list.iter_mut().zip(&info.args) {
             *pointer = base.wrapping_add(arg.offset as usize).cast();
         }
-        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as it says (`pack`
-        // made the block that long); function and stream are alive; buffers are kept by the caller now and by their
-        // own drop rules (driver: free waits, pool: stream order, pinned: events, graph: kept) afterwards.
+        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as it says
+        // (`pack` made the block that long); function and stream are alive; buffers are kept by the caller
+        // now and by their own drop rules (driver: free waits, pool: stream order, pinned: events, graph:
+        // kept) afterwards.
         let sent = unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
         drop(state);
-        sent.map_err(|fault| Error::Launch {
-            kernel: info.name.clone(),
-            why: format!("{} (code {}) for {shape:?}", fault.says, fault.code),
-        })?;
+        sent.map_err(|fault| self.refused(fault, &info.name, &shape))?;
         add(&self.device().inner.counters.launches, 1);
         used.done()
+    }
+
+    /// Why a launch was refused: something wrong with it, or a kernel before it that has ended the device.
+    fn refused(&self, fault: Fault, kernel: &str, shape: &Geometry) -> Error {
+        let lost = if fault.kind == FaultKind::Lost { self.device().raw().wait_all().err() } else { None };
+        match lost {
+            Some(lost) if lost.kind == FaultKind::Lost => lost.on(self.device().label()),
+            _ => Error::Launch {
+                kernel: kernel.to_owned(),
+                why: format!("{} (code {}) for {shape:?}", fault.says, fault.code),
+            },
+        }
     }
 
     /// Geometry against what kernel and device can take.

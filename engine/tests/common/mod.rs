@@ -1,4 +1,5 @@
-//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and visible skipping.
+//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and visible
+//! skipping.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use kjit_engine::{Config, Constants, Device, Engine, Isolation, Job, Options, Source, Target, Vendor};
@@ -62,8 +63,8 @@ pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
     Some(engine)
 }
 
-/// An engine and the first GPU; none, said aloud, where there is no GPU or no compiler for it. With `KJIT_REQUIRE_GPU`
-/// set that is a failure: a GPU machine's suite must not pass by skipping.
+/// An engine and the first GPU; none, said aloud, where there is no GPU or no compiler for it. With
+/// `KJIT_REQUIRE_GPU` set that is a failure: a GPU machine's suite must not pass by skipping.
 pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
     let engine = Engine::new(config(dir));
     let device = match engine.device("auto") {

@@ -1,9 +1,10 @@
 //! One CUDA device: its primary context and the calls on it.
 //!
-//! Every call makes the context current in the calling thread first (a thread-local store in the driver, some tens of
-//! nanoseconds), so that devices may be used from any thread without ceremony.
+//! Every call makes the context current in the calling thread first (a thread-local store in the driver, some
+//! tens of nanoseconds), so that devices may be used from any thread without ceremony.
 
 use super::super::api::{Raw, RawDevice, Try};
+use super::super::lost::Context;
 use super::{Cuda, NOT_READY};
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
@@ -16,6 +17,8 @@ pub(super) struct CudaDevice {
     cuda: Arc<Cuda>,
     device: CUdevice,
     context: CUcontext,
+    /// Whether the context is still good.
+    state: Context,
     /// `(lowest, highest)` stream priority.
     priorities: (i32, i32),
 }
@@ -27,8 +30,9 @@ unsafe impl Sync for CudaDevice {}
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this device by Arc. At the
-        // end of the process the driver may be gone already and answers with a code, which changes nothing.
+        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this device by
+        // Arc. At the end of the process the driver may be gone already and answers with a code, which
+        // changes nothing.
         let _ = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
@@ -61,11 +65,13 @@ macro_rules! made {
 impl CudaDevice {
     pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Try<CudaDevice> {
         let device = cuda.device(ordinal)?;
+        // The last release has destroyed a lost primary context already: nothing is left to renew.
+        let state = cuda.contexts.join(ordinal, || Ok(()))?;
         let mut context = null_mut();
         // SAFETY: writes one handle; released in Drop.
         let code = unsafe { (cuda.symbols.cuDevicePrimaryCtxRetain)(&mut context, device) };
         cuda.check("cuDevicePrimaryCtxRetain", code)?;
-        let mut opened = CudaDevice { cuda, device, context, priorities: (0, 0) };
+        let mut opened = CudaDevice { cuda, device, context, state, priorities: (0, 0) };
         let (mut low, mut high) = (0, 0);
         let symbols = opened.current()?;
         // SAFETY: writes two ints.
@@ -76,11 +82,12 @@ impl CudaDevice {
     }
 
     fn check(&self, call: &'static str, code: u32) -> Try<()> {
-        self.cuda.check(call, code)
+        self.cuda.check(call, code).map_err(|fault| self.state.note(fault))
     }
 
     /// The symbols, with our context current in this thread.
     fn current(&self) -> Try<&super::Symbols> {
+        self.state.check()?;
         // SAFETY: the context is retained for the life of self.
         self.check("cuCtxSetCurrent", unsafe { (self.cuda.symbols.cuCtxSetCurrent)(self.context) })?;
         Ok(&self.cuda.symbols)
@@ -92,8 +99,9 @@ impl CudaDevice {
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the driver writes; handles,
-// addresses and ranges are valid by the contract of `RawDevice`; the context is current. Blocks with more to say say it.
+// SAFETY (of every block below): out-parameters are local variables of the type that the driver writes;
+// handles, addresses and ranges are valid by the contract of `RawDevice`; the context is current. Blocks with
+// more to say say it.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
 impl RawDevice for CudaDevice {
     fn memory(&self) -> Try<(u64, u64)> {
@@ -271,7 +279,8 @@ impl RawDevice for CudaDevice {
             attrs: attributes.as_mut_ptr().cast(),
             numAttrs: count as u32,
         };
-        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the code object states.
+        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the code
+        // object states.
         call!(self.cuLaunchKernelEx(&config, h!(function), args.as_mut_ptr(), null_mut()))
     }
 

@@ -5,6 +5,7 @@ mod symbols;
 
 use super::api::{Driver, Fault, FaultKind, RawDevice, Try, text};
 use super::info::DeviceInfo;
+use super::lost::Contexts;
 use crate::arch::{Target, Vendor};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
@@ -19,6 +20,10 @@ const NO_BINARY_FOR_GPU: u32 = 209;
 const UNSUPPORTED_PTX_VERSION: u32 = 222;
 const INVALID_SOURCE: u32 = 300;
 const NOT_READY: u32 = 600;
+/// After these every call on the context fails (cuda.h says so of each): memory errors that cannot be
+/// corrected, an illegal address, a launch that took too long, an assertion, a fault of the stack, an illegal
+/// instruction, a misaligned address, a wrong address space, a wrong program counter, an unspecified failure.
+const LOST: [u32; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 /// File names and places, in the order they are tried.
 const PLACES: &[&str] = &[
@@ -34,6 +39,7 @@ const PLACES: &[&str] = &[
 /// The opened driver.
 pub(crate) struct Cuda {
     symbols: Symbols,
+    contexts: Contexts,
     library: String,
     version: (u32, u32),
 }
@@ -42,7 +48,8 @@ impl Cuda {
     /// Opens the driver once for the process; later calls get the same answer.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and has no device.
+    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and has no
+    /// device.
     pub fn open() -> Result<Arc<Cuda>> {
         static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();
         OPENED.get_or_init(Cuda::open_now).clone()
@@ -74,7 +81,7 @@ impl Cuda {
         let symbols = Symbols::load(library).map_err(|names| {
             missing(format!("{place} lacks {} (older than 12.0)", names.join(", ")), vec![place.to_owned()])
         })?;
-        let mut cuda = Cuda { symbols, library: place.to_owned(), version: (0, 0) };
+        let mut cuda = Cuda { symbols, contexts: Contexts::default(), library: place.to_owned(), version: (0, 0) };
         let mut version: c_int = 0;
         // SAFETY: writes one int; may be called before cuInit.
         let code = unsafe { (cuda.symbols.cuDriverGetVersion)(&mut version) };
@@ -109,6 +116,7 @@ impl Cuda {
         };
         let kind = match code {
             OUT_OF_MEMORY => FaultKind::OutOfMemory,
+            _ if LOST.contains(&code) => FaultKind::Lost,
             INVALID_IMAGE | NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION | INVALID_SOURCE => FaultKind::BadImage,
             _ => FaultKind::Other,
         };

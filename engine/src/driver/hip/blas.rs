@@ -1,4 +1,5 @@
-//! The route to rocBLAS: one product of matrices, for comparison with our own kernels and for who asks for it.
+//! The route to rocBLAS: one product of matrices, for comparison with our own kernels and for who asks for
+//! it.
 
 use super::super::api::{Product, Raw, RawBlas, Try};
 use super::{HipRuntime, fault};
@@ -80,8 +81,9 @@ impl RawBlas for RocblasHandle {
         let (w, x, out) = (p.w as *const c_void, p.x as *const c_void, p.out as *mut c_void);
         let standard = rocblas_gemm_algo_standard;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is the thread's; the handle is ours alone under the lock; matrices and stream are valid by
-        // the contract of `RawBlas`. By columns, as rocBLAS counts, w is k × m (used transposed), x k × n, out m × n.
+        // SAFETY: the device is the thread's; the handle is ours alone under the lock; matrices and stream
+        // are valid by the contract of `RawBlas`. By columns, as rocBLAS counts, w is k × m (used
+        // transposed), x k × n, out m × n.
         unsafe {
             self.runtime.hip.hipSetDevice(self.ordinal).map_err(fault)?;
             self.rocblas.rocblas_set_stream(handle.0, stream.0 as *mut c_void).map_err(fault)?;

@@ -1,9 +1,10 @@
 //! One AMD device and the calls on it.
 //!
-//! Every call makes the device the calling thread's first (a thread-local store in the runtime), so that devices may be
-//! used from any thread without ceremony.
+//! Every call makes the device the calling thread's first (a thread-local store in the runtime), so that
+//! devices may be used from any thread without ceremony.
 
-use super::super::api::{Raw, RawBlas, RawDevice, Try};
+use super::super::api::{Fault, Raw, RawBlas, RawDevice, Try};
+use super::super::lost::Context;
 use super::blas::RocblasHandle;
 use super::{HipRuntime, fault};
 use crate::error::Result;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub(super) struct HipDevice {
     runtime: Arc<HipRuntime>,
     ordinal: c_int,
+    /// Whether what is on it is still good.
+    state: Context,
     /// `(lowest, highest)` stream priority.
     priorities: (c_int, c_int),
 }
@@ -31,7 +34,7 @@ macro_rules! h {
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: as for every block of the trait below.
-        unsafe { $self.current()?.$name($($arg),*) }.map_err(fault)
+        unsafe { $self.current()?.$name($($arg),*) }.map_err(|e| $self.fault(e))
     };
 }
 
@@ -46,35 +49,49 @@ macro_rules! made {
 
 impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
-        let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        let mut opened = HipDevice { runtime, ordinal, priorities: (0, 0) };
+        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        let renew = || {
+            // SAFETY: takes a number; then ends all that is on the current device, of which nobody has
+            // anything any more.
+            unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }.map_err(fault)
+        };
+        let state = runtime.contexts.join(ordinal, renew)?;
+        let mut opened = HipDevice { runtime, ordinal: number, state, priorities: (0, 0) };
         let (mut low, mut high) = (0, 0);
         // SAFETY: writes two ints.
-        unsafe { opened.current()?.hipDeviceGetStreamPriorityRange(&mut low, &mut high) }.map_err(fault)?;
+        unsafe { opened.current()?.hipDeviceGetStreamPriorityRange(&mut low, &mut high) }
+            .map_err(|e| opened.fault(e))?;
         opened.priorities = (low, high);
         Ok(opened)
     }
 
     /// The calls, with our device current in this thread.
     fn current(&self) -> Try<&Hip> {
+        self.state.check()?;
         let hip = &self.runtime.hip;
         // SAFETY: takes a number.
-        unsafe { hip.hipSetDevice(self.ordinal) }.map_err(fault)?;
+        unsafe { hip.hipSetDevice(self.ordinal) }.map_err(|e| self.fault(e))?;
         Ok(hip)
     }
-}
 
-/// Done, not yet, or failed.
-fn ready(answer: Result<(), hip_sys::Error>) -> Try<bool> {
-    match answer {
-        Ok(()) => Ok(true),
-        Err(error) if error.code() == Some(codes::hipErrorNotReady) => Ok(false),
-        Err(error) => Err(fault(error)),
+    /// A call's answer as a fault, remembered if it is the last.
+    fn fault(&self, error: hip_sys::Error) -> Fault {
+        self.state.note(fault(error))
+    }
+
+    /// Done, not yet, or failed.
+    fn ready(&self, answer: Result<(), hip_sys::Error>) -> Try<bool> {
+        match answer {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == Some(codes::hipErrorNotReady) => Ok(false),
+            Err(error) => Err(self.fault(error)),
+        }
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the runtime writes; handles,
-// addresses and ranges are valid by the contract of `RawDevice`; the device is current. Blocks with more to say say it.
+// SAFETY (of every block below): out-parameters are local variables of the type that the runtime writes;
+// handles, addresses and ranges are valid by the contract of `RawDevice`; the device is current. Blocks with
+// more to say say it.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
 impl RawDevice for HipDevice {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
@@ -89,12 +106,12 @@ impl RawDevice for HipDevice {
         let other = c_int::try_from(other).unwrap_or(c_int::MAX);
         let hip = self.current()?;
         let mut can = 0;
-        unsafe { hip.hipDeviceCanAccessPeer(&mut can, self.ordinal, other) }.map_err(fault)?;
+        unsafe { hip.hipDeviceCanAccessPeer(&mut can, self.ordinal, other) }.map_err(|e| self.fault(e))?;
         if can == 0 {
             return Ok(false);
         }
         match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
-            Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => Err(fault(error)),
+            Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => Err(self.fault(error)),
             _ => Ok(true),
         }
     }
@@ -125,11 +142,11 @@ impl RawDevice for HipDevice {
             | flags::hipHostMallocMapped
             | if write_combined { flags::hipHostMallocWriteCombined } else { 0 };
         let mut at = null_mut();
-        unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) }.map_err(fault)?;
+        unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) }.map_err(|e| self.fault(e))?;
         let mut address = null_mut();
         if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
             let _ = unsafe { hip.hipHostFree(at) };
-            return Err(fault(error));
+            return Err(self.fault(error));
         }
         Ok((at.cast(), address as u64))
     }
@@ -188,7 +205,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn stream_idle(&self, stream: Raw) -> Try<bool> {
-        ready(unsafe { self.current()?.hipStreamQuery(h!(stream)) })
+        self.ready(unsafe { self.current()?.hipStreamQuery(h!(stream)) })
     }
 
     unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()> {
@@ -209,7 +226,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn event_done(&self, event: Raw) -> Try<bool> {
-        ready(unsafe { self.current()?.hipEventQuery(h!(event)) })
+        self.ready(unsafe { self.current()?.hipEventQuery(h!(event)) })
     }
 
     unsafe fn event_wait_host(&self, event: Raw) -> Try<()> {
@@ -246,7 +263,7 @@ impl RawDevice for HipDevice {
         unsafe {
             hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, h!(function), threads, shared as usize)
         }
-        .map_err(fault)?;
+        .map_err(|e| self.fault(e))?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
@@ -254,8 +271,8 @@ impl RawDevice for HipDevice {
         let hip = self.current()?;
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         let (f, s, params) = (h!(function), h!(stream), args.as_mut_ptr());
-        // SAFETY: `args` has one pointer for each argument that the code object states; the runtime copies the values
-        // (into the queue, or into the graph under capture) before it returns.
+        // SAFETY: `args` has one pointer for each argument that the code object states; the runtime copies
+        // the values (into the queue, or into the graph under capture) before it returns.
         unsafe {
             if shape.cooperative {
                 hip.hipModuleLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shape.shared, s, params)
@@ -263,6 +280,8 @@ impl RawDevice for HipDevice {
                 hip.hipModuleLaunchKernel(f, gx, gy, gz, bx, by, bz, shape.shared, s, params, null_mut())
             }
         }
+        // A block larger than compiled for is answered like a kernel that failed, and no such end: other
+        // calls tell.
         .map_err(fault)
     }
 
@@ -291,7 +310,8 @@ impl RawDevice for HipDevice {
     unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw> {
         let mut exec = null_mut();
         let hip = self.current()?;
-        unsafe { hip.hipGraphInstantiate(&mut exec, h!(graph), null_mut(), null_mut(), 0) }.map_err(fault)?;
+        unsafe { hip.hipGraphInstantiate(&mut exec, h!(graph), null_mut(), null_mut(), 0) }
+            .map_err(|e| self.fault(e))?;
         Raw::of("hipGraphInstantiate", exec)
     }
 
@@ -299,7 +319,7 @@ impl RawDevice for HipDevice {
         match unsafe { self.current()?.hipGraphUpload(h!(exec), h!(stream)) } {
             // ROCm 5 has no such call: the first replay uploads.
             Err(hip_sys::Error::Missing { .. }) => Ok(()),
-            answer => answer.map_err(fault),
+            answer => answer.map_err(|e| self.fault(e)),
         }
     }
 
@@ -312,7 +332,7 @@ impl RawDevice for HipDevice {
         match unsafe { self.current()?.hipGraphExecUpdate(h!(exec), h!(graph), &mut node, &mut result) } {
             Ok(()) => Ok(true),
             Err(error) if error.code() == Some(codes::hipErrorGraphExecUpdateFailure) => Ok(false),
-            Err(error) => Err(fault(error)),
+            Err(error) => Err(self.fault(error)),
         }
     }
 

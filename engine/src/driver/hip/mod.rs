@@ -5,6 +5,7 @@ mod device;
 
 use super::api::{Driver, Fault, FaultKind, RawDevice, Try, text};
 use super::info::DeviceInfo;
+use super::lost::Contexts;
 use crate::arch::{Target, Vendor};
 use crate::compiler::discover::python_sites;
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 /// The opened runtime.
 pub(crate) struct HipRuntime {
     hip: Hip,
+    contexts: Contexts,
     library: String,
     version: (u32, u32),
 }
@@ -29,6 +31,11 @@ fn fault(error: hip_sys::Error) -> Fault {
                 | codes::hipErrorNoBinaryForGpu
                 | codes::hipErrorInvalidKernelFile
                 | codes::hipErrorInvalidSource => FaultKind::BadImage,
+                codes::hipErrorECCNotCorrectable
+                | codes::hipErrorIllegalAddress
+                | codes::hipErrorLaunchTimeOut
+                | codes::hipErrorAssert
+                | codes::hipErrorLaunchFailure => FaultKind::Lost,
                 _ => FaultKind::Other,
             };
             Fault { call, code, says: format!("{says} ({name})"), kind }
@@ -49,7 +56,8 @@ impl HipRuntime {
     /// Opens the runtime once for the process; later calls get the same answer.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the runtime is there and finds no GPU.
+    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the runtime is there and finds no
+    /// GPU.
     pub fn open() -> Result<Arc<HipRuntime>> {
         static OPENED: OnceLock<Result<Arc<HipRuntime>>> = OnceLock::new();
         OPENED.get_or_init(HipRuntime::open_now).clone()
@@ -66,6 +74,7 @@ impl HipRuntime {
                 tried: tried.iter().map(ToString::to_string).collect(),
                 package: package.to_owned(),
             },
+            // It opens, and is no HIP runtime: the error names the file.
             other => Error::NoLibrary {
                 library: hip_sys::SEARCH.library.to_owned(),
                 why: other.to_string(),
@@ -92,7 +101,7 @@ impl HipRuntime {
         unsafe { hip.hipRuntimeGetVersion(&mut version) }.map_err(|e| fault(e).on("rocm"))?;
         let version = u32::try_from(version).unwrap_or(0);
         let version = (version / 10_000_000, version / 100_000 % 100);
-        Ok(Arc::new(HipRuntime { hip, library, version }))
+        Ok(Arc::new(HipRuntime { hip, contexts: Contexts::default(), library, version }))
     }
 
     fn attribute(&self, ordinal: c_int, attribute: u32) -> Try<u32> {
@@ -102,8 +111,8 @@ impl HipRuntime {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// The architecture with its flags, `gfx90a:sramecc+:xnack-`, from whichever layout of the properties this runtime
-    /// fills: the one of ROCm 6 by its own symbol, the older one by its own or the plain symbol.
+    /// The architecture with its flags, `gfx90a:sramecc+:xnack-`, from whichever layout of the properties
+    /// this runtime fills: the one of ROCm 6 by its own symbol, the older one by its own or the plain symbol.
     fn arch_id(&self, ordinal: c_int) -> Try<String> {
         let mut properties = Box::new(hipDeviceProp_t([0; 4096]));
         let mut last = None;
@@ -148,7 +157,8 @@ impl HipRuntime {
         // SAFETY: writes one size.
         unsafe { self.hip.hipDeviceTotalMem(&mut total, device) }.map_err(fault)?;
         let mut uuid = hipUUID::default();
-        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty: it is shown, and nothing depends on it.
+        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty: it is shown, and nothing depends
+        // on it.
         let uuid = match unsafe { self.hip.hipDeviceGetUuid(&mut uuid, device) } {
             Ok(()) => uuid_text(&uuid),
             Err(_) => String::new(),
@@ -157,7 +167,8 @@ impl HipRuntime {
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         let mut name = text(&name);
         if name.is_empty() {
-            // ROCm has no marketing name for some cards, and gives none for any where its table of names is missing.
+            // ROCm has no marketing name for some cards, and gives none for any where its table of names is
+            // missing.
             name = format!("AMD {}", arch_id.split(':').next().unwrap_or_default());
         }
         let target = match std::env::var(WAVE) {
@@ -169,6 +180,7 @@ impl HipRuntime {
                 kind: FaultKind::Other,
             })?),
         };
+        let inside = target.as_ref().is_some_and(|t| t.arch().has("integrated"));
         Ok(DeviceInfo {
             vendor: Vendor::Amd,
             ordinal,
@@ -188,7 +200,8 @@ impl HipRuntime {
                 && !self.hip.missing().contains(&"hipModuleLaunchCooperativeKernel"),
             // HIP page-locks through the kernel driver, which takes writable mappings only.
             registers_read_only: false,
-            integrated: shown(attribute::hipDeviceAttributeIntegrated) == 1,
+            // Some runtimes do not say it of all: of what is only found inside processors the table does.
+            integrated: inside || shown(attribute::hipDeviceAttributeIntegrated) == 1,
         })
     }
 }
@@ -230,7 +243,8 @@ impl Driver for Arc<HipRuntime> {
     }
 }
 
-/// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already; other bytes are written so.
+/// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already; other bytes
+/// are written so.
 fn uuid_text(uuid: &hipUUID) -> String {
     if uuid.bytes.iter().all(u8::is_ascii_hexdigit) {
         return format!("GPU-{}", String::from_utf8_lossy(&uuid.bytes));

@@ -1,4 +1,5 @@
-//! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6 (it repeats the name).
+//! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6 (it repeats
+//! the name).
 
 use crate::CodeName;
 use crate::error::code;
@@ -19,6 +20,17 @@ pub const hipErrorInvalidKernelFile: u32 = 218;
 pub const hipErrorInvalidSource: u32 = 300;
 /// Work is still under way: no failure.
 pub const hipErrorNotReady: u32 = 600;
+/// The device's memory has an error that cannot be corrected.
+pub const hipErrorECCNotCorrectable: u32 = 214;
+/// A kernel used an address that is not there: nothing works after it.
+pub const hipErrorIllegalAddress: u32 = 700;
+/// A kernel took too long: likewise.
+pub const hipErrorLaunchTimeOut: u32 = 702;
+/// An assertion in a kernel: likewise.
+pub const hipErrorAssert: u32 = 710;
+/// A kernel failed: likewise. A launch answers so too where the block is larger than compiled for, which is
+/// no such failure.
+pub const hipErrorLaunchFailure: u32 = 719;
 /// Peer access is on already: no failure.
 pub const hipErrorPeerAccessAlreadyEnabled: u32 = 704;
 /// The executable graph cannot take the new graph's shape.
@@ -51,7 +63,11 @@ pub const CODES: &[CodeName] = &[
         "hipErrorNoBinaryForGpu",
         "the code object is for another architecture than this device's",
     ),
-    code(214, "hipErrorECCNotCorrectable", "the device's memory has an error that cannot be corrected"),
+    code(
+        hipErrorECCNotCorrectable,
+        "hipErrorECCNotCorrectable",
+        "the device's memory has an error that cannot be corrected",
+    ),
     code(217, "hipErrorPeerAccessUnsupported", "these two devices cannot reach each other's memory"),
     code(hipErrorInvalidKernelFile, "hipErrorInvalidKernelFile", "the bytes are no code object"),
     code(hipErrorInvalidSource, "hipErrorInvalidSource", "the bytes are no code object"),
@@ -67,17 +83,21 @@ pub const CODES: &[CodeName] = &[
     code(401, "hipErrorIllegalState", "not allowed in the present state"),
     code(500, "hipErrorNotFound", "no kernel of that name in the code object"),
     code(hipErrorNotReady, "hipErrorNotReady", "work is still under way"),
-    code(700, "hipErrorIllegalAddress", "a kernel used an address that is not mapped"),
+    code(hipErrorIllegalAddress, "hipErrorIllegalAddress", "a kernel used an address that is not mapped"),
     code(701, "hipErrorLaunchOutOfResources", "the kernel needs more registers or LDS than a block can have"),
-    code(702, "hipErrorLaunchTimeOut", "a kernel ran past the time limit"),
+    code(hipErrorLaunchTimeOut, "hipErrorLaunchTimeOut", "a kernel ran past the time limit"),
     code(hipErrorPeerAccessAlreadyEnabled, "hipErrorPeerAccessAlreadyEnabled", "peer access is on already"),
     code(705, "hipErrorPeerAccessNotEnabled", "peer access is not on"),
     code(708, "hipErrorSetOnActiveProcess", "too late: the device is in use"),
     code(709, "hipErrorContextIsDestroyed", "the context is gone"),
-    code(710, "hipErrorAssert", "an assertion in a kernel failed"),
+    code(hipErrorAssert, "hipErrorAssert", "an assertion in a kernel failed"),
     code(712, "hipErrorHostMemoryAlreadyRegistered", "that memory is page-locked already"),
     code(713, "hipErrorHostMemoryNotRegistered", "that memory is not page-locked"),
-    code(719, "hipErrorLaunchFailure", "a kernel stopped with a fault; the device must be opened anew"),
+    code(
+        hipErrorLaunchFailure,
+        "hipErrorLaunchFailure",
+        "a kernel stopped with a fault; the device must be opened anew",
+    ),
     code(720, "hipErrorCooperativeLaunchTooLarge", "not all blocks of the grid can be resident at once"),
     code(801, "hipErrorNotSupported", "not supported by this device or runtime"),
     code(900, "hipErrorStreamCaptureUnsupported", "the call cannot be part of a captured graph"),

@@ -1,9 +1,10 @@
-//! AMD's HIP runtime as kjit uses it: opened at run time, every call a `Result`, a missing symbol the failure of that
-//! call alone. What is called, with its signature, is listed once, in [`Hip`] below; numbers and names of codes stand in
-//! [`codes`]. Names are the vendor's.
+//! AMD's HIP runtime as kjit uses it: opened at run time, every call a `Result`, a missing symbol the failure
+//! of that call alone. What is called, with its signature, is listed once, in [`Hip`] below; numbers and
+//! names of codes stand in [`codes`]. Names are the vendor's.
 //!
-//! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and unchanged in ROCm 6 and 7,
-//! except for the calls that are newer, which say so. `hiprtc-sys` and `rocblas-sys` use the same loader and macro.
+//! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and unchanged in
+//! ROCm 6 and 7, except for the calls that are newer, which say so. `hiprtc-sys` and `rocblas-sys` use the
+//! same loader and macro.
 //!
 //! ```
 //! use hip_sys::{Error, Hip};
@@ -69,8 +70,9 @@ pub struct hipUUID {
     pub bytes: [u8; 16],
 }
 
-/// `hipDeviceProp_t`, as bytes: its layout changed in ROCm 6, so only its name field is ever read, at the offset of the
-/// call that filled it ([`prop`]). Large enough for every version (792 and 1472 bytes) with room for later ones.
+/// `hipDeviceProp_t`, as bytes: its layout changed in ROCm 6, so only its name field is ever read, at the
+/// offset of the call that filled it ([`prop`]). Large enough for every version (792 and 1472 bytes) with
+/// room for later ones.
 #[repr(C, align(16))]
 pub struct hipDeviceProp_t(pub [u8; 4096]);
 
@@ -165,6 +167,9 @@ calls! {
     fn hipMemGetInfo(free: *mut usize, total: *mut usize);
     /// Waits for all streams of the thread's device.
     fn hipDeviceSynchronize();
+
+    /// Ends all that this process has on the thread's device.
+    fn hipDeviceReset();
 
     /// Device memory.
     fn hipMalloc(address: *mut *mut c_void, bytes: usize);
@@ -296,7 +301,8 @@ impl Hip {
     /// Opens the runtime. `more` lists further folders, asked for only when nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens is no HIP runtime at all.
+    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens is no HIP runtime at
+    /// all.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hip, Error> {
         let hip = Hip::over(SEARCH.open(more)?);
         if hip.missing().contains(&"hipInit") {
@@ -324,3 +330,8 @@ fn describe(hip: &Hip, code: u32) -> (String, String) {
     let says = text("hipGetErrorString").unwrap_or_else(|| "a failure that this runtime does not name".to_owned());
     (name, says)
 }
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

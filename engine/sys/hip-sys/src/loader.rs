@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// A place that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Why it was looked at: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`, `Python package`.
+    /// Why it was looked at: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`, `Python
+    /// package`.
     pub via: &'static str,
     /// File, folder, or the name given to the loader.
     pub place: PathBuf,
@@ -73,8 +74,9 @@ pub struct Search {
 }
 
 impl Search {
-    /// Opens the first that opens: the file named by the variable; `lib` of `ROCM_PATH` and `HIP_PATH`; the loader's own
-    /// path; the usual folders; and the folders that `more` lists (those of Python packages), asked for only then.
+    /// Opens the first that opens: the file named by the variable; `lib` of `ROCM_PATH` and `HIP_PATH`; the
+    /// loader's own path; the usual folders; and the folders that `more` lists (those of Python packages),
+    /// asked for only then.
     ///
     /// # Errors
     /// [`Error::NotFound`] with every place tried.
@@ -138,13 +140,15 @@ impl Search {
 }
 
 fn open(place: &Path) -> Result<&'static Library, String> {
-    // SAFETY: loading runs the library's initialisers; it was named by the user or found under AMD's name for it.
+    // SAFETY: loading runs the library's initialisers; it was named by the user or found under AMD's name for
+    // it.
     match unsafe { Library::new(place) } {
         Ok(library) => Ok(Box::leak(Box::new(library))),
         Err(error) => {
             // What dlopen said is the error's source; the error itself says only that it failed.
             let text = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            // The loader names the file that it misses first: another one than asked is a dependency that is missing.
+            // The loader names the file that it misses first: another one than asked is a dependency that is
+            // missing.
             let own = text.contains(&format!("{}: cannot open shared object file", place.display()));
             Err(if own { NOT_THERE.to_owned() } else { text })
         }

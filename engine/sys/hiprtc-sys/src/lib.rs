@@ -1,5 +1,5 @@
-//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call a `Result`.
-//! What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
+//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call
+//! a `Result`. What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
 //!
 //! ```
 //! use hiprtc_sys::Hiprtc;
@@ -56,7 +56,8 @@ calls! {
         program: *mut hiprtcProgram, source: *const c_char, name: *const c_char, header_count: c_int,
         headers: *mut *const c_char, include_names: *mut *const c_char,
     );
-    /// Compiles it. **Aborts the process** on an architecture that its comgr does not know: ask [`Comgr::isas`] first.
+    /// Compiles it. **Aborts the process** on an architecture that its comgr does not know: ask
+    /// [`Comgr::isas`] first.
     fn hiprtcCompileProgram(program: hiprtcProgram, count: c_int, options: *mut *const c_char);
     /// Bytes of the log, the end mark included.
     fn hiprtcGetProgramLogSize(program: hiprtcProgram, size: *mut usize);
@@ -149,8 +150,8 @@ fn describe_comgr(_: &Comgr, code: u32) -> (String, String) {
 }
 
 impl Comgr {
-    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it, else the one beside it
-    /// (ROCm 6 and later open comgr at first use), else the loader's.
+    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it, else the one
+    /// beside it (ROCm 6 and later open comgr at first use), else the loader's.
     ///
     /// # Errors
     /// [`Error::NotFound`] with every place tried.
@@ -192,3 +193,8 @@ impl Comgr {
         Ok(names)
     }
 }
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

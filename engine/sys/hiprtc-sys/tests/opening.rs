@@ -1,4 +1,5 @@
-//! The real compiler's own words, where one is installed (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs).
+//! The real compiler's own words, where one is installed (Debian: libamdhip64-5 libhiprtc-builtins5
+//! rocm-device-libs).
 
 use hiprtc_sys::{Comgr, Hiprtc, SEARCH};
 

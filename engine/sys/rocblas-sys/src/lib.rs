@@ -1,5 +1,5 @@
-//! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`. Optional everywhere.
-//! What is called is listed once, in [`Rocblas`]. Names are the vendor's.
+//! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`. Optional
+//! everywhere. What is called is listed once, in [`Rocblas`]. Names are the vendor's.
 //!
 //! ```
 //! match rocblas_sys::Rocblas::open(Vec::new) {
@@ -71,7 +71,8 @@ calls! {
     fn rocblas_destroy_handle(handle: rocblas_handle);
     /// The stream that its work goes into.
     fn rocblas_set_stream(handle: rocblas_handle, stream: hipStream_t);
-    /// D = alpha·op(A)·op(B) + beta·C, matrices by columns, each with an element type and a leading dimension of its own.
+    /// D = alpha·op(A)·op(B) + beta·C, matrices by columns, each with an element type and a leading dimension
+    /// of its own.
     fn rocblas_gemm_ex(
         handle: rocblas_handle, op_a: rocblas_operation, op_b: rocblas_operation, m: rocblas_int, n: rocblas_int,
         k: rocblas_int, alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype, lda: rocblas_int,
@@ -116,3 +117,8 @@ fn describe(_: &Rocblas, code: u32) -> (String, String) {
         None => ("no name".to_owned(), "a failure newer than kjit".to_owned()),
     }
 }
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

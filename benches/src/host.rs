@@ -1,0 +1,117 @@
+//! What the CPU does: reading a model file and its vocabulary, tokenizing, the chat template, a prompt,
+//! decoding.
+
+use crate::{Options, Result, Times};
+use kjit_model::SampleOptions;
+use kjit_model::chat::{ChatTemplate, Message};
+use kjit_model::gguf::Gguf;
+use kjit_model::host::read_bandwidth;
+use kjit_model::session::{OpenOptions, Session, Want};
+use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// As llama-bench counts them: a prompt into an empty context, and tokens one by one.
+const PROMPT: usize = 512;
+const TOKENS: usize = 64;
+
+/// The model that scripts/quickstart fetches.
+fn usual() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// The bench.
+///
+/// # Errors
+/// A model that was named and cannot be run.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
+    if options.wants("memory") {
+        writeln!(
+            out,
+            "{:<24} {:.1} GB/s by {} threads",
+            "memory",
+            read_bandwidth(options.threads) / 1e9,
+            options.threads
+        )?;
+    }
+    let path = options.model.clone().unwrap_or_else(usual);
+    if options.model.is_none() && !path.exists() {
+        writeln!(out, "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)", path.display())?;
+        return Ok(());
+    }
+    let mut say = |name: &str, times: &Times, rate: String| writeln!(out, "{name:<24} {times}{rate}");
+    if options.wants("open") {
+        say("open", &options.time(|| Ok(Gguf::open(&path)?))?, String::new())?;
+    }
+    let file = Arc::new(Gguf::open(&path)?);
+    if options.wants("vocabulary") {
+        say("vocabulary", &options.time(|| Ok(Tokenizer::from_gguf(&file)?))?, String::new())?;
+    }
+    let tokenizer = Tokenizer::from_gguf(&file)?;
+    if options.wants("tokenize") {
+        let text = "The quick brown fox jumps over the lazy dog; 31337 times, he said. ".repeat(4000);
+        let times = options.time(|| Ok(tokenizer.encode(text.as_bytes(), EncodeOptions::PROMPT)))?;
+        say("tokenize", &times, format!(", {:.1} MB/s", text.len() as f64 / 1e6 / times.median()))?;
+    }
+    if options.wants("template") {
+        let template = ChatTemplate::from_gguf(&file, &tokenizer)?;
+        let messages = [
+            Message::new("user", "Why is the sky blue?"),
+            Message::new("assistant", "It scatters."),
+            Message::new("user", "What does?"),
+        ];
+        say("template", &options.time(|| Ok(template.render(&messages, true)?))?, String::new())?;
+    }
+    if !options.wants("prompt") && !options.wants("decode") {
+        return Ok(());
+    }
+    let graph = kjit_model::arch::build(&file)?;
+    let setup = OpenOptions { threads: options.threads, prefill_chunk: Some(PROMPT), ..OpenOptions::new(1024) };
+    let mut session = Session::on_cpu(file, graph, &setup)?;
+    let sequence = session.add(SampleOptions::default())?;
+    let vocabulary = session.n_vocab() as u64;
+    // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
+    let ids: Vec<u32> = (0..PROMPT as u64).map(|i| u32::try_from(i * 7919 % vocabulary).unwrap_or(0)).collect();
+    let rate = |tokens: usize, times: &Times| format!(", {:.1} tokens/s", tokens as f64 / times.median());
+    if options.wants("prompt") {
+        let times = options.time(|| {
+            session.truncate(sequence, 0)?;
+            Ok(session.feed(sequence, &ids, Want::Last)?)
+        })?;
+        say(&format!("prompt of {PROMPT}"), &times, rate(PROMPT, &times))?;
+    }
+    if options.wants("decode") {
+        let times = options.time(|| {
+            session.truncate(sequence, 0)?;
+            ids.iter().take(TOKENS).try_for_each(|id| session.feed(sequence, &[*id], Want::Last).map(drop))?;
+            Ok(())
+        })?;
+        say(&format!("decode, {TOKENS} tokens"), &times, rate(TOKENS, &times))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Options;
+
+    #[test]
+    fn each_part_of_the_host_has_its_line() {
+        let path = super::usual().with_file_name("tiny/tiny-llama-q8_0.gguf");
+        assert!(path.exists(), "{} is missing: run scripts/fetch-test-models", path.display());
+        let options = Options {
+            model: Some(path),
+            iterations: 1,
+            warmup: 0,
+            threads: 1,
+            ..Options::parse(["--filter=open|vocab|tok|prompt|decode".to_owned()]).unwrap()
+        };
+        let mut out = vec![];
+        super::run(&options, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for name in ["open", "vocabulary", "tokenize", "prompt of 512", "decode, 64 tokens"] {
+            assert_eq!(text.lines().filter(|l| l.starts_with(name)).count(), 1, "{name}: {text}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Benches of kjit, without a harness: each is a function that takes [`Options`] and prints a line for each
+//! thing it measured. `benches/README.md` has the flags.
+
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod host;
+pub mod kernels;
+pub mod load;
+pub mod serve;
+
+use regex_lite::Regex;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Whatever went wrong.
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What the command line asks for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Compile for these, and run nothing.
+    pub arch: Vec<String>,
+    /// The card to run on.
+    pub device: String,
+    /// Only names that it finds.
+    pub filter: Option<Regex>,
+    /// Measurements of each thing.
+    pub iterations: usize,
+    /// Measurements before those.
+    pub warmup: usize,
+    /// Entries of the cache that is filled.
+    pub entries: usize,
+    /// The model of the host's bench.
+    pub model: Option<PathBuf>,
+    /// Threads on the CPU.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            arch: vec![],
+            device: "auto".to_owned(),
+            filter: None,
+            iterations: 5,
+            warmup: 1,
+            entries: 100_000,
+            model: None,
+            threads: kjit_model::host::default_threads(),
+        }
+    }
+}
+
+impl Options {
+    /// Those of these arguments.
+    ///
+    /// # Errors
+    /// A flag that there is not, or a value that is none: in one sentence.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options> {
+        let mut options = Options::default();
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let (flag, given) = match argument.split_once('=') {
+                Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+                None => (argument, None),
+            };
+            // What cargo says to every bench.
+            if flag == "--bench" {
+                continue;
+            }
+            let known =
+                ["--arch", "--device", "--filter", "--iterations", "--warmup", "--entries", "--model", "--threads"];
+            if !known.contains(&flag.as_str()) {
+                return Err(format!("there is no {flag}: give {}", known.join(", ")).into());
+            }
+            let value = given.or_else(|| arguments.next()).ok_or_else(|| format!("{flag} needs a value"))?;
+            let number = || value.parse::<usize>().map_err(|_| format!("{flag} {value}: give a whole number"));
+            match flag.as_str() {
+                "--arch" => options.arch.extend(value.split(',').map(str::to_owned)),
+                "--device" => options.device = value,
+                "--filter" => options.filter = Some(Regex::new(&value).map_err(|e| format!("--filter {value}: {e}"))?),
+                "--iterations" => options.iterations = number()?.max(1),
+                "--warmup" => options.warmup = number()?,
+                "--entries" => options.entries = number()?,
+                "--model" => options.model = Some(PathBuf::from(value)),
+                _ => options.threads = number()?.max(1),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|f| f.is_match(name))
+    }
+
+    /// Times a call: `warmup` calls that do not count, `iterations` that do.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn time<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<Times> {
+        let mut times = vec![];
+        for run in 0..self.warmup + self.iterations {
+            let start = Instant::now();
+            let done = call()?;
+            let took = start.elapsed();
+            drop(done);
+            if run >= self.warmup {
+                times.push(took.as_secs_f64());
+            }
+        }
+        Ok(Times::of(times))
+    }
+}
+
+/// Seconds of some measurements of the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Times(Vec<f64>);
+
+impl Times {
+    /// These.
+    #[must_use]
+    pub fn of(mut seconds: Vec<f64>) -> Times {
+        seconds.sort_by(f64::total_cmp);
+        Times(seconds)
+    }
+
+    /// The middle one; of an even number the upper of the two.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = |seconds: Option<&f64>| format!("{:.2?}", Duration::from_secs_f64(seconds.copied().unwrap_or(0.0)));
+        let median = text(Some(&self.median()));
+        write!(f, "{median:>10} ({} to {} of {})", text(self.0.first()), text(self.0.last()), self.0.len())
+    }
+}
+
+/// The main function of a bench: 2 for wrong flags, 1 for what failed.
+pub fn main(run: fn(&Options, &mut dyn Write) -> Result<()>) -> ExitCode {
+    kjit_engine::child_main();
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, Times};
+
+    fn parse(line: &str) -> super::Result<Options> {
+        Options::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn flags_are_read_in_both_forms_and_wrong_ones_named() {
+        let options = parse("--bench --arch gfx1100,sm_90 --filter=^mat --iterations 3 --warmup 0").unwrap();
+        assert_eq!((options.arch.join(" ").as_str(), options.iterations, options.warmup), ("gfx1100 sm_90", 3, 0));
+        assert!(options.wants("matvec") && !options.wants("a matvec"));
+        for (line, word) in [
+            ("--nope", "--nope"),
+            ("--warmup", "needs a value"),
+            ("--iterations x", "whole number"),
+            ("--filter (", "--filter"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_median_is_of_the_runs_that_count() {
+        let mut run = 0;
+        let options = Options { warmup: 2, iterations: 3, ..Options::default() };
+        let times = options.time(|| {
+            run += 1;
+            Ok(())
+        });
+        assert_eq!((run, times.unwrap().0.len()), (5, 3));
+        assert_eq!(Times::of(vec![3.0, 1.0, 2.0]).median(), 2.0);
+    }
+}

@@ -1,0 +1,188 @@
+//! What a server's engine does with many clients at once: each asks, waits for its whole answer and asks again (a closed loop). No HTTP
+//! is in between. Tokens are counted as they come out, times from the request on.
+
+use crate::{Options, Result};
+use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status};
+use kjit_model::session::OpenOptions;
+use kjit_model::tokenizer::EncodeOptions;
+use kjit_model::{DeviceChoice, Model};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+/// One kind of load.
+struct Load {
+    name: String,
+    clients: usize,
+    /// Tokens of a prompt, and those of them at its beginning that all have in common.
+    prompt: usize,
+    shared: usize,
+    answer: usize,
+    /// Whether tokens are drafted.
+    lookup: bool,
+    /// What is asked where it is not random tokens.
+    text: Option<Vec<u32>>,
+}
+
+/// What came of it.
+struct Seen {
+    /// Tokens of answers a second.
+    rate: f64,
+    /// Seconds to the first token of each request, and between two tokens, ascending.
+    first: Vec<f64>,
+    between: Vec<f64>,
+}
+
+/// Random tokens: no two requests have much in common, but for what they are to share.
+fn prompt(load: &Load, number: usize, vocabulary: u64) -> Vec<u32> {
+    if let Some(text) = &load.text {
+        return text.clone();
+    }
+    let token = |of: u64, i: usize| u32::try_from((of * 7_919 + (i as u64 + 1) * 104_729) % vocabulary).unwrap_or(0);
+    let own = (load.shared..load.prompt).map(|i| token(number as u64 + 2, i * 31 + number));
+    (0..load.shared).map(|i| token(1, i)).chain(own).collect()
+}
+
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    sorted.get(((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// So many requests, as many at once as there are clients.
+fn run_load(scheduler: &Scheduler, load: &Load, requests: usize, from: usize, vocabulary: u64) -> Result<Seen> {
+    let (done, ends) = channel();
+    let mut asked = 0;
+    let mut ask = || -> Result<()> {
+        let (submitted, done) = (Instant::now(), done.clone());
+        let mut times = vec![];
+        let sink = Box::new(move |event| {
+            match event {
+                Event::Token { .. } => times.push(submitted.elapsed().as_secs_f64()),
+                Event::Started { .. } => {}
+                // Who no longer listens has seen enough.
+                Event::Done { .. } => drop(done.send(Ok(std::mem::take(&mut times)))),
+                Event::Failed(failure) => drop(done.send(Err(failure.to_string()))),
+            }
+            ControlFlow::Continue(())
+        });
+        let tokens = prompt(load, from + asked, vocabulary);
+        asked += 1;
+        let request = Request { max_tokens: Some(load.answer), lookup: load.lookup, ..Request::new(tokens, sink) };
+        scheduler.submit(request)?.detach();
+        Ok(())
+    };
+    let start = Instant::now();
+    for _ in 0..load.clients.min(requests) {
+        ask()?;
+    }
+    let (mut first, mut between, mut tokens) = (vec![], vec![], 0);
+    for ended in 0..requests {
+        let times = ends.recv()??;
+        if ended + load.clients < requests {
+            ask()?;
+        }
+        tokens += times.len();
+        first.extend(times.first());
+        between.extend(times.windows(2).filter_map(|w| Some(w.get(1)? - w.first()?)));
+    }
+    let rate = tokens as f64 / start.elapsed().as_secs_f64();
+    first.sort_by(f64::total_cmp);
+    between.sort_by(f64::total_cmp);
+    Ok(Seen { rate, first, between })
+}
+
+/// A text that says the same again and again, broken off: a model goes on with it.
+fn copying(model: &Model, tokens: usize) -> Vec<u32> {
+    let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, the Heron with salt from Cadiz, \
+                the Plover with copper from Falun, and the Curlew with wool from Leith. ";
+    let ids = model.tokenizer.encode(line.repeat(8).as_bytes(), EncodeOptions::RAW_PROMPT);
+    ids.into_iter().take(tokens).collect()
+}
+
+/// The bench.
+///
+/// # Errors
+/// A model that was named and cannot be run.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
+    let usual = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let path: PathBuf = options.model.clone().unwrap_or_else(usual);
+    if options.model.is_none() && !path.exists() {
+        writeln!(out, "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)", path.display())?;
+        return Ok(());
+    }
+    let device: DeviceChoice = options.device.parse()?;
+    let open = |on_cpu: bool| {
+        let setup = OpenOptions {
+            device,
+            sequences: if on_cpu { 8 } else { 64 },
+            threads: options.threads,
+            ..OpenOptions::new(if on_cpu { 1024 } else { 4096 })
+        };
+        Model::open(&path, &setup)
+    };
+    let mut model = open(device == DeviceChoice::Cpu)?;
+    // Where there is no GPU, `auto` took the CPU with what a GPU is asked for.
+    let on_cpu = model.session.cpu().is_some();
+    if on_cpu && device != DeviceChoice::Cpu {
+        drop(model);
+        model = open(true)?;
+    }
+    let vocabulary = model.session.n_vocab() as u64;
+    let text = copying(&model, if on_cpu { 200 } else { 400 });
+    let (prompts, answers) = if on_cpu { (32, 32) } else { (512, 128) };
+    let (long, shared, short) = if on_cpu { (256, 192, 16) } else { (2048, 1536, 64) };
+    let many: &[usize] = if on_cpu { &[1, 4] } else { &[1, 4, 32, 64] };
+    let load = |name: String, clients| Load {
+        name,
+        clients,
+        prompt: prompts,
+        shared: 0,
+        answer: answers,
+        lookup: false,
+        text: None,
+    };
+    let mut loads: Vec<Load> = many.iter().map(|&n| load(format!("clients {n}"), n)).collect();
+    let most = many.last().copied().unwrap_or(1).min(32);
+    for (name, shared) in [("apart", 0), ("shared", shared)] {
+        loads.push(Load { prompt: long, shared, answer: short, ..load(format!("{name} {long}"), most) });
+    }
+    for (name, lookup) in [("copying plain", false), ("copying lookup", true)] {
+        loads.push(Load { lookup, text: Some(text.clone()), answer: 128, ..load(name.to_owned(), 1) });
+    }
+    let (kind, session) = (model.device().label.clone(), model.session);
+    writeln!(out, "{} on {kind}", path.file_name().unwrap_or_default().display())?;
+    let scheduler = Scheduler::start(session, SchedulerOptions::default())?;
+    let mut from = 0;
+    for load in loads.iter().filter(|l| options.wants(&l.name)) {
+        // Enough that the beginning and the end, where not all are there, weigh little.
+        let requests = if on_cpu { 2 * load.clients.max(2) } else { 4 * load.clients.max(4) };
+        let mut go = |requests| {
+            from += requests;
+            run_load(&scheduler, load, requests, from, vocabulary)
+        };
+        if options.warmup > 0 {
+            go(load.clients)?;
+        }
+        let before = scheduler.status();
+        let seen = go(requests)?;
+        let after = scheduler.status();
+        let count = |of: fn(&Status) -> u64| of(&after) - of(&before);
+        let ms = |x: f64| 1e3 * x;
+        writeln!(
+            out,
+            "{:<16} {:>8.1} tok/s out; first token p50 {:.0} ms, p99 {:.0} ms; between p50 {:.1} ms, p99 {:.1} ms; prompts {} computed, {} there; drafts {} of {}",
+            load.name,
+            seen.rate,
+            ms(quantile(&seen.first, 0.5)),
+            ms(quantile(&seen.first, 0.99)),
+            ms(quantile(&seen.between, 0.5)),
+            ms(quantile(&seen.between, 0.99)),
+            count(|s| s.prompt_tokens),
+            count(|s| s.cached_tokens),
+            count(|s| s.accepted_tokens),
+            count(|s| s.drafted_tokens),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! What the system itself says of AMD's GPUs, without AMD's runtime: the kernel driver's list of nodes, the
+//! release of ROCm that a library belongs to, and what a distribution calls the packages.
+
+use crate::driver::DeviceInfo;
+use std::path::Path;
+
+/// A GPU as the kernel driver lists it (`/sys/class/kfd/kfd/topology/nodes/N/properties`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KfdNode {
+    /// Its number in the list.
+    pub node: u32,
+    /// Its architecture: `gfx90a`.
+    pub arch: String,
+    /// SIMDs.
+    pub simds: u32,
+    /// Whether it is inside a processor, whose cores the same node has.
+    pub integrated: bool,
+    /// The number of its `/dev/dri/renderD…`.
+    pub render: u32,
+}
+
+/// The GPUs that the kernel driver lists, by the folder of its nodes; none where there is no such driver.
+#[must_use]
+pub fn kfd_nodes(folder: &Path) -> Vec<KfdNode> {
+    let mut nodes: Vec<KfdNode> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let node = entry.file_name().to_str()?.parse().ok()?;
+            kfd_node(node, &std::fs::read_to_string(entry.path().join("properties")).ok()?)
+        })
+        .collect();
+    nodes.sort_by_key(|n| n.node);
+    nodes
+}
+
+/// Where the kernel driver lists them.
+pub const KFD_NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+
+fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
+    let number = |name: &str| {
+        let value = properties.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|v| v.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    // Of 90402, major, minor and stepping: gfx942. The last two are one hexadecimal digit each.
+    let version = number("gfx_target_version");
+    if version == 0 {
+        return None; // a processor
+    }
+    let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
+    let arch = format!("gfx{major}{minor:x}{stepping:x}");
+    let small = |name| u32::try_from(number(name)).unwrap_or(u32::MAX);
+    let integrated = number("cpu_cores_count") > 0;
+    Some(KfdNode { node, arch, simds: small("simd_count"), integrated, render: small("drm_render_minor") })
+}
+
+/// Where the runtime and the kernel driver disagree on what is here, a sentence each. What hides or disguises
+/// devices (`visibility`, see [`Inventory`](crate::Inventory)) may be meant.
+#[must_use]
+pub fn disagreements(devices: &[DeviceInfo], nodes: &[KfdNode], visibility: &[(String, String)]) -> Vec<String> {
+    let shown: Vec<&str> = devices.iter().map(|d| d.arch_id.split(':').next().unwrap_or_default()).collect();
+    let set: Vec<String> = visibility.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let because = if set.is_empty() { String::new() } else { format!(" (set: {})", set.join(", ")) };
+    let count = |list: &mut dyn Iterator<Item = &str>, arch: &str| list.filter(|a| *a == arch).count();
+    let mut archs: Vec<&str> = nodes.iter().map(|n| n.arch.as_str()).chain(shown.iter().copied()).collect();
+    archs.sort_unstable();
+    archs.dedup();
+    let mut said = vec![];
+    for arch in archs {
+        let there = count(&mut nodes.iter().map(|n| n.arch.as_str()), arch);
+        let here = count(&mut shown.iter().copied(), arch);
+        if there > here {
+            said.push(format!("the kernel driver lists {there} × {arch}, the HIP runtime shows {here}{because}"));
+        } else if here > there {
+            said.push(format!(
+                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: kernels run on another \
+                 architecture than they are made for{because}"
+            ));
+        }
+    }
+    said
+}
+
+/// The release of ROCm that a library belongs to, and how that is known: by the folder that it lies in
+/// (`/opt/rocm-6.4.1`), or by the `.info/version` of its installation.
+#[must_use]
+pub fn rocm_release(library: &Path) -> Option<(String, String)> {
+    let file = library.canonicalize().ok()?;
+    for folder in file.ancestors().skip(1) {
+        let info = folder.join(".info/version");
+        if let Ok(version) = std::fs::read_to_string(&info) {
+            let version = version.trim();
+            if !version.is_empty() {
+                return Some((version.to_owned(), info.display().to_string()));
+            }
+        }
+        let named = folder.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("rocm-"));
+        if let Some(version) = named.filter(|v| v.starts_with(|c: char| c.is_ascii_digit())) {
+            return Some((version.to_owned(), folder.display().to_string()));
+        }
+    }
+    None
+}
+
+/// What to install for AMD GPUs, by the text of `/etc/os-release` and whether this is a container.
+#[must_use]
+pub fn install(os_release: &str, container: bool) -> &'static str {
+    if container {
+        return "in a container: start it with --device /dev/kfd --device /dev/dri and --group-add of the groups that own \
+                them, and have libamdhip64 in the image (rocm/dev-… images have it)";
+    }
+    let says = |name: &str| {
+        let ids = os_release.lines().filter_map(|l| l.strip_prefix("ID=").or_else(|| l.strip_prefix("ID_LIKE=")));
+        ids.flat_map(|l| l.trim_matches('"').split(' ')).any(|id| id == name)
+    };
+    // Before Debian, which it is like.
+    if says("ubuntu") {
+        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's amdgpu-install"
+    } else if says("debian") {
+        "Debian: apt install libamdhip64-5 clang-19 lld-19"
+    } else if says("fedora") || says("rhel") {
+        "Fedora: dnf install rocm-hip rocm-comgr clang lld"
+    } else if says("arch") {
+        "Arch: pacman -S hip-runtime-amd clang lld"
+    } else {
+        "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's installer; clang 19 or newer with lld"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{Target, Vendor};
+
+    fn device(arch: &str) -> DeviceInfo {
+        DeviceInfo {
+            vendor: Vendor::Amd,
+            ordinal: 0,
+            name: String::new(),
+            target: Target::parse(arch).ok(),
+            arch_id: arch.to_owned(),
+            memory_total: 0,
+            memory_free: None,
+            units: 1,
+            clock_khz: 0,
+            l2_bytes: 0,
+            pci: String::new(),
+            uuid: String::new(),
+            driver: (6, 2),
+            cooperative: false,
+            registers_read_only: false,
+            integrated: false,
+        }
+    }
+
+    #[test]
+    fn nodes_are_read_as_the_kernel_driver_writes_them_and_processors_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |n: &str, text: &str| {
+            std::fs::create_dir(folder.path().join(n)).unwrap();
+            std::fs::write(folder.path().join(n).join("properties"), text).unwrap();
+        };
+        node("0", "cpu_cores_count 16\nsimd_count 0\ngfx_target_version 0\n");
+        node("1", "cpu_cores_count 0\nsimd_count 440\ndrm_render_minor 129\ngfx_target_version 90010\n");
+        node("2", "cpu_cores_count 8\nsimd_count 4\ndrm_render_minor 128\ngfx_target_version 100306\n");
+        let found = kfd_nodes(folder.path());
+        let short: Vec<_> = found.iter().map(|n| (n.node, n.arch.as_str(), n.integrated, n.render)).collect();
+        assert_eq!(short, [(1, "gfx90a", false, 129), (2, "gfx1036", true, 128)]);
+        assert!(kfd_nodes(Path::new("/nowhere")).is_empty());
+        for (version, arch) in [("90402", "gfx942"), ("120001", "gfx1201"), ("90012", "gfx90c"), ("80003", "gfx803")] {
+            let node = kfd_node(0, &format!("gfx_target_version {version}\n")).unwrap();
+            assert_eq!(node.arch, arch);
+        }
+    }
+
+    #[test]
+    fn a_hidden_card_and_a_disguised_one_are_disagreements() {
+        let nodes =
+            [kfd_node(1, "gfx_target_version 100302\n").unwrap(), kfd_node(2, "gfx_target_version 110000\n").unwrap()];
+        assert!(disagreements(&[device("gfx1032"), device("gfx1100")], &nodes, &[]).is_empty());
+        let said = disagreements(&[device("gfx1100")], &nodes, &[]);
+        assert!(said.len() == 1 && said[0].contains("lists 1 × gfx1032, the HIP runtime shows 0"), "{said:?}");
+        let over = [("HSA_OVERRIDE_GFX_VERSION".to_owned(), "10.3.0".to_owned())];
+        let said = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
+        assert!(said.len() == 2 && said[0].contains("another architecture") && said[0].contains("10.3.0"), "{said:?}");
+    }
+
+    #[test]
+    fn a_release_is_known_by_its_folder_or_its_own_file() {
+        let root = tempfile::tempdir().unwrap();
+        let lib = root.path().join("rocm-6.4.1/lib");
+        std::fs::create_dir_all(&lib).unwrap();
+        std::fs::write(lib.join("libamdhip64.so.6"), "").unwrap();
+        assert_eq!(rocm_release(&lib.join("libamdhip64.so.6")).unwrap().0, "6.4.1");
+        std::fs::create_dir(root.path().join("rocm-6.4.1/.info")).unwrap();
+        std::fs::write(root.path().join("rocm-6.4.1/.info/version"), "6.4.1-83\n").unwrap();
+        assert_eq!(rocm_release(&lib.join("libamdhip64.so.6")).unwrap().0, "6.4.1-83");
+        std::fs::write(root.path().join("libamdhip64.so.5"), "").unwrap();
+        assert_eq!(rocm_release(&root.path().join("libamdhip64.so.5")), None);
+    }
+
+    #[test]
+    fn each_distribution_is_told_its_own_packages() {
+        for (text, word) in [
+            ("ID=debian\n", "Debian: apt"),
+            ("ID=ubuntu\nID_LIKE=debian\n", "Ubuntu"),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "Ubuntu"),
+            ("ID=fedora\n", "dnf"),
+            ("ID=arch\n", "pacman"),
+            ("ID=void\n", "libamdhip64"),
+        ] {
+            assert!(install(text, false).contains(word), "{text}: {}", install(text, false));
+        }
+        assert!(install("ID=debian\n", true).contains("/dev/kfd"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Devices that a kernel's fault has ended.
+//!
+//! After an illegal access, an assertion or a kernel that ran past the driver's patience every further call
+//! fails with the same code, in all that shares the vendor's context of that device in this process. The
+//! first such answer is remembered here, and from then on nothing of it goes to the driver any more. The
+//! context is made anew when the device is opened again, but only once nobody holds anything of the old one:
+//! page-locked memory ends with its context, and whoever still had some would write to what is not there.
+
+use super::api::{Fault, FaultKind, Try};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The contexts of a vendor's devices in this process, by ordinal.
+#[derive(Default)]
+pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
+
+/// What the opened devices of one ordinal share: whether it is lost, and to what.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Context(Arc<OnceLock<Fault>>);
+
+impl Contexts {
+    /// The context of a device that is being opened. One that was lost is made anew by `renew`, if nobody has
+    /// it any more.
+    pub fn join(&self, ordinal: u32, renew: impl FnOnce() -> Try<()>) -> Try<Context> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let context = all.entry(ordinal).or_default();
+        if context.0.get().is_some() {
+            if Arc::strong_count(&context.0) > 1 {
+                let held = |f: Fault| Fault {
+                    says: format!("{}; drop all that was made on it, then open it again", f.says),
+                    ..f
+                };
+                context.check().map_err(held)?;
+            }
+            renew()?;
+            *context = Context::default();
+        }
+        Ok(context.clone())
+    }
+}
+
+impl Context {
+    /// Refuses what comes after the fault, in the fault's own words.
+    pub fn check(&self) -> Try<()> {
+        self.0.get().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    /// Remembers a fault after which nothing works.
+    pub fn note(&self, fault: Fault) -> Fault {
+        if fault.kind == FaultKind::Lost {
+            // Only the first counts: the others are its echo.
+            let _ = self.0.set(fault.clone());
+        }
+        fault
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_context_is_renewed_once_nobody_has_it_any_more() {
+        let fault = |kind| Fault { call: "cuStreamSynchronize", code: 700, says: "an illegal access".to_owned(), kind };
+        let contexts = Contexts::default();
+        let none = || panic!("nothing to renew");
+        let (a, b) = (contexts.join(0, none).unwrap(), contexts.join(0, none).unwrap());
+        a.note(fault(FaultKind::Other));
+        assert!(b.check().is_ok());
+        a.note(fault(FaultKind::Lost));
+        assert_eq!(b.check().unwrap_err().code, 700);
+        assert!(contexts.join(1, none).unwrap().check().is_ok(), "another device");
+        assert!(contexts.join(0, none).unwrap_err().says.contains("drop all"), "it is still held");
+        drop((a, b));
+        assert!(contexts.join(0, || Err(fault(FaultKind::Lost))).is_err(), "one that cannot be renewed");
+        let mut renewed = 0;
+        let c = contexts
+            .join(0, || {
+                renewed += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert!(renewed == 1 && c.check().is_ok() && contexts.join(0, none).is_ok());
+    }
+}
