@@ -1,9 +1,10 @@
 //! Models that many people run, as data: what `kjit warm` compiles for where no model is named.
 //!
-//! A kernel is compiled for exactly a model's shapes, so "common kernels" are those of common models. Each row is a model file with its
-//! layers left out but for one of each kind: a file of Q4_K_M has layers of two mixes, Gemma 3 layers with a window and without. The
-//! types of tensors are those that llama.cpp's `Q4_K_M` gives them (rows that are no multiple of 256 fall back to Q5_0 and Q8_0).
-//! How many rows there are is bounded by time: all of them must compile in a minute on two cores.
+//! A kernel is compiled for exactly a model's shapes, so "common kernels" are those of common models. Each
+//! row is a model file with its layers left out but for one of each kind: a file of Q4_K_M has layers of two
+//! mixes, Gemma 3 layers with a window and without. The types of tensors are those that llama.cpp's `Q4_K_M`
+//! gives them (rows that are no multiple of 256 fall back to Q5_0 and Q8_0). How many rows there are is
+//! bounded by time: all of them must compile in a minute on two cores.
 
 use crate::arch;
 use crate::gguf::Gguf;

@@ -1,15 +1,9 @@
-//! GGUF in, tokens out: the file, its tokenizer and chat template, the graph of what it computes, and two executors of that graph, one
-//! on the CPU (also the oracle) and one on GPUs.
+//! GGUF in, tokens out: the file, its tokenizer and chat template, the graph of what it computes, and
+//! sessions that run that graph, on the CPU (also the oracle) and on GPUs.
 //!
 //! ```
-//! use kjit_model::chat::{ChatTemplate, Message};
-//! use kjit_model::exec::ExecOptions;
-//! use kjit_model::generate::{Request, generate};
-//! use kjit_model::gguf::Gguf;
-//! use kjit_model::host::HostExecutor;
-//! use kjit_model::sample::{SampleOptions, Sampler};
-//! use kjit_model::tokenizer::Tokenizer;
-//! use std::{ops::ControlFlow, sync::Arc};
+//! use kjit_model::{Message, Model, OpenOptions, SampleOptions};
+//! use std::ops::ControlFlow;
 //!
 //! # let folder = std::env::var("KJIT_TEST_MODELS").unwrap_or("../.models".to_owned());
 //! # let path = std::path::Path::new(&folder).join("SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -17,23 +11,31 @@
 //! #     eprintln!("SKIPPED: {} is not there (scripts/fetch-test-models)", path.display());
 //! #     return Ok(());
 //! # }
-//! let gguf = Arc::new(Gguf::open(&path)?); // everything that will be indexed is checked here, nothing is copied
-//! let tokenizer = Tokenizer::from_gguf(&gguf)?;
-//! let template = ChatTemplate::from_gguf(&gguf, &tokenizer)?;
-//! let graph = kjit_model::arch::build(&gguf)?;
-//! let mut exec = HostExecutor::new(gguf, graph, ExecOptions::new(1024))?; // gpu::open gives one on a GPU
-//!
-//! let prompt = template.render([Message::new("user", "Name a colour.")], true)?;
-//! let request = Request { prompt: &tokenizer.encode_chat(&prompt), max_tokens: Some(8), stop: &[] };
-//! let mut sampler = Sampler::new(SampleOptions::default()); // greedy
-//! let mut show = |text: &str| {
+//! let options = OpenOptions { device: "cpu".parse()?, ..OpenOptions::new(1024) };
+//! let mut model = Model::open(&path, &options)?;
+//! let prompt = model.chat_prompt(&[Message::new("user", "Name a colour.")])?;
+//! let sequence = model.session.add(SampleOptions::default())?; // greedy
+//! let answer = model.generate(sequence, &prompt, Some(8), &mut |text| {
 //!     eprint!("{text}");
 //!     ControlFlow::Continue(())
-//! };
-//! let answer = generate(&mut exec, &tokenizer, &mut sampler, &request, &mut show, &|| false)?;
+//! })?;
 //! assert!(!answer.text.is_empty() && answer.ids.len() <= 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! | to … | there is |
+//! |---|---|
+//! | open a model on whatever is here | [`Model::open`], [`OpenOptions`], [`DeviceChoice`] |
+//! | run any number of sequences | [`Session`]: [`Session::step`], [`Session::decode`] |
+//! | choose tokens, and generate | [`sample::Sampler`], [`generate::generate`] |
+//! | answer many requests at once | [`serve::Scheduler`] |
+//! | have answers keep to a schema or a grammar | [`constrain::Grammars`] |
+//! | hold a chat | [`conversation::Seen`], [`conversation::forget_oldest`] |
+//! | tell reasoning and calls of tools from an answer | [`chat::ReplyParser`], [`stop::StopWatcher`] |
+//! | turn messages into a prompt | [`chat::ChatTemplate`] |
+//! | turn text into ids, and back | [`tokenizer::Tokenizer`] |
+//! | read a file | [`gguf::Gguf`] |
+//! | know what a model computes, and what a GPU would do for it | [`arch::build`] gives a [`graph::Graph`], [`gpu::plan_for`] a [`gpu::plan::Plan`] |
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -44,14 +46,32 @@
 pub mod arch;
 pub mod catalogue;
 pub mod chat;
+pub mod constrain;
 pub mod conversation;
-pub mod exec;
+pub mod device;
 pub mod generate;
 pub mod gguf;
 pub mod gpu;
 pub mod graph;
 #[allow(unsafe_code, reason = "vector instructions, and threads that write parts of one result")]
 pub mod host;
+pub mod lookup;
+pub mod model;
 pub mod perplexity;
 pub mod sample;
+pub mod serve;
+pub mod session;
+pub mod stop;
 pub mod tokenizer;
+
+pub use chat::Message;
+pub use device::DeviceChoice;
+pub use kjit_engine::child_main;
+pub use model::Model;
+pub use sample::SampleOptions;
+pub use session::{OpenOptions, Session};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

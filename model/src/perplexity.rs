@@ -1,6 +1,6 @@
 //! How well a model predicts a text: exp of the mean negative log-likelihood of its tokens.
 
-use crate::exec::{ExecError, Executor, Want, check_scores};
+use crate::session::{SequenceId, Session, SessionError, Want, check_scores};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 
 /// A measured perplexity.
@@ -17,9 +17,9 @@ pub struct Perplexity {
 /// Why a perplexity could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum PerplexityError {
-    /// The executor failed.
+    /// The session failed.
     #[error(transparent)]
-    Exec(#[from] ExecError),
+    Session(#[from] SessionError),
     /// Not even one window.
     #[error("the text has {tokens} tokens, fewer than one window of {window}: give a longer text, or a smaller -c")]
     TooShort {
@@ -33,14 +33,16 @@ pub enum PerplexityError {
     Window(usize),
 }
 
-/// Tokenises `text` once, cuts it into windows (a last partial one is dropped), puts BOS first in each where the vocabulary adds it, and
-/// scores the predictions of the second half of each window, every window in a fresh context. After each window `progress` gets the
-/// windows done, the windows in all, and the perplexity so far.
+/// Tokenises `text` once, cuts it into windows (a last partial one is dropped), puts BOS first in each where
+/// the vocabulary adds it, and scores the predictions of the second half of each window, every window from
+/// the start of the sequence. After each window `progress` gets the windows done, the windows in all, and the
+/// perplexity so far.
 ///
 /// # Errors
-/// A text shorter than a window, and the executor's.
+/// A text shorter than a window, and the session's.
 pub fn perplexity(
-    exec: &mut dyn Executor,
+    session: &mut Session,
+    sequence: SequenceId,
     tokenizer: &Tokenizer,
     text: &[u8],
     window: usize,
@@ -57,17 +59,17 @@ pub fn perplexity(
         return Err(PerplexityError::TooShort { tokens: ids.len(), window });
     }
     let (mut sum, mut scored) = (0.0f64, 0usize);
-    let n_vocab = exec.n_vocab();
+    let n_vocab = session.n_vocab();
     for (done, part) in ids.chunks_exact(window).enumerate() {
         let mut part = part.to_vec();
         if let (true, Some(bos), Some(slot)) = (tokenizer.add_bos(), tokenizer.bos(), part.first_mut()) {
             *slot = bos;
         }
-        exec.truncate(0);
+        session.truncate(sequence, 0)?;
         // The first half's logits are not wanted: they would be most of the memory.
         let (before, after) = part.split_at(first);
-        exec.feed(before, Want::Nothing)?;
-        let logits = exec.feed(after, Want::All)?;
+        session.feed(sequence, before, Want::Nothing)?;
+        let logits = session.feed(sequence, after, Want::All)?;
         logits.chunks_exact(n_vocab).try_for_each(check_scores)?;
         for (row, &next) in logits.chunks_exact(n_vocab).zip(after.iter().skip(1)) {
             sum += negative_log_likelihood(row, next as usize);

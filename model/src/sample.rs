@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// What a sampler does with the logits, in this order: penalties, then (unless greedy) top-k, temperature, top-p, min-p, and a draw.
+/// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless greedy)
+/// top-k, temperature, top-p, min-p, and a draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
     /// Divides logits before the softmax; 0 is greedy.
@@ -13,7 +14,8 @@ pub struct SampleOptions {
     pub top_p: f32,
     /// Only tokens at least this times as likely as the most likely one; 0 for all.
     pub min_p: f32,
-    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et al. 2019, arXiv 1909.05858); 1 for none.
+    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et al. 2019,
+    /// arXiv 1909.05858); 1 for none.
     pub repeat_penalty: f32,
     /// Subtracted once from logits of recent tokens.
     pub presence_penalty: f32,
@@ -23,6 +25,56 @@ pub struct SampleOptions {
     pub window: usize,
     /// Start of the random numbers.
     pub seed: u64,
+    /// Added to the logits of these tokens, before anything else; −∞ forbids one.
+    pub bias: Vec<(u32, f32)>,
+}
+
+impl SampleOptions {
+    /// Whether logits are changed by tokens that were chosen before.
+    pub fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// The tokens that may be chosen: a bit for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenMask {
+    words: Vec<u64>,
+}
+
+impl TokenMask {
+    /// Lets these tokens through, of a vocabulary of so many; ids beyond it are passed over.
+    pub fn new(n_vocab: usize, allowed: impl IntoIterator<Item = u32>) -> TokenMask {
+        let mut words = vec![0u64; n_vocab.div_ceil(64)];
+        for id in allowed.into_iter().filter(|&id| (id as usize) < n_vocab) {
+            if let Some(word) = words.get_mut(id as usize / 64) {
+                *word |= 1 << (id % 64);
+            }
+        }
+        TokenMask { words }
+    }
+
+    /// Lets those through whose bits are set, the first token's the lowest of the first word.
+    pub fn of_bits(n_vocab: usize, bits: &[u32]) -> TokenMask {
+        let (pairs, rest) = bits.as_chunks::<2>();
+        let last = rest.first().map(|low| u64::from(*low));
+        let mut words: Vec<u64> =
+            pairs.iter().map(|[low, high]| u64::from(*low) | u64::from(*high) << 32).chain(last).collect();
+        words.resize(n_vocab.div_ceil(64), 0);
+        TokenMask { words }
+    }
+
+    /// Lets this token through, too, if the vocabulary has it.
+    pub fn allow(&mut self, id: u32) {
+        if let Some(word) = self.words.get_mut(id as usize / 64) {
+            *word |= 1 << (id % 64);
+        }
+    }
+
+    /// Whether a token may be chosen.
+    pub fn allows(&self, id: u32) -> bool {
+        self.words.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
 }
 
 impl Default for SampleOptions {
@@ -38,15 +90,18 @@ impl Default for SampleOptions {
             frequency_penalty: 0.0,
             window: 64,
             seed: 0,
+            bias: vec![],
         }
     }
 }
 
-/// Chooses tokens. The same options, logits and history give the same tokens on every machine: the random numbers are xoshiro256++
-/// (Blackman & Vigna 2018, arXiv 1805.01407) seeded through splitmix64, one number for each draw, its top 53 bits taken as a fraction.
+/// Chooses tokens. The same options, logits and history give the same tokens on every machine: the random
+/// numbers are xoshiro256++ (Blackman & Vigna 2018, arXiv 1805.01407) seeded through splitmix64, one number
+/// for each draw, its top 53 bits taken as a fraction.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
+    mask: Option<TokenMask>,
     state: [u64; 4],
     /// The last `window` tokens, a ring; `next` is the oldest once it is full.
     recent: Vec<u32>,
@@ -55,6 +110,14 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     /// How often each recent token was seen, sorted by token.
     counts: Vec<(u32, u32)>,
+}
+
+/// Where a sampler was.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    state: [u64; 4],
+    recent: Vec<u32>,
+    next: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +132,7 @@ impl Sampler {
     pub fn new(options: SampleOptions) -> Sampler {
         let mut seed = options.seed;
         let state = std::array::from_fn(|_| splitmix64(&mut seed));
-        Sampler { options, state, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
+        Sampler { options, mask: None, state, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
     }
 
     /// What it does.
@@ -77,7 +140,51 @@ impl Sampler {
         &self.options
     }
 
-    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with what it chooses.
+    /// Lets only these tokens through from now on; none: all.
+    pub fn set_mask(&mut self, mask: Option<TokenMask>) {
+        self.mask = mask;
+    }
+
+    /// Whether the choice follows from the logits as they are, by the options' temperature and cuts alone:
+    /// then a device can make it.
+    pub fn takes_logits_as_they_are(&self) -> bool {
+        !self.options.penalises() && self.options.bias.is_empty() && self.mask.is_none()
+    }
+
+    /// Where it is, to come back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { state: self.state, recent: self.recent.clone(), next: self.next }
+    }
+
+    /// Goes back: what was chosen since was not.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        (self.state, self.recent, self.next) = (mark.state, mark.recent, mark.next);
+    }
+
+    /// The state of the random numbers.
+    pub(crate) fn random_state(&self) -> [u64; 4] {
+        self.state
+    }
+
+    /// Applies biases and the mask; whether a token is left that may be chosen.
+    pub(crate) fn restrict(&self, logits: &mut [f32]) -> bool {
+        for &(token, bias) in &self.options.bias {
+            if let Some(x) = logits.get_mut(token as usize) {
+                *x += bias;
+            }
+        }
+        if let Some(mask) = &self.mask {
+            for (id, x) in (0..).zip(logits.iter_mut()) {
+                if !mask.allows(id) {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+        }
+        logits.iter().any(|x| *x > f32::NEG_INFINITY)
+    }
+
+    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with what it
+    /// chooses.
     pub fn accept(&mut self, token: u32) {
         if self.options.window == 0 {
             return;
@@ -98,8 +205,8 @@ impl Sampler {
         self.next = 0;
     }
 
-    /// The random numbers of the next draws, without taking them: for a device that draws by itself. [`Sampler::skip`] then takes those that
-    /// were used.
+    /// The random numbers of the next draws, without taking them: for a device that draws by itself.
+    /// [`Sampler::skip`] then takes those that were used.
     pub fn fractions(&self, draws: usize) -> Vec<f32> {
         let mut state = self.state;
         // Rounding to a single may reach one, which no draw may see.
@@ -111,9 +218,16 @@ impl Sampler {
         (0..draws).for_each(|_| _ = fraction(&mut self.state));
     }
 
-    /// Chooses a token and accepts it. `logits` has one for each token of the vocabulary and is changed by the penalties. Among equals the
-    /// lowest id wins; NaN is never chosen. If no logit is a number, the result is 0.
+    /// Chooses a token and accepts it. `logits` has one for each token of the vocabulary and is changed by
+    /// biases, the mask and penalties. Among equals the lowest id wins; NaN is never chosen. If no logit is a
+    /// number, or no token is allowed, the result is 0.
     pub fn sample(&mut self, logits: &mut [f32]) -> u32 {
+        self.restrict(logits);
+        self.choose(logits)
+    }
+
+    /// The same of logits that [`Sampler::restrict`] has seen.
+    pub(crate) fn choose(&mut self, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
         let token = if self.options.temperature > 0.0 { self.draw(logits) } else { greedy(logits) };
         self.accept(token);
@@ -122,7 +236,7 @@ impl Sampler {
 
     fn penalise(&mut self, logits: &mut [f32]) {
         let o = &self.options;
-        if o.repeat_penalty == 1.0 && o.presence_penalty == 0.0 && o.frequency_penalty == 0.0 {
+        if !o.penalises() {
             return;
         }
         self.counts.clear();
@@ -141,7 +255,7 @@ impl Sampler {
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {
-        let o = self.options.clone();
+        let o = &self.options;
         let c = &mut self.candidates;
         c.clear();
         c.extend(logits.iter().enumerate().filter(|(_, x)| !x.is_nan()).map(|(i, &logit)| Candidate {
@@ -166,8 +280,8 @@ impl Sampler {
             c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
         }
         if o.min_p > 0.0 {
-            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it keeps, so the two commute but for its sum:
-            // top-p's share is of the whole, and is taken first.
+            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it keeps, so
+            // the two commute but for its sum: top-p's share is of the whole, and is taken first.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
@@ -301,6 +415,22 @@ mod tests {
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn biases_and_masks_forbid_and_favour_and_an_empty_choice_is_told() {
+        let mut s =
+            Sampler::new(SampleOptions { bias: vec![(2, f32::NEG_INFINITY), (0, 2.0)], ..SampleOptions::default() });
+        assert_eq!(s.sample(&mut [0.5, 1.0, 9.0, 2.0]), 0);
+        assert!(!s.takes_logits_as_they_are());
+        s.set_mask(Some(TokenMask::new(4, [1, 2, 77])));
+        assert_eq!(s.sample(&mut [0.5, 1.0, 9.0, 2.0]), 1);
+        assert!(!s.restrict(&mut [1.0]) && s.restrict(&mut [0.0, 1.0]));
+        // Drawn, too: nothing that is forbidden, however warm.
+        let mut warm = sampler(|o| o.temperature = 100.0);
+        warm.set_mask(Some(TokenMask::new(100, [63, 64])));
+        let drawn: std::collections::BTreeSet<u32> = (0..200).map(|_| warm.sample(&mut [1.0; 100])).collect();
+        assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [63, 64]);
     }
 
     #[test]

@@ -4,19 +4,26 @@ mod support;
 
 use kjit_engine::{Config, Engine, Job, Target};
 use kjit_model::catalogue::COMMON;
-use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::gpu::tune::Kept;
 use kjit_model::graph::Graph;
+use kjit_model::session::{KvType, OpenOptions};
 use support::shapes::LLAMA_8B;
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
 
 /// As `run` and `warm` have it where nothing else is asked.
-fn options() -> ExecOptions {
-    ExecOptions { context: 8192, kv: KvType::F16, precise: false, threads: 1, batch: 2048 }
+fn options() -> OpenOptions {
+    OpenOptions {
+        context: Some(8192),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(2048),
+        ..OpenOptions::default()
+    }
 }
 
 fn jobs(graph: &Graph, target: &str) -> Vec<Job> {

@@ -1,4 +1,5 @@
-//! Templates with the constructs seen in the wild, against jinja2 as transformers sets it up (tests/data/chat/make.py).
+//! Templates with the constructs seen in the wild, against jinja2 as transformers sets it up
+//! (tests/data/chat/make.py).
 
 use std::path::PathBuf;
 
@@ -86,4 +87,17 @@ fn the_date_is_there_for_templates_that_ask() {
     let t = template("t", "{{ strftime_now('%Y') }}");
     let year: u32 = t.render([Message::new("user", "x")], true).unwrap().parse().unwrap();
     assert!(year >= 2026);
+}
+
+#[test]
+fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
+    let source = "{% if enable_thinking %}T{% endif %}{{ eos_token }}{{ messages[0].content }}";
+    let template = ChatTemplate::new("t", source, None, Some("</s>".to_owned())).unwrap();
+    let messages = r#"[{"role": "user", "content": "x"}]"#;
+    let render = |variables| template.render_with(messages, None, variables, true);
+    assert_eq!(render(None).unwrap(), "</s>x");
+    assert_eq!(render(Some(r#"{"enable_thinking": true, "eos_token": "E"}"#)).unwrap(), "TEx");
+    for wrong in [r#"{"messages": []}"#, "[]", "{"] {
+        assert!(matches!(render(Some(wrong)), Err(ChatError::Variables(_))), "{wrong}");
+    }
 }

@@ -1,4 +1,5 @@
-//! Broken files: each is refused with one line that names what is wrong and where, and no memory is taken beyond what the file warrants.
+//! Broken files: each is refused with one line that names what is wrong and where, and no memory is taken
+//! beyond what the file warrants.
 
 mod support;
 
@@ -12,8 +13,8 @@ use support::writer::{Ten, Val, Writer, nested, strings, text};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Opening takes at most this much, besides the map: directory entries are about three times as large in memory as in the file, and a
-/// growing list holds its old and its new place at once.
+/// Opening takes at most this much, besides the map: directory entries are about three times as large in
+/// memory as in the file, and a growing list holds its old and its new place at once.
 fn allowance(file: usize) -> usize {
     16 * 1024 + 12 * file
 }

@@ -1,11 +1,12 @@
-//! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs nvrtc, and says so where it is not.
+//! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs nvrtc, and
+//! says so where it is not.
 
 mod support;
 
 use kjit_engine::{Config, Engine, Isolation, Target};
 use kjit_kernels::tuning::Shipped;
-use kjit_model::exec::{ExecOptions, KvType};
-use kjit_model::gpu::plan::{Bind, Launch, Request, plan_batch};
+use kjit_model::gpu::plan::{Bind, Launch, Request, plan};
+use kjit_model::session::{KvType, OpenOptions};
 use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 
 fn size(bind: &Bind) -> u32 {
@@ -24,9 +25,17 @@ fn check(shape: &Shape, target: &str) {
         return;
     }
     let graph = kjit_model::arch::build(&shape.open()).unwrap();
-    let options = ExecOptions { context: 4096, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
+    let options = OpenOptions {
+        context: Some(4096),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        sequences: 64,
+        ..OpenOptions::default()
+    };
     let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
-    let plan = plan_batch(&request, 64).unwrap();
+    let plan = plan(&request).unwrap();
     assert_eq!(plan.no_prompts, None);
     let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
     let codes: Vec<_> = engine.compile_all(&jobs).into_iter().map(|c| c.unwrap_or_else(|e| panic!("{e}"))).collect();

@@ -4,18 +4,25 @@ mod support;
 
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
-use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
-use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan, plan_batch};
+use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
 use kjit_model::graph::Graph;
+use kjit_model::session::{KvType, OpenOptions};
 use support::files::tiny_models;
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
 
 const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
 
-fn options(context: usize) -> ExecOptions {
-    ExecOptions { context, kv: KvType::F16, precise: false, threads: 1, batch: 512 }
+fn options(context: usize) -> OpenOptions {
+    OpenOptions {
+        context: Some(context),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    }
 }
 
 fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
@@ -88,27 +95,30 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
         let graph = kjit_model::arch::build(&gguf).unwrap();
         for target in TARGETS {
             let (alone, target) = (planned(&graph, target, 256), Target::parse(target).unwrap());
-            let request =
-                Request { graph: &graph, target: &target, options: &options(256), keep: &[], tuned: &Shipped };
-            let all = plan_batch(&request, 64).unwrap();
+            let planned_for = |sequences: usize| {
+                let options = OpenOptions { sequences, ..options(256) };
+                plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped })
+            };
+            let all = planned_for(64).unwrap();
             let name = format!("{} on {target}", path.display());
             for program in all.programs() {
                 check(&name, &all, program);
             }
             let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
             assert_eq!(sizes.first(), Some(&1), "{name}");
-            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no program is half idle.
+            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no program is
+            // half idle.
             for n in 2..=64 {
                 let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
                 assert!(size <= (2 * n - 1).max(8), "{name}: {n} sequences in a program of {size}");
             }
             assert!(alone.jobs.iter().all(|j| all.jobs.contains(j)), "{name}: warming for many leaves one out");
-            assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.caches.len() as u64));
+            assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.states.len() as u64));
             // Fewer sequences ask for no kernel that more do not have.
-            let few = plan_batch(&request, 5).unwrap();
+            let few = planned_for(5).unwrap();
             assert!(few.jobs.iter().all(|j| all.jobs.contains(j)), "{name}");
             assert!(few.batches.len() < all.batches.len() && few.batches.last().unwrap().program.tokens >= 5, "{name}");
-            let error = plan_batch(&request, 65).unwrap_err().to_string();
+            let error = planned_for(65).unwrap_err().to_string();
             assert!(error.contains("65") && error.contains("64"), "{error}");
         }
     }

@@ -1,16 +1,17 @@
-//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is stored held against the host executor's.
+//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is stored held
+//! against the host executor's.
 
 mod support;
 
-use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Choice, Now};
 use kjit_model::graph::{Dtype, ValueId};
-use kjit_model::host::HostExecutor;
+use kjit_model::session::{KvType, OpenOptions, Want};
 use std::path::PathBuf;
 use std::sync::Arc;
 use support::files::tiny_model;
 use support::near::off;
+use support::one::One;
 use support::simulated::{Machine, compiler};
 
 /// Decodes some tokens on the simulated device and on the host.
@@ -18,12 +19,19 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 8 };
+    let options = OpenOptions {
+        context: Some(64),
+        kv,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(8),
+        ..OpenOptions::default()
+    };
     // Against f32 cache and products: what the device rounds is its own affair.
-    let truth = ExecOptions { precise: true, ..options.clone() };
-    let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+    let truth = OpenOptions { precise: true, ..options.clone() };
+    let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
-    names.iter().for_each(|n| assert!(host.tap(n)));
+    names.iter().for_each(|n| assert!(host.host().tap(n)));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
@@ -39,7 +47,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         for (i, name) in names.iter().enumerate() {
             let v = graph.value(ValueId(i as u32));
             let Some(got) = machine.value(&program, ValueId(i as u32), 1) else { continue };
-            let rows = host.tapped(name).unwrap();
+            let rows = host.host().tapped(name).unwrap();
             let want = &rows.data[rows.data.len() - v.slots * v.width..];
             if v.dtype == Dtype::Index {
                 let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
@@ -51,7 +59,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
             }
             compared += 1;
         }
-        assert!(compared > 4 * graph.caches.len(), "only {compared} values were stored");
+        assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
         // The device chooses, and moves on to where the host feeds next.
         machine.choose(&now);
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
@@ -66,11 +74,18 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let options = ExecOptions { context: 64, kv, precise: false, threads: 2, batch: 19 };
-    let truth = ExecOptions { precise: true, ..options.clone() };
-    let mut host = HostExecutor::new(Arc::clone(&gguf), graph.clone(), truth).unwrap();
+    let options = OpenOptions {
+        context: Some(64),
+        kv,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(19),
+        ..OpenOptions::default()
+    };
+    let truth = OpenOptions { precise: true, ..options.clone() };
+    let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
-    names.iter().for_each(|n| assert!(host.tap(n)));
+    names.iter().for_each(|n| assert!(host.host().tap(n)));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
@@ -92,7 +107,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
                 continue; // in the order of the groups
             }
             let each = v.slots * v.width;
-            let want = &host.tapped(name).unwrap().data[position * each..][..chunk.len() * each];
+            let want = &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
             if v.dtype == Dtype::Index {
                 // Experts as likely as each other may change places.
                 let set = |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
@@ -107,7 +122,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
             }
             compared += 1;
         }
-        assert!(compared > 4 * graph.caches.len(), "only {compared} values were stored");
+        assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
         position += chunk.len();
     }
 }

@@ -5,15 +5,22 @@ mod support;
 use kjit_engine::{Config, Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Shipped, Tuning};
-use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::Kept;
 use kjit_model::graph::Graph;
+use kjit_model::session::{KvType, OpenOptions};
 use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 
-fn options() -> ExecOptions {
-    ExecOptions { context: 256, kv: KvType::F16, precise: false, threads: 1, batch: 512 }
+fn options() -> OpenOptions {
+    OpenOptions {
+        context: Some(256),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    }
 }
 
 fn graph(shape: &Shape) -> Graph {

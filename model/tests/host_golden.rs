@@ -1,14 +1,15 @@
-//! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random models of every architecture.
+//! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random models of
+//! every architecture.
 
 mod support;
 
-use kjit_model::exec::{ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
-use kjit_model::host::HostExecutor;
+use kjit_model::session::{KvType, OpenOptions, Want};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use support::files::model_path;
+use support::one::One;
 use support::oracle::{ids, kl, log_sum_exp};
 
 /// All goldens whose model is there.
@@ -27,14 +28,21 @@ fn goldens() -> Vec<(String, Value, Arc<Gguf>)> {
     found
 }
 
-fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> HostExecutor {
+fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> One {
     let graph = kjit_model::arch::build(file).unwrap();
-    let options = ExecOptions { context: 512, kv, precise, threads: 2, batch };
-    HostExecutor::new(Arc::clone(file), graph, options).unwrap()
+    let options = OpenOptions {
+        context: Some(512),
+        kv,
+        precise,
+        threads: 2,
+        prefill_chunk: Some(batch),
+        ..OpenOptions::default()
+    };
+    One::cpu(file, &graph, &options)
 }
 
 /// The largest KL over the prompts' last positions, however they are fed.
-fn worst(exec: &mut HostExecutor, golden: &Value) -> f64 {
+fn worst(exec: &mut One, golden: &Value) -> f64 {
     let truths = golden["logits_truth_f64"]["list"].as_array().unwrap();
     let prompts = golden["prompts"]["list"].as_array().unwrap().iter();
     let distances = prompts.map(|prompt| {
@@ -48,7 +56,8 @@ fn worst(exec: &mut HostExecutor, golden: &Value) -> f64 {
 #[test]
 fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
     for (name, golden, file) in goldens() {
-        // In one piece, and in pieces that cut windows and tiles: the second kind's rows see a cache, not their neighbours.
+        // In one piece, and in pieces that cut windows and tiles: the second kind's rows see a cache, not
+        // their neighbours.
         for batch in [512, 7, 1] {
             let far = worst(&mut executor(&file, KvType::F32, true, batch), &golden);
             assert!(far < 1e-8, "{name}, batch {batch}: KL {far:e}");
@@ -58,11 +67,13 @@ fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
 
 #[test]
 fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
-    // Keys and values in f16 are off by 2^-11, decoding rounds to 1.5e-5: some 1e-7 in KL; 8-bit activations would be at 1e-3.
+    // Keys and values in f16 are off by 2^-11, decoding rounds to 1.5e-5: some 1e-7 in KL; 8-bit activations
+    // would be at 1e-3.
     for (name, golden, file) in goldens() {
         for batch in [512, 1] {
             let far = worst(&mut executor(&file, KvType::F16, false, batch), &golden);
-            // Where two experts score nearly alike, the smallest rounding lets the other one win: seen in `tiny-moe`, at KL 0.012.
+            // Where two experts score nearly alike, the smallest rounding lets the other one win: seen in
+            // `tiny-moe`, at KL 0.012.
             let bound = if name.starts_with("tiny-moe") { 0.05 } else { 1e-5 };
             assert!(far < bound, "{name}, batch {batch}: KL {far:e}");
         }
@@ -137,13 +148,13 @@ fn tapped_values_are_the_truths() {
             .iter()
             .map(|(key, want)| {
                 let (_, ours) = TAPS.iter().find(|(k, _)| k == key).unwrap_or_else(|| panic!("{name}: what is {key}?"));
-                assert!(exec.tap(ours), "{name}: no {ours}");
+                assert!(exec.host().tap(ours), "{name}: no {ours}");
                 (*ours, want.as_array().unwrap())
             })
             .collect();
         exec.feed(&prompt, Want::Last).unwrap();
         for (ours, want) in mapped {
-            let tap = exec.tapped(ours).unwrap();
+            let tap = exec.host().tapped(ours).unwrap();
             let last = &tap.data[tap.data.len() - tap.width..];
             assert_eq!(last.len(), want.len(), "{name}: {ours}");
             let size = want.iter().map(|w| w.as_f64().unwrap().abs()).fold(0.0, f64::max);
@@ -179,13 +190,14 @@ fn each_operation_run_by_itself_gives_what_it_gives_in_the_graph() {
     for (name, golden, file) in goldens().into_iter().filter(|(name, ..)| name.ends_with("q8_0")) {
         let prompt = ids(&golden["prompts"]["list"][1]["ids"]);
         let mut exec = executor(&file, KvType::F32, true, 512);
-        let graph = exec.graph().clone();
-        graph.values.iter().for_each(|v| assert!(exec.tap(&v.name)));
+        let graph = exec.session.graph().clone();
+        graph.values.iter().for_each(|v| assert!(exec.host().tap(&v.name)));
         exec.feed(&prompt, Want::All).unwrap();
-        let seen: Vec<Vec<f32>> = graph.values.iter().map(|v| exec.tapped(&v.name).unwrap().data.clone()).collect();
+        let seen: Vec<Vec<f32>> =
+            graph.values.iter().map(|v| exec.host().tapped(&v.name).unwrap().data.clone()).collect();
         for (i, op) in graph.ops.iter().enumerate() {
             let inputs: Vec<&[f32]> = op.reads().iter().map(|v| &seen[v.0 as usize][..]).collect();
-            let results = exec.run_op(i, 0, &prompt, &inputs).unwrap();
+            let results = exec.host().run_op(0, i, 0, &prompt, &inputs).unwrap();
             for (v, got) in op.writes().iter().zip(results) {
                 assert_eq!(got, seen[v.0 as usize], "{name}: {op:?}");
             }

@@ -1,27 +1,36 @@
-//! The host executor against the truth: an independent forward pass in f64 over the same weights (tests/data/oracle).
+//! The host executor against the truth: an independent forward pass in f64 over the same weights
+//! (tests/data/oracle).
 
 mod support;
 
-use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
 use kjit_model::gguf::Gguf;
-use kjit_model::host::{HostExecutor, Isa};
+use kjit_model::host::Isa;
 use kjit_model::perplexity::perplexity;
+use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::sync::Arc;
 use support::files::model_path;
+use support::one::One;
 use support::oracle::{follow, ids, kl, oracle};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> HostExecutor {
+fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> One {
     let graph = kjit_model::arch::build(file).unwrap();
-    let options = ExecOptions { context: 1024, kv: KvType::F16, precise, threads: 2, batch: 512 };
-    HostExecutor::with_isa(Arc::clone(file), graph, options, isa).unwrap()
+    let options = OpenOptions {
+        context: Some(1024),
+        kv: KvType::F16,
+        precise,
+        threads: 2,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    };
+    One::cpu_with(file, &graph, &options, isa)
 }
 
 /// Mean and largest KL over the model's prompts.
-fn divergence(exec: &mut HostExecutor, model: &Value) -> (f64, f64) {
+fn divergence(exec: &mut One, model: &Value) -> (f64, f64) {
     let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
     let all: Vec<f64> = model["prompts"]["list"]
         .as_array()
@@ -102,9 +111,11 @@ fn the_perplexity_of_a_text_is_the_f32_references() {
     for precise in [true, false] {
         let mut exec = executor(&file, precise, Isa::best());
         let mut running = vec![];
-        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two busy cores.
+        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two busy
+        // cores.
         let part = &text[..text.len() * 15 / 56];
-        perplexity(&mut exec, &tokenizer, part, 512, &mut |_, _, so_far| running.push(so_far)).unwrap();
+        perplexity(&mut exec.session, exec.id, &tokenizer, part, 512, &mut |_, _, so_far| running.push(so_far))
+            .unwrap();
         assert!(running.len() >= 3, "{running:?}");
         for (i, (got, want)) in
             running.iter().zip(reference["runs"]["smollm2-exact"]["running"].as_array().unwrap()).enumerate()
@@ -122,8 +133,15 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let prompt: Vec<u32> = (0..50).map(|i| i * 97 + 5).collect();
     let run = |threads: usize| {
         let graph = kjit_model::arch::build(&file).unwrap();
-        let options = ExecOptions { context: 128, kv: KvType::F16, precise: false, threads, batch: 32 };
-        let mut exec = HostExecutor::new(Arc::clone(&file), graph, options).unwrap();
+        let options = OpenOptions {
+            context: Some(128),
+            kv: KvType::F16,
+            precise: false,
+            threads,
+            prefill_chunk: Some(32),
+            ..OpenOptions::default()
+        };
+        let mut exec = One::cpu(&file, &graph, &options);
         let mut logits = exec.feed(&prompt, Want::Last).unwrap();
         logits.extend(exec.feed(&[7], Want::Last).unwrap());
         logits
@@ -139,14 +157,21 @@ fn wrong_input_is_refused_and_changes_nothing() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&file).unwrap();
-    let options = ExecOptions { context: 4, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
-    let mut exec = HostExecutor::new(file, graph, options).unwrap();
-    assert!(matches!(exec.feed(&[1, 49152], Want::Last), Err(ExecError::Token { id: 49152, n_vocab: 49152 })));
-    assert!(matches!(exec.feed(&[1; 5], Want::Last), Err(ExecError::Context { tokens: 5, context: 4 })));
-    assert_eq!(exec.len(), 0);
+    let options = OpenOptions {
+        context: Some(4),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    };
+    let mut exec = One::cpu(&file, &graph, &options);
+    assert!(matches!(exec.feed(&[1, 49152], Want::Last), Err(SessionError::Token { id: 49152, n_vocab: 49152 })));
+    assert!(matches!(exec.feed(&[1; 5], Want::Last), Err(SessionError::Context { tokens: 5, context: 4 })));
+    assert_eq!(exec.tokens(), 0);
     assert!(exec.feed(&[1; 4], Want::Nothing).unwrap().is_empty());
-    assert!(matches!(exec.feed(&[1], Want::Last), Err(ExecError::Context { tokens: 5, context: 4 })));
-    assert_eq!(exec.len(), 4);
+    assert!(matches!(exec.feed(&[1], Want::Last), Err(SessionError::Context { tokens: 5, context: 4 })));
+    assert_eq!(exec.tokens(), 4);
 }
 
 #[test]
@@ -155,16 +180,23 @@ fn a_long_context_costs_nothing_until_used_and_an_absurd_one_is_a_memory_error()
     let file = Arc::new(Gguf::open(path).unwrap());
     let new = |context: usize| {
         let graph = kjit_model::arch::build(&file).unwrap();
-        let options = ExecOptions { context, kv: KvType::F16, precise: false, threads: 1, batch: 512 };
-        HostExecutor::new(Arc::clone(&file), graph, options)
+        let options = OpenOptions {
+            context: Some(context),
+            kv: KvType::F16,
+            precise: false,
+            threads: 1,
+            prefill_chunk: Some(512),
+            ..OpenOptions::default()
+        };
+        Session::on_cpu(Arc::clone(&file), graph, &options)
     };
     // 30 layers of 2 · 192 halves for 128k tokens are 3 GB of addresses.
-    let mut long = new(1 << 17).unwrap();
-    assert!(long.kv_bytes() > 2 << 30);
+    let mut long = One::of(new(1 << 17).unwrap());
+    assert!(long.host().kv_bytes() > 2 << 30);
     assert_eq!(long.feed(&[1], Want::Last).unwrap().len(), long.n_vocab());
     for absurd in [1 << 45, usize::MAX] {
         let error = new(absurd).err().unwrap();
-        assert!(matches!(error, ExecError::Memory { .. }), "{error}");
+        assert!(matches!(error, SessionError::Memory { .. }), "{error}");
         assert!(error.to_string().contains("-c"), "{error}");
     }
 }

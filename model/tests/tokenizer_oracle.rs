@@ -5,7 +5,7 @@ mod support;
 use std::path::PathBuf;
 
 use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
+use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer, Vocabulary};
 use serde_json::Value;
 use support::files::model_path;
 
@@ -39,7 +39,8 @@ fn check(name: &str, file: &str) {
 
     let strings = oracle("strings.json");
     let cases = expected["cases"].as_array().unwrap();
-    // The vocabulary-only files come without the two renderings of `special`; where they are given, BOS alone is a difference.
+    // The vocabulary-only files come without the two renderings of `special`; where they are given, BOS alone
+    // is a difference.
     let has_special_texts = cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
     assert_eq!(cases.len(), strings["strings"].as_array().unwrap().len());
     for (case, string) in cases.iter().zip(strings["strings"].as_array().unwrap()) {
@@ -102,4 +103,49 @@ fn phi_3_has_the_reference_ids() {
 #[test]
 fn bert_bge_has_the_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
+}
+
+/// Vocabularies of the other models, made for the purpose (tests/data/oracle/tokenizer/make_llama.py), and a
+/// real one of T5's kind.
+#[test]
+fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
+    let oracle = oracle("models.json");
+    let texts: Vec<Vec<u8>> = oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
+    let check = |name: &str, tokenizer: &Tokenizer, expected: &Value| {
+        let list = |key: &str| expected[key].as_array().unwrap().clone();
+        let mut wrong = Vec::new();
+        for (((text, plain), special), decoded) in
+            texts.iter().zip(list("plain")).zip(list("special")).zip(list("decoded"))
+        {
+            let ours = tokenizer.encode(text, EncodeOptions::PLAIN);
+            let what = String::from_utf8_lossy(text).into_owned();
+            if ours != ids(&plain) {
+                wrong.push(format!("{what:?}: {ours:?}, not {plain}"));
+            } else if tokenizer.decode(&ours).unwrap() != unhex(decoded.as_str().unwrap()) {
+                wrong.push(format!(
+                    "{what:?}: {:?}, not {decoded}",
+                    String::from_utf8_lossy(&tokenizer.decode(&ours).unwrap())
+                ));
+            }
+            let ours = tokenizer.encode(text, EncodeOptions::PROMPT);
+            if ours != ids(&special) {
+                wrong.push(format!("special, {what:?}: {ours:?}, not {special}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{name}: {} differ\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    };
+    for model in oracle["models"].as_array().unwrap() {
+        let texts: Vec<&str> = model["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+        let numbers = |key: &str| model[key].as_array().cloned();
+        let vocabulary = Vocabulary {
+            model: model["name"].as_str().unwrap(),
+            tokens: texts.iter().map(|t| t.as_bytes()).collect(),
+            types: numbers("types").map(|all| all.iter().map(|n| n.as_i64().unwrap() as i32).collect()),
+            scores: numbers("scores").map(|all| all.iter().map(|x| x.as_f64().unwrap() as f32).collect()),
+            ..Default::default()
+        };
+        check(vocabulary.model, &Tokenizer::new(&vocabulary).unwrap(), model);
+    }
+    let Some(path) = model_path("vocab/ggml-vocab-nomic-bert-moe.gguf") else { return };
+    check("nomic-bert-moe", &Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap(), &oracle["nomic_bert_moe"]);
 }

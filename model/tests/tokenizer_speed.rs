@@ -1,5 +1,5 @@
-//! No text costs more than its length warrants. The bounds are some ten times what a two-core machine takes, and far below
-//! what a quadratic step would cost (a megabyte: minutes).
+//! No text costs more than its length warrants. The bounds are some ten times what a two-core machine takes,
+//! and far below what a quadratic step would cost (a megabyte: minutes).
 
 mod support;
 
@@ -11,7 +11,8 @@ use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
 use support::files::model_path;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
+    "vocab/ggml-vocab-nomic-bert-moe.gguf",
     SMOLLM2,
     "vocab/ggml-vocab-llama-bpe.gguf",
     "vocab/ggml-vocab-qwen2.gguf",
@@ -27,7 +28,8 @@ fn each(check: impl Fn(&str, &Tokenizer)) {
     }
 }
 
-/// Processor time of this thread, so that what else runs on the machine counts little; without Linux's /proc, wall time.
+/// Processor time of this thread, so that what else runs on the machine counts little; without Linux's /proc,
+/// wall time.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();

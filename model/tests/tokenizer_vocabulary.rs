@@ -25,7 +25,8 @@ struct Bpe {
 }
 
 impl Bpe {
-    /// Ids 0–255 are the bytes; then "he", "ll", "hell", "hello", "Ġhello"; then two control tokens and a user-defined one.
+    /// Ids 0–255 are the bytes; then "he", "ll", "hell", "hello", "Ġhello"; then two control tokens and a
+    /// user-defined one.
     fn new() -> Bpe {
         let mut tokens = letters();
         tokens

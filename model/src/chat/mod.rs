@@ -1,41 +1,59 @@
 //! Chat templates: conversations to prompts, by the Jinja template in the file.
 //!
-//! Templates are written for Hugging Face's `apply_chat_template`; this module gives them what they find there:
-//! `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's spelling of `True` and `None` in
-//! output, `tojson` as `json.dumps` writes, `raise_exception`, `strftime_now`, `bos_token` and `eos_token`. A template comes
-//! with a model from anywhere, so it can read nothing but what it is given, and its work ([`FUEL`]) and its output
-//! ([`MAX_OUTPUT`]) are bounded. Not bounded is the memory of strings that it joins without writing them.
+//! Templates are written for Hugging Face's `apply_chat_template`, and `jinja` gives them what they find
+//! there: `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's spelling of
+//! `True` and `None` in output, `tojson` as `json.dumps` writes, `raise_exception`, `strftime_now`,
+//! `bos_token` and `eos_token`. A template comes with a model from anywhere: it can read nothing but what it
+//! is given, and its nesting, its work ([`FUEL`]), its values ([`MAX_MEMORY`]) and its output
+//! ([`MAX_OUTPUT`]) are bounded, on any thread.
+//!
+//! A file may have several templates, one of them for conversations with tools; a file without any gets one
+//! that its architecture and its special tokens call for ([`ChatTemplate::origin`] says so).
 
 mod clock;
-mod python;
+mod fallback;
+mod jinja;
+mod reply;
 
-use std::io::{self, Write};
+use std::io::Read;
+use std::path::Path;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
-use minijinja::{Environment, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::gguf::{self, Gguf};
+use crate::gguf::{self, Gguf, Value};
 use crate::tokenizer::Tokenizer;
+use jinja::{Data, Fault, Kind, Template};
+pub use jinja::{FUEL, MAX_MEMORY, MAX_OUTPUT};
+pub use reply::{Form, Part, ReplyParser, ToolCall};
 
-/// The metadata key of the template.
+/// The metadata key of the template; `KEY.name` has one of that name.
 pub const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
-/// Instructions that one rendering may take. Llama 3.1's template takes about 60 a message; this is under a second.
-pub const FUEL: u64 = 10_000_000;
+/// Name of the template that is for conversations with tools.
+const TOOL_USE: &str = "tool_use";
 
-/// Bytes that one rendering may write.
-pub const MAX_OUTPUT: usize = 64 << 20;
+/// Bytes of a template's file.
+const MAX_SOURCE: u64 = 1 << 20;
 
 /// Why a conversation did not become a prompt.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// The file has no chat template.
-    #[error("the model has no chat template ({TEMPLATE_KEY}): use --raw to give it the prompt as it is")]
+    /// The file has no chat template, and none is known for it.
+    #[error(
+        "the model has no chat template ({TEMPLATE_KEY}), and none is known for its architecture and special tokens: use --raw to \
+         give it the prompt as it is, or --template FILE"
+    )]
     NoTemplate,
+    /// The file has no template of that name.
+    #[error("the model has no chat template named '{name}' ({TEMPLATE_KEY}.{name}); it has: {known}")]
+    NoSuchTemplate {
+        /// The name that was asked for.
+        name: String,
+        /// Those that there are, separated by commas.
+        known: String,
+    },
     /// A key of the file is of the wrong type.
     #[error(transparent)]
     File(#[from] gguf::Error),
@@ -59,8 +77,18 @@ pub enum ChatError {
         /// What went wrong.
         problem: String,
     },
-    /// The template refused the conversation (`raise_exception`): roles that do not alternate, a system prompt for a model
-    /// that knows none.
+    /// The template asks for more steps, memory, output or nesting than a template may have.
+    #[error("{template}, line {line}: the chat template asks for too much: {problem}; use --raw to do without it")]
+    Limit {
+        /// The template's name: its metadata key.
+        template: String,
+        /// Line in the template, from 1; 0 if not known.
+        line: usize,
+        /// Which limit it was.
+        problem: String,
+    },
+    /// The template refused the conversation (`raise_exception`): roles that do not alternate, a system
+    /// prompt for a model that knows none.
     #[error("{template}: the model's chat template refuses this conversation: {message}")]
     Refused {
         /// The template's name: its metadata key.
@@ -68,9 +96,20 @@ pub enum ChatError {
         /// The template's words.
         message: String,
     },
+    /// A file with a template that cannot be read.
+    #[error("{path}: the chat template cannot be read: {problem}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        problem: String,
+    },
     /// Messages that are no JSON array of objects.
     #[error("the messages are not a JSON array of objects: {0}")]
     Messages(String),
+    /// Variables that are no JSON object of what a template can have.
+    #[error("the template's variables cannot be used: {0}")]
+    Variables(String),
 }
 
 /// One turn of a conversation.
@@ -89,61 +128,153 @@ impl Message {
     }
 }
 
+/// Where a template comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The model's file, or the caller.
+    Given,
+    /// The file has none: the usual one of this name for such models.
+    Fallback(&'static str),
+}
+
 /// A template, read once, to be rendered many times.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    template: Template,
     name: String,
+    /// For conversations with tools, where the file has one for them, with its name.
+    with_tools: Option<(Template, String)>,
+    form: Form,
+    origin: Origin,
     bos: Option<String>,
     eos: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The template of a file.
+    /// The template of a file, with the one for tools if it has one; else the usual one for such models,
+    /// which [`ChatTemplate::origin`] then names.
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if it has none, and a template that cannot be read.
+    /// [`ChatError::NoTemplate`] if it has none and none is known, and a template that cannot be read.
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
-        let source = file.opt_str(TEMPLATE_KEY)?.ok_or(ChatError::NoTemplate)?;
+        let Some(source) = file.opt_str(TEMPLATE_KEY)? else {
+            let architecture = match file.value("general.architecture") {
+                Some(Value::Str(name)) => String::from_utf8_lossy(name).into_owned(),
+                _ => String::new(),
+            };
+            let row = fallback::find(&architecture, tokenizer).ok_or(ChatError::NoTemplate)?;
+            let template = ChatTemplate::with_tokenizer(row.name, row.template, tokenizer)?;
+            return Ok(ChatTemplate { origin: Origin::Fallback(row.name), ..template });
+        };
+        let mut template = ChatTemplate::with_tokenizer(TEMPLATE_KEY, source, tokenizer)?;
+        let key = format!("{TEMPLATE_KEY}.{TOOL_USE}");
+        if let Some(source) = file.opt_str(&key)? {
+            template.with_tools = Some((read(&key, source)?, key));
+            template.form = Form::of(source);
+        }
+        Ok(template)
+    }
+
+    /// A template of a file by its name.
+    ///
+    /// # Errors
+    /// [`ChatError::NoSuchTemplate`], and a template that cannot be read.
+    pub fn named(file: &Gguf, tokenizer: &Tokenizer, name: &str) -> Result<ChatTemplate, ChatError> {
+        let key = format!("{TEMPLATE_KEY}.{name}");
+        let Some(source) = file.opt_str(&key)? else {
+            let known = ChatTemplate::names(file).join(", ");
+            let known = if known.is_empty() { "none with a name".to_owned() } else { known };
+            return Err(ChatError::NoSuchTemplate { name: name.to_owned(), known });
+        };
+        ChatTemplate::with_tokenizer(&key, source, tokenizer)
+    }
+
+    /// The names of a file's templates beside the one without a name.
+    pub fn names(file: &Gguf) -> Vec<String> {
+        let name = |key: &str| Some(key.strip_prefix(TEMPLATE_KEY)?.strip_prefix('.')?.to_owned());
+        file.keys().filter_map(name).collect()
+    }
+
+    /// A template from its source, for a model with this tokenizer. The name is for errors.
+    ///
+    /// # Errors
+    /// A template that cannot be read.
+    pub fn with_tokenizer(name: &str, source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let text = |id: Option<u32>| {
             let text = tokenizer.token_text(id?).ok()?;
             Some(String::from_utf8_lossy(text).into_owned())
         };
-        ChatTemplate::new(TEMPLATE_KEY, source, text(tokenizer.bos()), text(tokenizer.eos()))
+        ChatTemplate::new(name, source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// A template from its source. The name is for errors; the tokens are what the template writes as `bos_token` and
-    /// `eos_token`.
+    /// A template in a file of its own, of at most 1 MiB, for a model with this tokenizer.
+    ///
+    /// # Errors
+    /// [`ChatError::Unreadable`], and a template that is not understood.
+    pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
+        let name = path.display().to_string();
+        let failed = |problem: String| ChatError::Unreadable { path: name.clone(), problem };
+        let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+        let mut source = String::new();
+        file.take(MAX_SOURCE + 1).read_to_string(&mut source).map_err(|error| failed(error.to_string()))?;
+        if source.len() as u64 > MAX_SOURCE {
+            return Err(failed("it is larger than 1 MiB".to_owned()));
+        }
+        ChatTemplate::with_tokenizer(&name, &source, tokenizer)
+    }
+
+    /// A template from its source. The name is for errors; the tokens are what the template writes as
+    /// `bos_token` and `eos_token`.
     ///
     /// # Errors
     /// A template that cannot be read.
     pub fn new(name: &str, source: &str, bos: Option<String>, eos: Option<String>) -> Result<ChatTemplate, ChatError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| failed(name, &error, true))?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.set_formatter(python::write_value);
-        environment.add_filter("tojson", python::to_json);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", clock::strftime_now);
-        environment
-            .add_template_owned(name.to_owned(), without_generation_marks(source))
-            .map_err(|error| failed(name, &error, true))?;
-        Ok(ChatTemplate { environment, name: name.to_owned(), bos, eos })
+        let template = read(name, source)?;
+        Ok(ChatTemplate {
+            template,
+            name: name.to_owned(),
+            with_tools: None,
+            form: Form::of(source),
+            origin: Origin::Given,
+            bos,
+            eos,
+        })
     }
 
-    /// The prompt of a conversation: messages as anything that serialises to a list of objects, [`Message`] for one.
-    /// `add_generation_prompt` ends it with the begin of the assistant's turn.
+    /// How the model of this template writes reasoning and calls of tools.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Where the template comes from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// What a user should be told before the template is used: that the file has none, and which is taken.
+    pub fn note(&self) -> Option<String> {
+        match self.origin {
+            Origin::Given => None,
+            Origin::Fallback(name) => {
+                Some(format!("the model has no chat template; its special tokens are those of '{name}', which is used"))
+            }
+        }
+    }
+
+    /// The prompt of a conversation: messages as anything that serialises to a list of objects, [`Message`]
+    /// for one. `add_generation_prompt` ends it with the begin of the assistant's turn.
     ///
     /// # Errors
     /// A template that fails on, or refuses, the conversation.
     pub fn render<M: Serialize>(&self, messages: M, add_generation_prompt: bool) -> Result<String, ChatError> {
-        self.render_value(Value::from(Serde(messages)), Value::from(()), add_generation_prompt)
+        let json = serde_json::to_string(&messages).map_err(|error| ChatError::Messages(error.to_string()))?;
+        self.render_json(&json, None, add_generation_prompt)
     }
 
-    /// The same from JSON: an array of objects, in whatever shape the template knows (`tool_calls`, content in parts), and
-    /// tools if any, another array.
+    /// The same from JSON: an array of objects, in whatever shape the template knows (`tool_calls`, content
+    /// in parts), and tools if any, another array, for which the file's template for tools is taken if it has
+    /// one.
     ///
     /// # Errors
     /// Text that is no such JSON; a template that fails on, or refuses, the conversation.
@@ -153,110 +284,94 @@ impl ChatTemplate {
         tools: Option<&str>,
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
+        self.render_with(messages, tools, None, add_generation_prompt)
+    }
+
+    /// The same with further variables of the template's (`enable_thinking`, `documents`): a JSON object.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render_json`]; [`ChatError::Variables`].
+    pub fn render_with(
+        &self,
+        messages: &str,
+        tools: Option<&str>,
+        variables: Option<&str>,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let more: Vec<(String, Data)> = match variables {
+            None => vec![],
+            Some(json) => {
+                let map: std::collections::BTreeMap<String, Data> =
+                    serde_json::from_str(json).map_err(|error| ChatError::Variables(error.to_string()))?;
+                map.into_iter().collect()
+            }
+        };
         let messages = array(messages)?;
-        let objects = messages.try_iter().is_ok_and(|mut all| all.all(|m| m.kind() == ValueKind::Map));
-        if !objects {
+        if let Data::List(all) = &messages
+            && !all.iter().all(|message| matches!(message, Data::Map(_)))
+        {
             return Err(ChatError::Messages("an element is no object".to_owned()));
         }
-        let tools = tools.map(array).transpose()?.unwrap_or_else(|| Value::from(()));
-        self.render_value(messages, tools, add_generation_prompt)
-    }
-
-    fn render_value(&self, messages: Value, tools: Value, add_generation_prompt: bool) -> Result<String, ChatError> {
-        let fail = |error: minijinja::Error| failed(&self.name, &error, false);
-        let token = |text: &Option<String>| text.as_deref().map_or(Value::UNDEFINED, Value::from);
-        let context = minijinja::context! {
-            messages,
-            tools,
-            documents => (),
-            add_generation_prompt,
-            bos_token => token(&self.bos),
-            eos_token => token(&self.eos),
+        let tools = tools.map(array).transpose()?.unwrap_or(Data::None);
+        let (template, name) = match &self.with_tools {
+            Some((template, name)) if tools != Data::None => (template, name),
+            _ => (&self.template, &self.name),
         };
-        let mut out = Bounded(Vec::new());
-        let template = self.environment.get_template(&self.name).map_err(fail)?;
-        template.render_captured_to(context, &mut out).map_err(fail)?;
-        Ok(String::from_utf8_lossy(&out.0).into_owned())
-    }
-}
-
-/// Output that stops at [`MAX_OUTPUT`].
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other(format!("the template writes more than {MAX_OUTPUT} bytes")));
+        let token = |text: &Option<String>| text.clone().map_or(Data::Undefined, Data::Text);
+        let mut variables = vec![
+            ("messages", messages),
+            ("tools", tools),
+            ("documents", Data::None),
+            ("add_generation_prompt", Data::Bool(add_generation_prompt)),
+            ("bos_token", token(&self.bos)),
+            ("eos_token", token(&self.eos)),
+        ];
+        // What the caller names counts, but for the conversation itself.
+        for (key, value) in &more {
+            match variables.iter_mut().find(|(name, _)| *name == key.as_str()) {
+                None => variables.push((key, value.clone())),
+                Some(_) if matches!(key.as_str(), "messages" | "tools") => {
+                    return Err(ChatError::Variables(format!("'{key}' is given by the conversation")));
+                }
+                Some((_, old)) => *old = value.clone(),
+            }
         }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        template.render(variables).map_err(|fault| failed(name, fault, false))
     }
 }
 
-fn array(json: &str) -> Result<Value, ChatError> {
-    let value: Value = serde_json::from_str(json).map_err(|error| ChatError::Messages(error.to_string()))?;
-    match value.kind() {
-        ValueKind::Seq => Ok(value),
-        kind => Err(ChatError::Messages(format!("found a {kind}"))),
+fn read(name: &str, source: &str) -> Result<Template, ChatError> {
+    Template::new(source).map_err(|fault| failed(name, fault, true))
+}
+
+fn array(json: &str) -> Result<Data, ChatError> {
+    match serde_json::from_str(json).map_err(|error| ChatError::Messages(error.to_string()))? {
+        list @ Data::List(_) => Ok(list),
+        Data::Map(_) => Err(ChatError::Messages("found an object".to_owned())),
+        _ => Err(ChatError::Messages("found something else".to_owned())),
     }
 }
 
-/// What a template threw.
-#[derive(Debug, Error)]
-#[error("{0}")]
-struct Raised(String);
-
-fn raise_exception(message: String) -> Result<String, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
-}
-
-fn failed(name: &str, error: &minijinja::Error, reading: bool) -> ChatError {
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if let Some(Raised(message)) = cause.downcast_ref() {
-            return ChatError::Refused { template: name.to_owned(), message: one_line(message) };
-        }
-        source = cause.source();
-    }
-    let mut problem = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    };
-    if let Some(cause) = std::error::Error::source(error) {
-        problem = format!("{problem}: {cause}");
-    }
-    let (template, line, problem) = (name.to_owned(), error.line().unwrap_or(0), one_line(&problem));
-    match reading {
-        true => ChatError::Template { template, line, problem },
-        false => ChatError::Render { template, line, problem },
+fn failed(name: &str, fault: Fault, reading: bool) -> ChatError {
+    let (template, line) = (name.to_owned(), fault.line);
+    match fault.kind {
+        Kind::Raised(message) => ChatError::Refused { template, message: one_line(&message) },
+        Kind::Limit(problem) => ChatError::Limit { template, line, problem: one_line(&problem) },
+        Kind::Wrong(problem) if reading => ChatError::Template { template, line, problem: one_line(&problem) },
+        Kind::Wrong(problem) => ChatError::Render { template, line, problem: one_line(&problem) },
     }
 }
 
+/// Words with one space between, without control characters, and not without end: they come out of a file.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// `{% generation %}` marks what the assistant says, for training; for a prompt it is a block that does nothing.
-fn without_generation_marks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let (tag, after) = tag.split_at(end);
-        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        match word {
-            "generation" => out.push_str(&tag.replace(word, "if true")),
-            "endgeneration" => out.push_str(&tag.replace(word, "endif")),
-            _ => out.push_str(tag),
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        line.push_str(if line.is_empty() { "" } else { " " });
+        line.extend(word.chars().filter(|c| !c.is_control()).take(400));
+        if line.len() > 400 {
+            line.push('…');
+            break;
         }
-        rest = after;
     }
-    out.push_str(rest);
-    out
+    line
 }

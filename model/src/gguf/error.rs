@@ -1,4 +1,5 @@
-//! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what to do where that helps.
+//! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what to do
+//! where that helps.
 
 use std::fmt;
 use std::io;
@@ -31,7 +32,8 @@ impl Error {
     }
 }
 
-/// What is wrong with a file, or with a request for something in it. Offsets are bytes from the start of the file.
+/// What is wrong with a file, or with a request for something in it. Offsets are bytes from the start of the
+/// file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -315,7 +317,8 @@ impl fmt::Display for TypeId {
     }
 }
 
-/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after about 96 bytes.
+/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after about 96
+/// bytes.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {

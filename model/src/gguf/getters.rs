@@ -1,12 +1,14 @@
-//! Typed access to metadata: a key that is there must have the type that is wanted, and a required one must be there.
+//! Typed access to metadata: a key that is there must have the type that is wanted, and a required one must
+//! be there.
 
 use super::Gguf;
 use super::error::{Error, ErrorKind};
 use super::metadata::Entry;
 use super::value::{Array, Strings, Value};
 
-/// Typed getters. `require_*` and the plain array getters fail when the key is missing; `opt_*` return `None` then. All fail when the
-/// value has another type or does not fit. Integers may be stored in any of GGUF's integer types.
+/// Typed getters. `require_*` and the plain array getters fail when the key is missing; `opt_*` return `None`
+/// then. All fail when the value has another type or does not fit. Integers may be stored in any of GGUF's
+/// integer types.
 impl Gguf {
     /// The value as it is; `None` if there is no such key.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
@@ -98,8 +100,8 @@ impl Gguf {
         self.required(key, self.opt_str(key)?)
     }
 
-    /// An array of strings as bytes in the map (tokens are not always UTF-8). Nothing is copied: a 262,144-token vocabulary costs
-    /// nothing until it is iterated over.
+    /// An array of strings as bytes in the map (tokens are not always UTF-8). Nothing is copied: a
+    /// 262,144-token vocabulary costs nothing until it is iterated over.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
         let Some((entry, array)) = self.array(key, "an array of strings")? else { return Ok(None) };
         if array.is_empty() {
@@ -167,8 +169,8 @@ impl Gguf {
         })
     }
 
-    /// A number per layer: an array of exactly `layers` integers, or one integer for all of them (`attention.head_count_kv`,
-    /// `feed_forward_length`).
+    /// A number per layer: an array of exactly `layers` integers, or one integer for all of them
+    /// (`attention.head_count_kv`, `feed_forward_length`).
     pub fn opt_per_layer_u32(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, Error> {
         let Some((entry, value)) = self.entry(key)? else { return Ok(None) };
         let Value::Array(array) = value else {
@@ -205,7 +207,8 @@ impl Gguf {
         }
     }
 
-    /// All elements through `convert`, which says `None` to another type and an error to a value that cannot be used.
+    /// All elements through `convert`, which says `None` to another type and an error to a value that cannot
+    /// be used.
     fn elements<'a, T>(
         &'a self,
         key: &str,

@@ -101,7 +101,8 @@ fn is_text(head: &[u8]) -> bool {
     text.is_some_and(|t| !t.is_empty() && t.chars().all(|c| !c.is_control() || c.is_ascii_whitespace()))
 }
 
-/// `general.alignment`, or the default. The format asks for a multiple of 8; ggml for a power of two; so both.
+/// `general.alignment`, or the default. The format asks for a multiple of 8; ggml for a power of two; so
+/// both.
 fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
     let key = "general.alignment";
     let Some(entry) = metadata.get(key) else { return Ok(DEFAULT_ALIGNMENT) };

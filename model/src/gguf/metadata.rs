@@ -6,7 +6,8 @@ use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown};
 use super::value::{Array, MAX_DEPTH, Value, ValueType};
 
-/// The longest name of a key or tensor that is read: the format's limit for keys (2^16 − 1). ggml's limit for tensors is lower.
+/// The longest name of a key or tensor that is read: the format's limit for keys (2^16 − 1). ggml's limit for
+/// tensors is lower.
 const MAX_NAME: u64 = 65535;
 
 /// A key, and where its value lies.
@@ -24,7 +25,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The value, from the bytes of the file that this entry was read from; `None` only if they have changed since.
+    /// The value, from the bytes of the file that this entry was read from; `None` only if they have changed
+    /// since.
     pub(crate) fn value<'a>(&self, file: &'a [u8]) -> Option<Value<'a>> {
         let body = file.get(self.body.clone())?;
         match (self.ty, self.array) {
@@ -64,7 +66,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads `count` keys and their values' places. The caller has checked `count` against the bytes that are left.
+    /// Reads `count` keys and their values' places. The caller has checked `count` against the bytes that are
+    /// left.
     pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ErrorKind> {
         let mut entries = Vec::new();
         for i in 0..count {

@@ -1,11 +1,12 @@
 //! The model file: header, metadata and tensor directory of a GGUF file, on a memory map.
 //!
-//! [`Gguf::open`] checks everything that is ever indexed later (counts, lengths, shapes, alignment, the place of every tensor), touching
-//! only the pages of the header: a 16 GB file opens in milliseconds. Nothing is copied but names; strings, arrays and tensor data are
-//! slices of the map. GGUF versions 2 and 3, little-endian, in one file or split (`NAME-00001-of-00003.gguf`: open the first).
+//! [`Gguf::open`] checks everything that is ever indexed later (counts, lengths, shapes, alignment, the place
+//! of every tensor), touching only the pages of the header: a 16 GB file opens in milliseconds. Nothing is
+//! copied but names; strings, arrays and tensor data are slices of the map. GGUF versions 2 and 3,
+//! little-endian, in one file or split (`NAME-00001-of-00003.gguf`: open the first).
 //!
-//! A tensor of a type without a known size does not keep a file from opening, so that its vocabulary can be used and
-//! [`Gguf::summary`] can show it; [`Gguf::tensor`] and [`Gguf::require_types`] refuse it by name.
+//! A tensor of a type without a known size does not keep a file from opening, so that its vocabulary can be
+//! used and [`Gguf::summary`] can show it; [`Gguf::tensor`] and [`Gguf::require_types`] refuse it by name.
 //!
 //! The layout is that of ggml's `docs/gguf.md`.
 //!
@@ -65,8 +66,9 @@ pub struct Tensor<'a> {
     pub dims: &'a [u64],
     /// Its type. That its size is known does not say that kjit can decode it.
     pub ty: &'static GgmlType,
-    /// The rows, one after the other: exactly `ty.row_bytes(dims[0])` times the product of the other dimensions. Starts at a multiple of
-    /// 8 bytes in memory, at least (of the file's alignment, mostly 32, up to a page).
+    /// The rows, one after the other: exactly `ty.row_bytes(dims[0])` times the product of the other
+    /// dimensions. Starts at a multiple of 8 bytes in memory, at least (of the file's alignment, mostly 32,
+    /// up to a page).
     pub data: &'a [u8],
 }
 
@@ -97,10 +99,11 @@ impl Part {
             return Err(Error::new(path, ErrorKind::Empty));
         }
         #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
-        // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes that were checked to be
-        // inside it. What Rust cannot rule out is another process changing the file under us: then bytes differ from one read to
-        // the next (every later read is checked again and none is trusted to be UTF-8 or in range), or, if the file is cut short,
-        // the process gets SIGBUS, as any program does that maps a file. Documented at `Gguf::open`.
+        // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes
+        // that were checked to be inside it. What Rust cannot rule out is another process changing the file
+        // under us: then bytes differ from one read to the next (every later read is checked again and none
+        // is trusted to be UTF-8 or in range), or, if the file is cut short, the process gets SIGBUS, as any
+        // program does that maps a file. Documented at `Gguf::open`.
         let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
         Part::read(path, map)
     }
@@ -114,8 +117,9 @@ impl Part {
 impl Gguf {
     /// Opens and checks a model file, and, if it is the first part of a split one, the others beside it.
     ///
-    /// The file must not be changed while the result lives: what is read may then be anything, and reading past the new end of a file
-    /// that was cut short ends the process (SIGBUS; [`end_on_a_file_cut_short`] makes a sentence of it).
+    /// The file must not be changed while the result lives: what is read may then be anything, and reading
+    /// past the new end of a file that was cut short ends the process (SIGBUS; [`end_on_a_file_cut_short`]
+    /// makes a sentence of it).
     ///
     /// # Errors
     /// One line that names the file, the key or tensor, the byte, and what to do; see [`ErrorKind`].
@@ -125,7 +129,8 @@ impl Gguf {
         Gguf::assemble(first, others)
     }
 
-    /// The same from bytes in memory, which are copied; never the part of a split model. `name` stands for the path in errors.
+    /// The same from bytes in memory, which are copied; never the part of a split model. `name` stands for
+    /// the path in errors.
     ///
     /// # Errors
     /// As [`Gguf::open`].
@@ -144,8 +149,8 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 
-    /// The same from a header in memory, with so many bytes of data that are all zero and take no room: to plan for a model, or to compile
-    /// for it, without its file.
+    /// The same from a header in memory, with so many bytes of data that are all zero and take no room: to
+    /// plan for a model, or to compile for it, without its file.
     pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
         let path = Path::new(name);
         let map = || -> io::Result<Mmap> {
@@ -217,8 +222,8 @@ impl Gguf {
         self.parts().map(|p| p.map.len() as u64).sum()
     }
 
-    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a page's start on. For copying tensors in
-    /// place; a tensor's bytes are from [`TensorInfo::data_offset`] on.
+    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a page's start
+    /// on. For copying tensors in place; a tensor's bytes are from [`TensorInfo::data_offset`] on.
     pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
         self.part(no).map(|p| &p.map[..])
     }

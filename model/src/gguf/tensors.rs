@@ -1,4 +1,5 @@
-//! The tensor directory: names, shapes, types, and where the data lie, checked so that every later slice is in the file.
+//! The tensor directory: names, shapes, types, and where the data lie, checked so that every later slice is
+//! in the file.
 
 use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown, TypeId};
@@ -28,7 +29,8 @@ impl TensorInfo {
         &self.name
     }
 
-    /// Its dimensions as ggml has them: 1 to 4, the row length (the neighbours in memory) first, none of them zero.
+    /// Its dimensions as ggml has them: 1 to 4, the row length (the neighbours in memory) first, none of them
+    /// zero.
     pub fn dims(&self) -> &[u64] {
         self.dims.get(..usize::from(self.n_dims)).unwrap_or(&self.dims)
     }
@@ -59,7 +61,8 @@ impl TensorInfo {
     }
 }
 
-/// The least bytes an entry takes: name length, a name of one byte, dimension count, one dimension, type, offset.
+/// The least bytes an entry takes: name length, a name of one byte, dimension count, one dimension, type,
+/// offset.
 pub(crate) const LEAST_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Reads the directory. The caller has checked `count` against the bytes that are left.
@@ -112,8 +115,8 @@ fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind
     Ok(TensorInfo { name, at, dims, n_dims: n as u8, ty, offset, bytes, data_at: 0, part: 0 })
 }
 
-/// Finds each tensor's place in the file of `len` bytes whose data start at `data_start`, and checks that it lies there alone. A tensor
-/// of unknown size is held to its first byte.
+/// Finds each tensor's place in the file of `len` bytes whose data start at `data_start`, and checks that it
+/// lies there alone. A tensor of unknown size is held to its first byte.
 pub(crate) fn place(tensors: &mut [TensorInfo], data_start: u64, alignment: u64, len: u64) -> Result<(), ErrorKind> {
     for t in tensors.iter_mut() {
         if !t.offset.is_multiple_of(alignment) {

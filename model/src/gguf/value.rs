@@ -93,8 +93,8 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Decodes a scalar from exactly its bytes; `None` for another number of bytes, a bool that is neither 0 nor 1, a string or an
-    /// array.
+    /// Decodes a scalar from exactly its bytes; `None` for another number of bytes, a bool that is neither 0
+    /// nor 1, a string or an array.
     pub(crate) fn scalar(ty: ValueType, bytes: &[u8]) -> Option<Value<'a>> {
         use ValueType::*;
         Some(match ty {
@@ -209,7 +209,8 @@ fn skip_elements<'a>(cursor: &mut Cursor<'a>, elem: ValueType, len: u64, depth: 
     from.get(..usize::try_from(cursor.at() - start).ok()?)
 }
 
-/// The strings of an array, in order, as bytes in the map. Ends early only if the file was changed after it was opened.
+/// The strings of an array, in order, as bytes in the map. Ends early only if the file was changed after it
+/// was opened.
 pub struct Strings<'a> {
     left: u64,
     cursor: Cursor<'a>,

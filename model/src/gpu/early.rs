@@ -1,24 +1,29 @@
 //! Starting before every kernel is there.
 //!
-//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16 for llama-3.1-8b Q4_K_M on sm_90a, 2.7 and
-//! 4.3 s of one core. With the first a prompt can go token by token. So, where the latter are missing, a model opens as soon as the former
-//! are there; the others are compiled behind the work, and take over between two tokens of a prompt, or at the next prompt. What decodes
-//! is final from the first token on: no captured graph is ever made anew.
+//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16 for
+//! llama-3.1-8b Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. With the first a prompt can go token by token.
+//! So, where the latter are missing, a model opens as soon as the former are there; the others are compiled
+//! behind the work, and take over between two tokens of a prompt, or at the next prompt. What decodes is
+//! final from the first token on: no captured graph is ever made anew.
 //!
-//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on two of its cores after 1.59 instead of 3.77
-//! (docs/compile-service.md).
+//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on two of its
+//! cores after 1.59 instead of 3.77 (docs/compile-service.md).
 //!
-//! Numbers differ in their last bits between the two ways, and when the change comes depends on the clock. So who was promised the same
-//! tokens twice must wait for all kernels: [`super::open`] does.
+//! Numbers differ in their last bits between the two ways, and when the change comes depends on the clock. So
+//! who was promised the same tokens twice must wait for all kernels: without
+//! [`OpenOptions::early`](crate::session::OpenOptions::early) opening does.
 //!
 //! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels: 7.0):
-//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses matvec ("unsupported operation"), as do
-//!   its higher levels. clang's `-O1` on gfx1100 takes 90 % of `-O3`'s time: starting it and linking is most of it.
-//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to write, tune and hold against the oracle on
-//!   every card, for the second that the first ever start with a new shape takes.
+//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses matvec
+//!   ("unsupported operation"), as do its higher levels. clang's `-O1` on gfx1100 takes 90 % of `-O3`'s time:
+//!   starting it and linking is most of it.
+//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to write,
+//!   tune and hold against the oracle on every card, for the second that the first ever start with a new
+//!   shape takes.
 
 use super::plan::{Job, JobId, Launch, Plan};
-use crate::exec::ExecError;
+use super::trust::{self, Verdict};
+use crate::session::SessionError;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,8 +60,9 @@ enum Stage {
 }
 
 impl Early {
-    /// Begins to compile what a plan has for prompts alone and what is not in the cache; none if nothing is missing.
-    pub(super) fn begin(engine: &Engine, plan: &Plan) -> Result<Option<Early>, ExecError> {
+    /// Begins to compile what a plan has for prompts alone and what is not in the cache; none if nothing is
+    /// missing.
+    pub(super) fn begin(engine: &Engine, plan: &Plan) -> Result<Option<Early>, SessionError> {
         // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
         let late: Vec<_> = for_prompts_alone(plan)
             .into_iter()
@@ -77,12 +83,12 @@ impl Early {
         self.lock().status.clone()
     }
 
-    /// At the end of the work: begins no further compile, waits so long at most for those that have begun, so that the next start
-    /// finds them. The model must not be fed any more.
+    /// At the end of the work: begins no further compile, waits so long at most for those that have begun, so
+    /// that the next start finds them. The model must not be fed any more.
     ///
     /// # Errors
     /// A kernel that does not compile.
-    pub fn finish(&self, at_most: Duration) -> Result<(), ExecError> {
+    pub fn finish(&self, at_most: Duration) -> Result<(), SessionError> {
         let stage = std::mem::replace(&mut self.lock().stage, Stage::Done);
         let failed = match stage {
             Stage::Compiling(behind) => {
@@ -91,7 +97,7 @@ impl Early {
             Stage::Failed(why) => Some(why),
             Stage::Done => None,
         };
-        failed.map_or(Ok(()), |why| Err(ExecError::Device(why)))
+        failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
     }
 
     /// The jobs that are late.
@@ -100,12 +106,12 @@ impl Early {
     }
 
     /// The late kernels, loaded, once all are there; none before.
-    pub(super) fn arrived(&self, device: &Device, at: usize) -> Result<Option<Vec<(JobId, Kernel)>>, ExecError> {
+    pub(super) fn arrived(&self, device: &Device, at: usize) -> Result<Option<Vec<(JobId, Kernel)>>, SessionError> {
         let mut state = self.lock();
         let codes = match &state.stage {
             Stage::Compiling(behind) => behind.take(),
             Stage::Done => return Ok(None),
-            Stage::Failed(why) => return Err(ExecError::Device(why.clone())),
+            Stage::Failed(why) => return Err(SessionError::Device(why.clone())),
         };
         let Some(codes) = codes else { return Ok(None) };
         match state.load(device, codes) {
@@ -116,7 +122,7 @@ impl Early {
             }
             Err(error) => {
                 state.stage = Stage::Failed(error.to_string());
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -136,9 +142,15 @@ impl State {
         &self,
         device: &Device,
         codes: Vec<kjit_engine::Result<CodeObject>>,
-    ) -> kjit_engine::Result<Vec<(JobId, Kernel)>> {
+    ) -> Result<Vec<(JobId, Kernel)>, SessionError> {
         let load = |((id, job), code): (&(JobId, Job), kjit_engine::Result<CodeObject>)| {
-            Ok((*id, self.engine.load_code(device, &job.job, &code?)?.kernel(job.entry)?))
+            let code = code?;
+            let kernel = self.engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
+            match trust::verdict(&self.engine, device, (&job.job.target, job, device.memory()?.0), &code, &kernel)? {
+                // The verdict is kept: the next start takes another variant from the beginning.
+                Verdict::Wrong(why) => Err(SessionError::Wrong(vec![format!("{why}; the next start goes without it")])),
+                Verdict::Right | Verdict::Unproven(_) => Ok((*id, kernel)),
+            }
         };
         self.jobs.iter().zip(codes).map(load).collect()
     }
@@ -149,6 +161,10 @@ fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
     let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
     let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
     now.extend([plan.greedy.job, plan.draw.job]);
+    for rows in &plan.batches {
+        now.extend(launched(&rows.program.launches));
+        now.extend([rows.greedy.job, rows.draw.job]);
+    }
     now.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let mut late: Vec<JobId> = plan.prompts.iter().flat_map(|p| launched(&p.launches)).collect();
     late.sort_unstable();

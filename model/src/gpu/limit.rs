@@ -5,8 +5,8 @@ use kjit_engine::{Device, DeviceBuffer, Error};
 /// Bytes that are copied at a time: beyond any cache, and a small part of any card.
 const BYTES: usize = 1 << 30;
 
-/// Bytes a second that a copy on the device reads and writes together; the best of five. A kernel that only reads is some percent faster
-/// (an H200: 4297 GB/s here, 4637 read alone).
+/// Bytes a second that a copy on the device reads and writes together; the best of five. A kernel that only
+/// reads is some percent faster (an H200: 4297 GB/s here, 4637 read alone).
 ///
 /// # Errors
 /// Memory that cannot be had (two buffers of 1 GiB, or an eighth of what is free), a device that failed.

@@ -1,47 +1,57 @@
 //! Lowers a graph to launches of GPU kernels, and runs them.
 //!
-//! Decide, hold and launch stay apart: [`fuse`] says which operations belong together, [`plan`](mod@plan) chooses kernels and lays memory out
-//! (no device is asked: `kjit warm` does as much on a laptop), [`open`] uploads and compiles, [`GpuExecutor`] launches for
-//! one sequence, [`GpuBatch`] for several side by side. No vendor is
-//! named here: what depends on one is in the engine and, as a target, in the kernels' specs.
+//! Decide, hold and launch stay apart: `fuse` says which operations belong together, [`plan`](mod@plan)
+//! chooses kernels and lays memory out (no device is asked: `kjit warm` does as much on a laptop), `open`
+//! uploads and compiles, [`GpuRunner`] launches what a [`Session`](crate::session::Session) asks for. No
+//! vendor is named here: what depends on one is in the engine and, as a target, in the kernels' specs.
 
-mod batch;
+// What is hidden is for this project's command, tests and benches: no promise is made of it.
+#[doc(hidden)]
 pub mod bundle;
 mod early;
-mod executor;
+mod fit;
+#[doc(hidden)]
 pub mod fuse;
+#[doc(hidden)]
 pub mod limit;
+#[doc(hidden)]
 pub mod measure;
 mod open;
 pub mod plan;
+mod process;
+#[doc(hidden)]
 pub mod prove;
 mod resident;
+mod runner;
+#[doc(hidden)]
+mod trust;
 pub mod tune;
 mod upload;
 
-pub use batch::{After, GpuBatch, Slot, Start};
 pub use early::{Early, EarlyStatus};
-pub use executor::GpuExecutor;
-pub use open::{Statistics, jobs_for, jobs_for_batch, open, open_batch, open_early, open_on, plan_for, plan_for_batch};
+pub use open::{Statistics, jobs_for, plan_for};
+pub use runner::GpuRunner;
 
-use crate::exec::ExecError;
+use crate::session::SessionError;
 use kjit_engine::Error;
 
-impl From<Error> for ExecError {
-    fn from(error: Error) -> ExecError {
+impl From<Error> for SessionError {
+    fn from(error: Error) -> SessionError {
         match error {
-            Error::OutOfMemory { what, asked, free, total, device } => ExecError::Memory {
+            Error::OutOfMemory { what, asked, free, total, device } => SessionError::Memory {
                 what: format!("{what} on {device}"),
                 bytes: asked,
                 hint: format!("{} of {} bytes are free: give a smaller -c, or a smaller model", free, total),
             },
-            other => ExecError::Device(other.to_string()),
+            // A call that the driver refuses leaves a context of which nobody knows what still works.
+            lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => SessionError::Lost(lost.to_string()),
+            other => SessionError::Device(other.to_string()),
         }
     }
 }
 
-impl From<plan::PlanError> for ExecError {
-    fn from(error: plan::PlanError) -> ExecError {
-        ExecError::Device(error.to_string())
+impl From<plan::PlanError> for SessionError {
+    fn from(error: plan::PlanError) -> SessionError {
+        SessionError::Device(error.to_string())
     }
 }

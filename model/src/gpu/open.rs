@@ -1,18 +1,19 @@
-//! Opening a model on a GPU: plan, then compile and upload side by side.
+//! Opening a session on a GPU: plan, then compile and upload side by side.
 
-use super::batch::GpuBatch;
-use super::plan::{JobId, Plan, PlanError, Request, plan_batch};
-use super::resident::{Resident, Words};
+use super::plan::{JobId, Plan, PlanError, Request, plan};
+use super::resident::{Persistent, Resident, Words};
+use super::trust::{self, Verdict};
 use super::tune::Kept;
 use super::upload::{Matrix, Uploader, vector};
-use super::{Early, GpuExecutor};
-use crate::exec::{ExecError, ExecOptions};
+use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Rope, WeightId};
-use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
-use kjit_kernels::attend::angles;
+use crate::session::{OpenOptions, SessionError};
+use kjit_engine::{Arena, Arg, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
+use kjit_kernels::family::Arguments;
+use kjit_kernels::heads::angles;
 use kjit_kernels::layout::Layout;
-use kjit_kernels::repack::RepackSpec;
+use kjit_kernels::repack::{RepackArgs, RepackSpec};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,216 +35,159 @@ pub struct Statistics {
     pub kernels_s: f64,
 }
 
-/// The compile jobs that a run of this graph on such a target asks for, with an engine of this cache: `kjit warm`.
+/// The compile jobs that opening this graph on such a target asks for, with an engine of this cache: `kjit
+/// warm`.
 ///
 /// # Errors
-/// What the kernels do not cover, by name.
+/// What the kernels do not cover, by name; more sequences than are covered.
 pub fn jobs_for(
     engine: &Engine,
     graph: &Graph,
     target: &Target,
-    options: &ExecOptions,
-) -> Result<Vec<kjit_engine::Job>, ExecError> {
-    jobs_for_batch(engine, graph, target, options, 0)
+    options: &OpenOptions,
+) -> Result<Vec<kjit_engine::Job>, SessionError> {
+    Ok(plan_for(engine, graph, target, options)?.compiled().cloned().collect())
 }
 
-/// The same with those for up to so many sequences decoded side by side: what [`open_batch`] asks for.
-///
-/// # Errors
-/// As [`jobs_for`]; more sequences than are covered.
-pub fn jobs_for_batch(
-    engine: &Engine,
-    graph: &Graph,
-    target: &Target,
-    options: &ExecOptions,
-    sequences: usize,
-) -> Result<Vec<kjit_engine::Job>, ExecError> {
-    let plan = plan_for_batch(engine, graph, target, options, sequences)?;
-    Ok(plan.jobs.into_iter().map(|j| j.job).collect())
-}
-
-/// The plan that a run of this graph on such a target follows, with an engine of this cache: [`jobs_for`] and what is launched of them.
+/// The plan that a session of this graph on such a target follows, with an engine of this cache: [`jobs_for`]
+/// and what is launched of them.
 ///
 /// # Errors
 /// As [`jobs_for`].
-pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &ExecOptions) -> Result<Plan, ExecError> {
-    plan_for_batch(engine, graph, target, options, 0)
+pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &OpenOptions) -> Result<Plan, SessionError> {
+    Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
 }
 
-/// The same with what decodes up to so many sequences side by side: [`jobs_for_batch`] and what is launched of them.
-///
-/// # Errors
-/// As [`jobs_for_batch`].
-pub fn plan_for_batch(
-    engine: &Engine,
-    graph: &Graph,
-    target: &Target,
-    options: &ExecOptions,
-    sequences: usize,
-) -> Result<Plan, ExecError> {
-    Ok(plan_batch(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) }, sequences)?)
-}
+impl GpuRunner {
+    /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while the
+    /// weights travel.
+    pub(crate) fn open(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<GpuRunner, SessionError> {
+        let (mut remarks, ladder) = (vec![], trust::ladder(device.target()));
+        for (i, target) in ladder.iter().enumerate() {
+            let wrong = match GpuRunner::open_as(engine, device, target, gguf, &graph, options) {
+                Ok(mut runner) => {
+                    runner.remark(remarks);
+                    return Ok(runner);
+                }
+                Err(SessionError::Wrong(lines)) => lines,
+                Err(other) if remarks.is_empty() => return Err(other),
+                // Why it was tried at all comes first.
+                Err(other) => {
+                    remarks.push(other.to_string());
+                    return Err(SessionError::Wrong(remarks));
+                }
+            };
+            let next = ladder.get(i + 1).map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
+            remarks.extend(wrong.iter().map(|line| format!("{line}; {next}")));
+        }
+        Err(SessionError::Wrong(remarks))
+    }
 
-/// Opens a model on a device: `cuda:0`, `cuda`, `auto`. Kernels are compiled (or found) while the weights travel.
-///
-/// # Errors
-/// A device that cannot be had, a model that the kernels do not cover, memory that does not suffice, a kernel that does not compile.
-pub fn open(
-    engine: &Engine,
-    device: &str,
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    options: &ExecOptions,
-) -> Result<GpuExecutor, ExecError> {
-    let device = engine.device(device)?;
-    open_on(engine, &device, gguf, graph, options, &[])
-}
-
-/// The same, but ready as soon as single tokens can be fed: where kernels for prompts are missing they are compiled meanwhile, and take over
-/// between tokens ([`GpuExecutor::early`] tells). Not for whom the same tokens were promised twice.
-///
-/// # Errors
-/// As [`open`]; a kernel that is late and does not compile is an error of the feed that would have used it.
-pub fn open_early(
-    engine: &Engine,
-    device: &str,
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    options: &ExecOptions,
-) -> Result<GpuExecutor, ExecError> {
-    let device = engine.device(device)?;
-    open_as(engine, &device, gguf, graph, options, &[], true)
-}
-
-/// The same as [`open`] on an opened device, keeping the values of these names after each feed, to be looked at with [`GpuExecutor::tap`] (but for
-/// those that a fused step has in registers only).
-///
-/// # Errors
-/// As [`open`].
-pub fn open_on(
-    engine: &Engine,
-    device: &Device,
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    options: &ExecOptions,
-    keep: &[&str],
-) -> Result<GpuExecutor, ExecError> {
-    open_as(engine, device, gguf, graph, options, keep, false)
-}
-
-fn open_as(
-    engine: &Engine,
-    device: &Device,
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    options: &ExecOptions,
-    keep: &[&str],
-    early: bool,
-) -> Result<GpuExecutor, ExecError> {
-    let (resident, statistics, early) =
-        make_resident(engine, device, &gguf, &graph, options, keep, Mode::One { early })?;
-    let mut executor = GpuExecutor::new(resident, graph, options, statistics, early)?;
-    // They may have come while the weights travelled.
-    executor.prompts_ready()?;
-    Ok(executor)
-}
-
-/// Opens a model on a device for up to `sequences` sequences (64 at most) that are decoded side by side, each with a context of
-/// `options.context` of its own.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_batch(
-    engine: &Engine,
-    device: &Device,
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    options: &ExecOptions,
-    sequences: usize,
-) -> Result<GpuBatch, ExecError> {
-    let mode = Mode::Many { sequences: sequences.max(1) };
-    let (resident, statistics, _) = make_resident(engine, device, &gguf, &graph, options, &[], mode)?;
-    GpuBatch::new(resident, graph, options, statistics)
-}
-
-/// What is opened.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Mode {
-    /// One sequence; `early`: ready before the kernels for prompts are.
-    One { early: bool },
-    /// Up to so many.
-    Many { sequences: usize },
-}
-
-/// Everything on the device, and what comes to it later.
-fn make_resident(
-    engine: &Engine,
-    device: &Device,
-    gguf: &Arc<Gguf>,
-    graph: &Graph,
-    options: &ExecOptions,
-    keep: &[&str],
-    mode: Mode,
-) -> Result<(Resident, Statistics, Option<Early>), ExecError> {
-    let sequences = if let Mode::Many { sequences } = mode { sequences } else { 0 };
-    let start = Instant::now();
-    let before = engine.counts();
-    let find = |name: &&str| graph.find(name).ok_or_else(|| ExecError::Device(format!("no value is called '{name}'")));
-    let keep = keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-    let kept = Kept::of(engine);
-    let request = Request { graph, target: device.target(), options, keep: &keep, tuned: &kept };
-    let plan = plan_batch(&request, sequences)?;
-    check_memory(device, &request, &plan, sequences)?;
-    let stream = device.urgent_stream()?;
-    let copies = device.stream()?;
-    // All sides at once; the uploader's own few kernels first.
-    let (kernels, weights, tables) = std::thread::scope(|scope| {
-        let uploading = scope.spawn(|| {
-            let done = upload(engine, &copies, gguf, graph, &plan);
-            (done, start.elapsed().as_secs_f64())
+    /// The same for one of the targets that the device can be taken for; kernels that compute wrongly are
+    /// [`SessionError::Wrong`].
+    fn open_as(
+        engine: &Engine,
+        device: &Device,
+        target: &Target,
+        gguf: &Arc<Gguf>,
+        graph: &Graph,
+        options: &OpenOptions,
+    ) -> Result<GpuRunner, SessionError> {
+        let start = Instant::now();
+        let before = engine.counts();
+        let find = |name: &String| {
+            graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
+        };
+        let keep = options.keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let kept = Kept::of(engine);
+        let request = Request { graph, target, options, keep: &keep, tuned: &kept };
+        let plan = plan(&request)?;
+        check_memory(device, &request, &plan)?;
+        let context = options.context_of(graph);
+        // What a proof may take while the weights travel: the keys' and the launches' memory comes after it.
+        let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
+        let stream = device.urgent_stream()?;
+        let copies = device.stream()?;
+        // All sides at once; the uploader's own few kernels first.
+        let (kernels, weights, tables) = std::thread::scope(|scope| {
+            let uploading = scope.spawn(|| {
+                let done = upload(engine, &copies, gguf, graph, &plan, room);
+                (done, start.elapsed().as_secs_f64())
+            });
+            let tables = scope.spawn(|| tables(gguf, graph, context));
+            let early = if options.early { Early::begin(engine, &plan) } else { Ok(None) };
+            let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref(), room)?, early)));
+            let persistent = plan.persistent.as_ref().filter(|_| device.info().cooperative);
+            let persistent = persistent.map(|one| engine.load(device, &one.job)?.kernel(one.entry));
+            let persistent = persistent.transpose();
+            let took = start.elapsed().as_secs_f64();
+            let ended = || SessionError::Device("a thread that opens the model ended early".to_owned());
+            let tables = tables.join().unwrap_or_else(|_| Err(ended()));
+            let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
+            ((kernels, persistent, took), uploaded, tables)
         });
-        let tables = scope.spawn(|| tables(gguf, graph, options.context));
-        let early = if mode == (Mode::One { early: true }) { Early::begin(engine, &plan) } else { Ok(None) };
-        let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref())?, early)));
-        let took = start.elapsed().as_secs_f64();
-        let ended = || ExecError::Device("a thread that opens the model ended early".to_owned());
-        let tables = tables.join().unwrap_or_else(|_| Err(ended()));
-        let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
-        ((kernels, took), uploaded, tables)
-    });
-    let ((kernels, kernels_s), (weights, upload_s)) = (kernels, weights);
-    let ((kernels, early), weights, tables) = (kernels?, weights?, tables?);
-    let resident = assemble(plan, options, stream, kernels, weights, &tables)?;
-    let after = engine.counts();
+        let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
+        let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
+        let mut resident = assemble(plan, context, stream, kernels, weights, &tables)?;
+        if let Some(kernel) = persistent? {
+            resident.persistent = Some(Persistent::new(&resident, kernel)?);
+        }
+        let after = engine.counts();
+        let (free, total) = device.memory()?;
+        let statistics = Statistics {
+            kernels: CompileCounts {
+                compiled: after.compiled - before.compiled,
+                cached: after.cached - before.cached,
+                failed: after.failed - before.failed,
+                seconds: after.seconds - before.seconds,
+            },
+            weights: resident.plan.memory.weights,
+            kv: resident.plan.memory.kv,
+            peak: total.saturating_sub(free),
+            upload_s,
+            kernels_s,
+        };
+        let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
+        runner.remark(remarks);
+        Ok(runner)
+    }
+}
+
+/// Bytes of the system's memory that are there for the asking; 0 where it does not say.
+fn system_memory() -> u64 {
+    let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+/// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's own GPU is
+/// often the part that the firmware set aside. What it gets of the rest is found by trying; all of it is the
+/// bound.
+fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
-    let statistics = Statistics {
-        kernels: CompileCounts {
-            compiled: after.compiled - before.compiled,
-            cached: after.cached - before.cached,
-            failed: after.failed - before.failed,
-            seconds: after.seconds - before.seconds,
-        },
-        weights: resident.plan.memory.weights,
-        kv: resident.plan.memory.kv,
-        peak: total.saturating_sub(free),
-        upload_s,
-        kernels_s,
-    };
-    Ok((resident, statistics, early))
+    let system = if device.info().integrated { system_memory() } else { 0 };
+    Ok((free.max(system), total))
 }
 
 /// Refuses what cannot fit before anything is allocated, and says what would.
-fn check_memory(device: &Device, request: &Request, plan: &Plan, sequences: usize) -> Result<(), ExecError> {
-    let (free, total) = device.memory()?;
+fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), SessionError> {
+    let (free, total) = free_memory(device)?;
     let need = plan.memory.total();
     if need <= free {
         return Ok(());
     }
     let mib = |n: u64| n >> 20;
-    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it from what is fixed.
-    let context = request.options.context.max(2) as u64;
-    let half = ExecOptions { context: (context / 2) as usize, ..request.options.clone() };
-    let fewer = plan_batch(&Request { options: &half, ..*request }, sequences)?.memory.total();
+    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it
+    // from what is fixed.
+    let context = request.context().max(2) as u64;
+    let half = OpenOptions { context: Some((context / 2) as usize), ..request.options.clone() };
+    let fewer = super::plan::plan(&Request { options: &half, ..*request })?.memory.total();
     let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
     let fits = free.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
     let hint = match fits {
@@ -254,29 +198,44 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan, sequences: usiz
         ),
         n => format!("{} MiB of {} MiB are free; -c {n} would fit", mib(free), mib(total)),
     };
+    let sequences = plan.slots;
     let each = if sequences > 1 { format!(" for each of {sequences} sequences") } else { String::new() };
     let what = format!("the model with a context of {context}{each} on {}", device.label());
-    Err(ExecError::Memory { what, bytes: need, hint })
+    Err(SessionError::Memory { what, bytes: need, hint })
 }
 
-/// The kernels by job; none where one comes later, and for those that the upload alone has use for, which loads them itself.
+/// The kernels by job; none where one comes later, and for those that the upload alone has use for, which
+/// loads them itself.
 fn load(
     engine: &Engine,
     device: &Device,
     plan: &Plan,
     early: Option<&Early>,
-) -> Result<Vec<Option<Kernel>>, ExecError> {
+    room: u64,
+) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
     let mut others = early.map(Early::jobs).unwrap_or_default();
     others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
     let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
     let mut kernels = vec![None; plan.jobs.len()];
-    for (module, (i, job)) in engine.load_all(device, &jobs).into_iter().zip(wanted()) {
+    let mut remarks = vec![];
+    for (code, (i, job)) in engine.compile_all(&jobs).into_iter().zip(wanted()) {
+        let code = code?;
+        let kernel = engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
+        match trust::verdict(engine, device, (&plan.target, job, room), &code, &kernel)? {
+            Verdict::Right => {}
+            Verdict::Unproven(why) => remarks.push(why),
+            // The others of this variant are not looked at any more.
+            Verdict::Wrong(why) => return Err(SessionError::Wrong(vec![why])),
+        }
         if let Some(place) = kernels.get_mut(i) {
-            *place = Some(module?.kernel(job.entry)?);
+            *place = Some(kernel);
         }
     }
-    Ok(kernels)
+    let more = remarks.len().saturating_sub(1);
+    remarks.truncate(1);
+    remarks.iter_mut().filter(|_| more > 0).for_each(|line| line.push_str(&format!(", and {more} more")));
+    Ok((kernels, remarks))
 }
 
 struct Uploaded {
@@ -290,15 +249,16 @@ fn upload(
     gguf: &Arc<Gguf>,
     graph: &Graph,
     plan: &Plan,
-) -> Result<Uploaded, ExecError> {
+    room: u64,
+) -> Result<Uploaded, SessionError> {
     let device = stream.device();
     let _span = device.trace().map(|t| t.span("upload", "weights"));
     let arena = device.arena(plan.memory.weights)?;
     // In the order of the file, so that it is read from front to back.
     let mut order = plan.matrices.clone();
-    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).name).map(|t| (t.part(), t.data_offset()));
+    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()));
     order.sort_by_key(|(id, _)| place(id));
-    let repackers = repackers(engine, device, plan, &order)?;
+    let repackers = repackers(engine, device, (plan, room), &order)?;
     let mut vectors = HashMap::new();
     for &id in &plan.vectors {
         let values = vector(gguf, graph, id)?;
@@ -316,16 +276,18 @@ fn upload(
             layout.bytes(w.rows, w.experts).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
         let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
-        let matrix = Matrix { name: &w.name, raw_row, row: layout.row_bytes, to: to.clone() };
+        let (skip, bytes) = (w.bytes_of(w.at), w.bytes());
+        let matrix = Matrix { name: &w.tensor, skip, bytes, raw_row, row: layout.row_bytes, to: to.clone() };
         match job.and_then(|j| repackers.get(&j)) {
             None => uploader.matrix(&matrix, None)?,
             Some(kernel) => {
                 let (spec, units) = (RepackSpec { layout }, device.info().units);
                 let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
-                    let blocks = spec.blocks(rows as u64, units);
-                    let shape = spec.geometry(device.target(), rows as u64, units);
-                    let shape = shape.map_err(|e| Error::Buffer(e.to_string()))?.dependent(false);
-                    stream.launch(kernel, &shape, &kjit_engine::args![raw, to, rows as u64, blocks])
+                    let launch = spec.launch_rows(&plan.target, rows as u64, units);
+                    let shape = launch.map_err(|e| Error::Buffer(e.to_string()))?.geometry.dependent(false);
+                    let (rows, blocks) = ((rows as u64).into(), shape.grid[0].into());
+                    let args = RepackArgs::<Arg<'_>> { raw: raw.into(), records: to.into(), rows, blocks };
+                    stream.launch(kernel, &shape, &args.list())
                 };
                 uploader.matrix(&matrix, Some(&mut launch))?;
             }
@@ -341,23 +303,31 @@ fn upload(
 fn repackers(
     engine: &Engine,
     device: &Device,
-    plan: &Plan,
+    (plan, room): (&Plan, u64),
     order: &[(WeightId, Option<JobId>)],
-) -> Result<HashMap<JobId, Kernel>, ExecError> {
+) -> Result<HashMap<JobId, Kernel>, SessionError> {
     let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
     ids.sort_unstable();
     ids.dedup();
     let picked: Vec<_> = ids.iter().filter_map(|id| plan.jobs.get(id.0 as usize)).collect();
     let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
-    let modules = engine.load_all(device, &jobs);
-    let kernels = ids.into_iter().zip(picked).zip(modules);
-    kernels.map(|((id, job), module)| Ok((id, module?.kernel(job.entry)?))).collect()
+    let codes = engine.compile_all(&jobs);
+    let kernels = ids.into_iter().zip(picked).zip(codes);
+    let load = |((id, job), code): ((JobId, &super::plan::Job), kjit_engine::Result<_>)| {
+        let code = code?;
+        let kernel = engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
+        match trust::verdict(engine, device, (&plan.target, job, room), &code, &kernel)? {
+            Verdict::Wrong(why) => Err(SessionError::Wrong(vec![why])),
+            Verdict::Right | Verdict::Unproven(_) => Ok((id, kernel)),
+        }
+    };
+    kernels.map(load).collect()
 }
 
 /// The table of each rotation: a device's own sine is good for small angles only.
-fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, ExecError> {
+fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
     let table = |rope: &Rope| {
-        let factors = rope.factors.map(|id| vector(gguf, graph, id)).transpose()?;
+        let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
         Ok(angles(&rope.frequencies(factors.as_deref()), rope.magnitude(), context))
     };
     graph.ropes.iter().map(table).collect()
@@ -365,14 +335,14 @@ fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, E
 
 fn assemble(
     plan: Plan,
-    options: &ExecOptions,
+    context: usize,
     stream: Stream,
     kernels: Vec<Option<Kernel>>,
     weights: Uploaded,
     tables: &[Vec<f32>],
-) -> Result<Resident, ExecError> {
+) -> Result<Resident, SessionError> {
     let device = stream.device().clone();
-    let bytes = |n: u64| usize::try_from(n).map_err(|_| ExecError::Device(format!("{n} bytes cannot be addressed")));
+    let bytes = |n: u64| usize::try_from(n).map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")));
     let mut caches = vec![];
     let slots = plan.slots;
     let all_slots = |n: u64| bytes(n.saturating_mul(slots as u64));
@@ -385,10 +355,16 @@ fn assemble(
         caches.push((arena.buffer::<u8>(all_slots(*c)?)?, arena.buffer::<u8>(all_slots(*c)?)?));
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
-    let arena = device.buffer(bytes(plan.arena())?)?;
-    stream.fill(&arena, 0)?;
+    let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
+    // Counters, and nothing else: zeros in the rest once hid a row whose choice nobody had written.
+    for program in plan.programs() {
+        for b in program.buffers.iter().filter(|b| b.zeroed) {
+            let at = program.base + b.offset;
+            stream.fill(&arena.slice(bytes(at)?..bytes(at + b.bytes)?)?, 0)?;
+        }
+    }
     // One more than fit: the token chosen after the last that fits is still handed out.
-    let words = options.context + 1;
+    let words = context + 1;
     let control = Words {
         tokens: device.pinned(words * slots)?,
         position: device.buffer(slots)?,
@@ -399,5 +375,5 @@ fn assemble(
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors } = weights;
-    Ok(Resident { plan, stream, kernels, matrices, vectors, ropes, caches, arena, control })
+    Ok(Resident { plan, stream, kernels, persistent: None, matrices, vectors, ropes, caches, arena, control })
 }

@@ -1,8 +1,8 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
-use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, Plan, Program};
-use crate::exec::ExecError;
+use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, OneLaunch, Plan, Program};
 use crate::graph::{ValueId, WeightId};
+use crate::session::SessionError;
 use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,15 +17,82 @@ pub(super) struct Resident {
     pub stream: Stream,
     /// By [`super::plan::JobId`]; none where one is still being compiled.
     pub kernels: Vec<Option<Kernel>>,
+    /// A token as one launch.
+    pub persistent: Option<Persistent>,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// By [`crate::graph::CacheId`]: keys, values; one slot's behind the other's.
+    /// By [`crate::graph::StateId`]: keys, values; one slot's behind the other's.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// What launches pass on to each other; the programs use it in turn.
     pub arena: DeviceBuffer<u8>,
     pub control: Words,
+}
+
+/// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
+/// the device meanwhile.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A token as one launch: what it binds beside the plan's memory.
+pub(super) struct Persistent {
+    kernel: Kernel,
+    program: DeviceBuffer<u64>,
+    count: u32,
+    meeting: DeviceBuffer<u8>,
+    /// Not 0 where a block has waited in vain.
+    late: PinnedBuffer<u32>,
+    shape: Geometry,
+}
+
+impl Persistent {
+    /// For the one sequence of a plan on its device.
+    pub fn new(r: &Resident, kernel: Kernel) -> std::result::Result<Persistent, SessionError> {
+        let one = r.plan.persistent.as_ref();
+        let one = one.ok_or_else(|| SessionError::Device("the plan has no persistent kernel".to_owned()))?;
+        let now = Now { units: r.units(), tokens: 1, choice: Choice::Greedy, products: vec![] };
+        let blocks = OneLaunch::grid().at(&now);
+        let decode = &r.plan.decode;
+        let words = one.words(&now, blocks, |name, bind| {
+            Ok::<_, Error>(r.view(decode, name, bind, Whose::Slot(0))?.map(|b| b.address()))
+        })?;
+        let meeting = r.stream.device().buffer(kjit_kernels::persistent::Persistent::MEETING)?;
+        r.stream.fill(&meeting, 0)?;
+        let late = r.stream.device().pinned(1)?;
+        late.write(|to| to.fill(0))?;
+        let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
+        let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
+        Ok(Persistent { kernel, program, count, meeting, late, shape })
+    }
+
+    fn launch(&self, stream: &Stream) -> Result<()> {
+        let late = self.late.on_device();
+        let limit = LIMIT.as_nanos() as u64;
+        let args = [
+            Arg::from(&self.program),
+            Arg::from(self.count),
+            Arg::from(&self.meeting),
+            Arg::from(&late),
+            Arg::from(self.shape.grid[0]),
+            Arg::from(limit),
+        ];
+        stream.launch(&self.kernel, &self.shape, &args)
+    }
+
+    /// Whether every block came to every meeting so far.
+    fn check(&self, one: &OneLaunch) -> std::result::Result<(), SessionError> {
+        match self.late.peek(0)? {
+            0 => Ok(()),
+            n => {
+                let at = one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
+                Err(SessionError::Lost(format!(
+                    "the persistent kernel's blocks waited longer than {} s for each other at '{at}': what it computed is not to be \
+                     trusted; open the model again, with --persistent off if this repeats",
+                    LIMIT.as_secs()
+                )))
+            }
+        }
+    }
 }
 
 /// Whose words and caches launches are given.
@@ -39,7 +106,8 @@ pub(super) enum Whose {
 
 /// The words that drive sequences: each slot's behind the other's.
 pub(super) struct Words {
-    /// Ids of all tokens by position, one more than fit the context: the host and the device both write and read them in place.
+    /// Ids of all tokens by position, one more than fit the context: the host and the device both write and
+    /// read them in place.
     pub tokens: PinnedBuffer<u32>,
     /// Position of the first token at hand.
     pub position: DeviceBuffer<u32>,
@@ -59,26 +127,39 @@ impl Resident {
         self.stream.device().info().units
     }
 
+    /// Puts the launches of one token into the stream, or the one that stands for them.
+    pub fn issue_rows(&self, program: &Program, now: &Now, whose: Whose) -> Result<()> {
+        match &self.persistent {
+            Some(one) if whose == Whose::Slot(0) && std::ptr::eq(program, &raw const self.plan.decode) => {
+                one.launch(&self.stream)
+            }
+            _ => self.issue(program, &program.launches, now, whose),
+        }
+    }
+
+    /// Whether what was computed may be trusted.
+    pub fn check(&self) -> std::result::Result<(), SessionError> {
+        match self.persistent.as_ref().zip(self.plan.persistent.as_ref()) {
+            Some((ready, one)) => ready.check(one),
+            None => Ok(()),
+        }
+    }
+
     /// Puts launches into the stream.
     pub fn issue(&self, program: &Program, launches: &[Launch], now: &Now, whose: Whose) -> Result<()> {
         launches.iter().try_for_each(|l| self.launch(program, l, now, whose))
     }
 
-    /// Launches the choice of the next token of the first slot's sequence, from the logits of the one just fed.
-    pub fn choose(&self, now: &Now) -> Result<()> {
-        let launch = match now.choice {
-            Choice::Greedy => &self.plan.greedy,
-            Choice::Draw { .. } => &self.plan.draw,
-        };
-        self.launch(&self.plan.decode, launch, now, Whose::Slot(0))
-    }
-
     pub fn launch(&self, program: &Program, launch: &Launch, now: &Now, whose: Whose) -> Result<()> {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
+        let together = launch.cooperative && self.stream.device().info().cooperative;
+        // On a device that cannot keep blocks together: as if it had room for one.
+        let alone = (launch.cooperative && !together).then(|| Now { units: 1, ..now.clone() });
+        let now = alone.as_ref().unwrap_or(now);
         // Views live as long as the arguments that point into them.
         let views =
-            launch.args.iter().map(|bind| self.view(program, launch, bind, whose)).collect::<Result<Vec<_>>>()?;
+            launch.args.iter().map(|bind| self.view(program, &launch.name, bind, whose)).collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = launch
             .args
             .iter()
@@ -99,13 +180,14 @@ impl Resident {
             .collect();
         let shape = Geometry::of(launch.grid.map(|d| d.at(now)), [launch.block, 1, 1])
             .shared(launch.shared)
-            .dependent(launch.dependent);
+            .dependent(launch.dependent)
+            .cooperative(together && launch.grid[0].at(now) > 1);
         self.stream.launch(kernel, &shape, &args)
     }
 
     /// The memory an argument is, if it is any.
-    fn view(&self, program: &Program, launch: &Launch, bind: &Bind, whose: Whose) -> Result<Option<DeviceBuffer<u8>>> {
-        let lost = |what| lost(what, &launch.name);
+    fn view(&self, program: &Program, launch: &str, bind: &Bind, whose: Whose) -> Result<Option<DeviceBuffer<u8>>> {
+        let lost = |what| lost(what, launch);
         // What every slot has as much of.
         let part = |all: DeviceBuffer<u8>| match whose {
             Whose::All => Ok(all),
@@ -137,12 +219,13 @@ impl Resident {
     }
 
     /// A word of [`Words::tokens`], as soon as the device has put an id there.
-    pub fn wait_for(&self, index: usize) -> std::result::Result<u32, ExecError> {
+    pub fn wait_for(&self, index: usize) -> std::result::Result<u32, SessionError> {
         let start = Instant::now();
         let mut spins = 0u32;
         loop {
             let id = self.control.tokens.peek(index)?;
             if id != NONE {
+                self.check()?;
                 return Ok(id);
             }
             spins += 1;
@@ -154,7 +237,7 @@ impl Resident {
                     // A device that stopped will never write; what it says is the error.
                     if spins.is_multiple_of(1024) && self.stream.is_idle()? && self.control.tokens.peek(index)? == NONE
                     {
-                        return Err(ExecError::Device(format!("no token came at {index}")));
+                        return Err(SessionError::Device(format!("no token came at {index}")));
                     }
                     if start.elapsed() > Duration::from_millis(5) {
                         std::thread::sleep(Duration::from_micros(50));

@@ -1,9 +1,12 @@
-//! Weights from the file to the device: once, through page-locked memory, on a stream of their own; never back.
+//! Weights from the file to the device: once, through page-locked memory, on a stream of their own; never
+//! back.
 //!
-//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in place (on the H200, locking 2 GiB of
-//! a map takes 0.1 s, copying it into fresh page-locked memory 0.9 s). Where the system refuses that, bytes go through two page-locked
-//! slots. What has another layout on the device lands in a slot there first, and a `repack` kernel spreads it, piece by piece in the
-//! stream's order: beside the weights themselves an upload needs 64 MiB.
+//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in place (on
+//! the H200, locking 2 GiB of a map takes 0.1 s, copying it into fresh page-locked memory 0.9 s). Where the
+//! system refuses that, bytes go through two page-locked slots. What has another layout on the device lands
+//! in a slot there first, and a `repack` kernel spreads it, piece by piece in the stream's order: beside the
+//! weights themselves an upload needs 64 MiB. A processor's own GPU reads the host's slot itself: nothing is
+//! copied before the kernel.
 
 use super::plan::PlanError;
 use crate::gguf::Gguf;
@@ -48,6 +51,9 @@ pub struct Uploader {
     way: Way,
     /// Where pieces land that are laid out anew.
     slot: DeviceBuffer<u8>,
+    /// Of a device that computes in the system's memory: the slots from which pieces are laid out anew,
+    /// without a copy before.
+    shared: Option<[PinnedBuffer<u8>; 2]>,
 }
 
 /// Launches the kernel that lays so many rows out, from a slot to their place.
@@ -57,6 +63,10 @@ pub type Repack<'a> = dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, u
 pub struct Matrix<'a> {
     /// Its name, for errors.
     pub name: &'a str,
+    /// Bytes of the tensor that lie before its first.
+    pub skip: usize,
+    /// Its bytes.
+    pub bytes: usize,
     /// Bytes of a row in the file.
     pub raw_row: usize,
     /// Bytes of a row on the device.
@@ -72,17 +82,24 @@ impl Uploader {
     /// [`Error::OutOfMemory`] when not even the slot can be had.
     pub fn new(stream: &Stream, gguf: Arc<Gguf>) -> Result<Uploader> {
         let device = stream.device().clone();
-        let slot = device.buffer(SLOT)?;
-        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot })
+        let (slot, shared) = match device.info().integrated {
+            true => (device.buffer(1)?, Some([device.pinned_for_writing(SLOT)?, device.pinned_for_writing(SLOT)?])),
+            false => (device.buffer(SLOT)?, None),
+        };
+        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot, shared })
     }
 
-    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place; none where the device keeps
-    /// rows as the file has them.
+    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place;
+    /// none where the device keeps rows as the file has them.
     ///
     /// # Errors
     /// Those of the engine.
     pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>) -> Result<()> {
-        let (part, at, bytes) = self.place(m.name)?;
+        let (part, at, all) = self.place(m.name)?;
+        let (at, bytes) = (at + m.skip, m.bytes);
+        if m.skip.saturating_add(bytes) > all {
+            return Err(Error::Buffer(format!("tensor '{}' has {all} bytes, not {} + {bytes}", m.name, m.skip)));
+        }
         let rows = bytes.checked_div(m.raw_row).unwrap_or(0);
         if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
             let (row, room) = (m.raw_row, m.to.len());
@@ -91,6 +108,8 @@ impl Uploader {
                 m.name
             )));
         }
+        // A row that no slot holds, on a device that has its own in the system's memory, goes through a
+        // buffer as large as itself.
         let step = match repack {
             None => rows,
             Some(_) => (SLOT / m.raw_row.max(1)).max(1),
@@ -102,9 +121,13 @@ impl Uploader {
             let place = m.to.slice(first * m.row..(first + count) * m.row)?;
             match repack.as_deref_mut() {
                 None => self.copy(part, from, &place)?,
+                Some(repack) if self.shared.is_some() && from.len() <= SLOT => {
+                    let slot = self.filled(part, from)?;
+                    repack(&self.stream, &slot, &place, count)?;
+                }
                 Some(repack) => {
                     // A single row beyond a slot's size: no model has one, but a file may.
-                    let slot = match from.len() <= SLOT {
+                    let slot = match from.len() <= self.slot.len() {
                         true => self.slot.slice(..from.len())?,
                         false => self.device.buffer(from.len())?,
                     };
@@ -124,6 +147,18 @@ impl Uploader {
         let bytes = info.bytes().and_then(|b| usize::try_from(b).ok()).ok_or_else(missing)?;
         let at = usize::try_from(info.data_offset()).map_err(|_| missing())?;
         Ok((info.part(), at, bytes))
+    }
+
+    /// A range of a part in one of the shared slots, as the device addresses it; the kernel that reads it
+    /// holds the slot until it is done.
+    fn filled(&mut self, part: usize, range: Range<usize>) -> Result<DeviceBuffer<u8>> {
+        let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
+        let none = || Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"));
+        let (bytes, [slot, other]) = (bytes.ok_or_else(none)?, self.shared.as_mut().ok_or_else(none)?);
+        std::mem::swap(slot, other);
+        let slot = slot.slice(..bytes.len())?;
+        slot.write(|to| to.copy_from_slice(bytes))?;
+        Ok(slot.on_device())
     }
 
     /// Copies a range of a part, in pieces that lie in one chunk.
@@ -187,12 +222,15 @@ impl Uploader {
 /// A vector of the file, as singles.
 ///
 /// # Errors
-/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only plain floats through.
+/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only plain
+/// floats through.
 pub fn vector(gguf: &Gguf, graph: &crate::graph::Graph, id: crate::graph::WeightId) -> Result<Vec<f32>, PlanError> {
     let weight = graph.weight(id);
     let fail = |why: String| PlanError::Unsupported { what: format!("tensor '{}'", weight.name), why };
-    let tensor = gguf.tensor(&weight.name).map_err(|e| fail(e.to_string()))?;
+    let tensor = gguf.tensor(&weight.tensor).map_err(|e| fail(e.to_string()))?;
     let mut out = vec![0.0; weight.rows * weight.cols];
-    weight.format.decode(tensor.data, &mut out).map_err(|e| fail(e.to_string()))?;
+    let from = weight.bytes_of(weight.at);
+    let bytes = tensor.data.get(from..from.saturating_add(weight.bytes())).unwrap_or_default();
+    weight.format.decode(bytes, &mut out).map_err(|e| fail(e.to_string()))?;
     Ok(out)
 }

@@ -1,8 +1,10 @@
-//! Putting a graph together: weights are looked up and checked against the file as they are named, shapes follow from them.
+//! Putting a graph together: weights are looked up and checked against the file as they are named, shapes
+//! follow from them.
 
 use super::*;
 use crate::gguf::{self, Gguf};
-use std::collections::HashMap;
+use kjit_kernels::format::Format;
+use std::collections::{HashMap, HashSet};
 
 /// Why a file's metadata and tensors are no model that kjit can run.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,24 @@ pub enum GraphError {
         /// ggml's name of the type.
         ty: String,
     },
+    /// A tensor that the graph does not use: the file's model is not the one that would be computed.
+    #[error(
+        "tensor '{name}' is not one that kjit uses: this file of architecture '{arch}' is of a variant that it does not know"
+    )]
+    Unused {
+        /// The tensor.
+        name: String,
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// A vector is wanted of a model that scores tokens.
+    #[error(
+        "architecture '{arch}' scores tokens, and the file has no pooling_type that says how one vector is made of its rows: choose a way to pool"
+    )]
+    NoPooling {
+        /// `general.architecture`.
+        arch: String,
+    },
     /// A value in the metadata makes no sense.
     #[error("key '{key}' is {value}: {why}")]
     Value {
@@ -65,7 +85,26 @@ pub enum GraphError {
 pub struct Builder<'a> {
     gguf: &'a Gguf,
     graph: Graph,
-    by_name: HashMap<String, WeightId>,
+    by_name: HashMap<(String, usize, usize, usize), WeightId>,
+    names: HashSet<String>,
+}
+
+/// Rows (of a matrix) or elements (of a vector) of a tensor: so many from `at` on, of `of` in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first.
+    pub at: usize,
+    /// How many.
+    pub take: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+impl Part {
+    /// All of them.
+    pub fn all(n: usize) -> Part {
+        Part { at: 0, take: n, of: n }
+    }
 }
 
 impl<'a> Builder<'a> {
@@ -76,12 +115,14 @@ impl<'a> Builder<'a> {
             context,
             weights: vec![],
             ropes: vec![],
-            caches: vec![],
+            states: vec![],
             values: vec![],
             ops: vec![],
             logits: ValueId(0),
+            pooling: None,
+            positions: None,
         };
-        Builder { gguf, graph, by_name: HashMap::new() }
+        Builder { gguf, graph, by_name: HashMap::new(), names: HashSet::new() }
     }
 
     /// Whether the file has the tensor.
@@ -89,12 +130,36 @@ impl<'a> Builder<'a> {
         self.gguf.tensor_info(name).is_some()
     }
 
+    /// The graph so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The file.
+    pub fn gguf(&self) -> &'a Gguf {
+        self.gguf
+    }
+
+    /// The dimensions of a tensor, if the file has it.
+    pub fn dims(&self, name: &str) -> Option<&'a [u64]> {
+        self.gguf.tensor_info(name).map(|t| t.dims())
+    }
+
     /// The matrix of this name, which must have exactly this shape.
     ///
     /// # Errors
     /// A tensor that the file has not, in another shape, or in a format that kjit does not decode: named.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
-        self.weight(name, 1, rows, cols, vec![cols as u64, rows as u64])
+        self.matrix_part(name, Part::all(rows), cols)
+    }
+
+    /// Some rows of the matrix of this name.
+    ///
+    /// # Errors
+    /// As for a matrix.
+    pub fn matrix_part(&mut self, name: &str, rows: Part, cols: usize) -> Result<WeightId, GraphError> {
+        let want = vec![cols as u64, rows.of as u64];
+        self.weight(name, 1, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
     /// The stack of one matrix per expert.
@@ -102,19 +167,50 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// As for a matrix.
     pub fn experts(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
-        self.weight(name, experts, rows, cols, vec![cols as u64, rows as u64, experts as u64])
+        self.experts_part(name, experts, Part::all(rows), cols)
     }
 
-    /// The vector of this name. Norms, biases and factors are plain floats in every file; a quantised one is refused.
+    /// Some rows of each expert's matrix.
+    ///
+    /// # Errors
+    /// As for a matrix.
+    pub fn experts_part(
+        &mut self,
+        name: &str,
+        experts: usize,
+        rows: Part,
+        cols: usize,
+    ) -> Result<WeightId, GraphError> {
+        let want = vec![cols as u64, rows.of as u64, experts as u64];
+        self.weight(name, experts, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
+    }
+
+    /// The vector of this name. Norms, biases and factors are plain floats in every file; a quantised one is
+    /// refused.
     ///
     /// # Errors
     /// As for a matrix; [`GraphError::Format`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, GraphError> {
-        let id = self.weight(name, 1, 1, len, vec![len as u64])?;
-        let format = self.graph.weight(id).format;
-        match format.block_elems() {
+        self.vector_part(name, Part::all(len))
+    }
+
+    /// Some elements of the vector of this name, whatever its dimensions are.
+    ///
+    /// # Errors
+    /// As for a vector.
+    pub fn vector_part(&mut self, name: &str, part: Part) -> Result<WeightId, GraphError> {
+        let dims = self.dims(name).unwrap_or_default();
+        // Factors of heads, groups and the like may lie in several dimensions; how many they are is what
+        // counts.
+        let want = match dims.iter().product::<u64>() == part.of as u64 {
+            true => dims.to_vec(),
+            false => vec![part.of as u64],
+        };
+        let id = self.weight(name, 1, (1, part.take), (part.at, part.of), want)?;
+        let weight = self.graph.weight(id);
+        match weight.format.block_elems() {
             1 => Ok(id),
-            _ => Err(GraphError::Format { name: name.to_string(), ty: format.name.to_string() }),
+            _ => Err(GraphError::Format { name: name.to_string(), ty: weight.format.name.to_string() }),
         }
     }
 
@@ -126,34 +222,37 @@ impl<'a> Builder<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
+    /// Notes a weight: `experts` matrices of `(rows, cols)`, which begin at an element of each matrix in the
+    /// file, of so many.
     fn weight(
         &mut self,
         name: &str,
         experts: usize,
-        rows: usize,
-        cols: usize,
+        (rows, cols): (usize, usize),
+        (at, whole): (usize, usize),
         want: Vec<u64>,
     ) -> Result<WeightId, GraphError> {
-        let tensor = self
-            .gguf
-            .tensor_info(name)
-            .ok_or_else(|| GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() })?;
-        // Trailing dimensions of one are written by some converters and not by others.
-        let trim = |dims: &[u64]| {
-            let used = dims.iter().rposition(|&d| d != 1).map_or(1, |i| i + 1);
-            dims.get(..used).unwrap_or(dims).to_vec()
-        };
+        let missing = || GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() };
+        let tensor = self.gguf.tensor_info(name).ok_or_else(missing)?;
+        // Dimensions of one are written by some converters and not by others.
+        let trim = |dims: &[u64]| dims.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
         if trim(tensor.dims()) != trim(&want) {
             return Err(GraphError::Shape { name: name.to_string(), found: tensor.dims().to_vec(), want });
         }
-        if let Some(&id) = self.by_name.get(name) {
+        let key = (name.to_string(), at, rows, cols);
+        if let Some(&id) = self.by_name.get(&key) {
             return Ok(id);
         }
-        let format = Format::by_id(tensor.ty().0)
-            .ok_or_else(|| GraphError::Format { name: name.to_string(), ty: tensor.ty().to_string() })?;
+        let unknown = || GraphError::Format { name: name.to_string(), ty: tensor.ty().to_string() };
+        let format = Format::by_id(tensor.ty().0).ok_or_else(unknown)?;
         let id = WeightId(self.graph.weights.len() as u32);
-        self.graph.weights.push(Weight { name: name.to_string(), experts, rows, cols, format });
-        self.by_name.insert(name.to_string(), id);
+        let label = match rows * cols == whole {
+            true => name.to_string(),
+            false => format!("{name}[{}..{}]", at / cols.max(1), at / cols.max(1) + rows),
+        };
+        let tensor = name.to_string();
+        self.graph.weights.push(Weight { name: label, tensor, at, whole, experts, rows, cols, format });
+        self.by_name.insert(key, id);
         Ok(id)
     }
 
@@ -166,122 +265,66 @@ impl<'a> Builder<'a> {
         RopeId(at as u32)
     }
 
-    /// A cache of keys and values.
-    pub fn cache(&mut self, name: String, heads: usize, head_dim: usize, window: Option<usize>) -> CacheId {
-        self.graph.caches.push(Cache { name, heads, head_dim, window });
-        CacheId(self.graph.caches.len() as u32 - 1)
+    /// A state.
+    pub fn state(&mut self, name: String, kind: StateKind) -> StateId {
+        self.graph.states.push(State { name, kind });
+        StateId(self.graph.states.len() as u32 - 1)
     }
 
-    fn value(&mut self, name: String, slots: usize, width: usize, dtype: Dtype) -> ValueId {
-        debug_assert!(self.graph.find(&name).is_none(), "two values are named {name}");
+    /// A state of so many numbers.
+    pub fn recurrent(&mut self, name: String, elems: usize) -> StateId {
+        self.state(name, StateKind::Recurrent { elems })
+    }
+
+    /// A value that an operation is about to make; of a name that is taken, `name.2` and so on.
+    pub(super) fn value(&mut self, mut name: String, slots: usize, width: usize, dtype: Dtype) -> ValueId {
+        if !self.names.insert(name.clone()) {
+            let free = (2..).map(|n| format!("{name}.{n}")).find(|other| !self.names.contains(other));
+            name = free.unwrap_or(name);
+            self.names.insert(name.clone());
+        }
         self.graph.values.push(Value { name, slots, width, dtype });
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
-    fn like(&mut self, name: String, x: ValueId) -> ValueId {
+    /// A value shaped as another.
+    pub(super) fn like(&mut self, name: String, x: ValueId) -> ValueId {
         let Value { slots, width, dtype, .. } = *self.graph.value(x);
         self.value(name, slots, width, dtype)
     }
 
-    fn push(&mut self, op: Op, out: ValueId) -> ValueId {
+    /// Appends an operation that makes a value.
+    pub(super) fn push(&mut self, op: Op, out: ValueId) -> ValueId {
         self.graph.ops.push(op);
         out
     }
 
-    /// [`Op::Embed`].
-    pub fn embed(&mut self, name: impl Into<String>, table: WeightId, scale: f32) -> ValueId {
-        let width = self.graph.weight(table).cols;
-        let out = self.value(name.into(), 1, width, Dtype::Real);
-        self.push(Op::Embed { table, scale, out }, out)
+    /// Appends an operation.
+    pub(super) fn push_op(&mut self, op: Op) {
+        self.graph.ops.push(op);
     }
 
-    /// [`Op::RmsNorm`].
-    pub fn rms_norm(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId, eps: f32) -> ValueId {
-        let out = self.like(name.into(), x);
-        self.push(Op::RmsNorm { x, weight, eps, out }, out)
+    /// No context is longer than this.
+    pub fn limit_positions(&mut self, positions: usize) {
+        self.graph.positions = Some(positions);
     }
 
-    /// [`Op::MatMul`].
-    pub fn matmul(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId, bias: Option<WeightId>) -> ValueId {
-        let rows = self.graph.weight(weight).rows;
-        let out = self.value(name.into(), 1, rows, Dtype::Real);
-        self.push(Op::MatMul { x, weight, bias, out }, out)
-    }
-
-    /// [`Op::Rope`].
-    pub fn rope(&mut self, name: impl Into<String>, x: ValueId, heads: usize, rope: RopeId) -> ValueId {
-        let out = self.like(name.into(), x);
-        self.push(Op::Rope { x, heads, rope, out }, out)
-    }
-
-    /// [`Op::KvWrite`].
-    pub fn kv_write(&mut self, k: ValueId, v: ValueId, cache: CacheId) {
-        self.graph.ops.push(Op::KvWrite { k, v, cache });
-    }
-
-    /// [`Op::Attention`].
-    pub fn attention(
-        &mut self,
-        name: impl Into<String>,
-        q: ValueId,
-        cache: CacheId,
-        heads: usize,
-        scale: f32,
-    ) -> ValueId {
-        let out = self.like(name.into(), q);
-        self.push(Op::Attention { q, cache, heads, scale, soft_cap: None, out }, out)
-    }
-
-    /// [`Op::Glu`].
-    pub fn glu(&mut self, name: impl Into<String>, gate: ValueId, up: ValueId, act: Activation) -> ValueId {
-        let out = self.like(name.into(), gate);
-        self.push(Op::Glu { gate, up, act, out }, out)
-    }
-
-    /// [`Op::Add`].
-    pub fn add(&mut self, name: impl Into<String>, a: ValueId, b: ValueId) -> ValueId {
-        let out = self.like(name.into(), a);
-        self.push(Op::Add { a, b, out }, out)
-    }
-
-    /// [`Op::Route`]; the values are `name.experts` and `name.shares`.
-    pub fn route(
-        &mut self,
-        name: &str,
-        scores: ValueId,
-        top: usize,
-        renormalise: bool,
-        scale: f32,
-    ) -> (ValueId, ValueId) {
-        let experts = self.value(format!("{name}.experts"), 1, top, Dtype::Index);
-        let shares = self.value(format!("{name}.shares"), 1, top, Dtype::Real);
-        self.graph.ops.push(Op::Route { scores, top, renormalise, scale, experts, shares });
-        (experts, shares)
-    }
-
-    /// [`Op::ExpertMatMul`].
-    pub fn expert_matmul(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        experts: ValueId,
-        weight: WeightId,
-    ) -> ValueId {
-        let (slots, rows) = (self.graph.value(experts).width, self.graph.weight(weight).rows);
-        let out = self.value(name.into(), slots, rows, Dtype::Real);
-        self.push(Op::ExpertMatMul { x, experts, weight, out }, out)
-    }
-
-    /// [`Op::ExpertSum`].
-    pub fn expert_sum(&mut self, name: impl Into<String>, x: ValueId, shares: ValueId) -> ValueId {
-        let width = self.graph.value(x).width;
-        let out = self.value(name.into(), 1, width, Dtype::Real);
-        self.push(Op::ExpertSum { x, shares, out }, out)
+    /// Says that the result is not logits but rows to be pooled.
+    pub fn pool(&mut self, pooling: Pooling) {
+        self.graph.pooling = Some(pooling);
     }
 
     /// The graph, with this value as its result.
-    pub fn finish(mut self, logits: ValueId) -> Graph {
+    ///
+    /// # Errors
+    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that its name is one of those.
+    pub fn finish(mut self, logits: ValueId, skip: impl Fn(&str) -> bool) -> Result<Graph, GraphError> {
         self.graph.logits = logits;
-        self.graph
+        let used: HashSet<&str> = self.graph.weights.iter().map(|w| w.tensor.as_str()).collect();
+        let unused = self.gguf.tensors().iter().map(|t| t.name()).find(|name| !used.contains(name) && !skip(name));
+        match unused {
+            Some(name) => Err(GraphError::Unused { name: name.to_string(), arch: self.graph.arch }),
+            None => Ok(self.graph),
+        }
     }
 }

@@ -18,7 +18,11 @@ pub enum RopeScaling {
     None,
     /// Positions divided by this.
     Linear(f32),
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept, scores sharpened.
+    /// Not at all, but what turns is multiplied by this (LongRoPE, arXiv 2402.13753, beside factors of single
+    /// frequencies).
+    Magnitude(f32),
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept, scores
+    /// sharpened.
     Yarn {
         /// Stretch.
         factor: f32,
@@ -30,6 +34,8 @@ pub enum RopeScaling {
         beta_slow: f32,
         /// Further factor on the rotated elements, 1 if the file has none.
         attention_factor: f32,
+        /// Whether the rotated elements grow by `1 + 0.1 · ln(factor)`; where not, the scores do, elsewhere.
+        sharpen: bool,
     },
 }
 
@@ -46,12 +52,19 @@ pub struct Rope {
     pub scaling: RopeScaling,
     /// Divisor per frequency (`rope_freqs.weight`), `dims / 2` of them.
     pub factors: Option<WeightId>,
+    /// Other divisors where the context at hand is longer than so many tokens (LongRoPE, arXiv 2402.13753).
+    pub long: Option<(usize, WeightId)>,
 }
 
 impl Rope {
-    /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided by `factors` and stretched.
-    /// The cosine and sine of `position · frequency` times [`Rope::magnitude`] are the rotation. In f64: at position 100,000
-    /// an f32 angle would be off by 4e-3.
+    /// The divisors for a context of so many tokens.
+    pub fn factors_for(&self, context: usize) -> Option<WeightId> {
+        self.long.filter(|(n, _)| context > *n).map(|(_, w)| w).or(self.factors)
+    }
+
+    /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided by
+    /// `factors` and stretched. The cosine and sine of `position · frequency` times [`Rope::magnitude`] are
+    /// the rotation. In f64: at position 100,000 an f32 angle would be off by 4e-3.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
         (0..self.dims / 2)
@@ -59,7 +72,7 @@ impl Rope {
                 let plain = f64::from(self.base).powf(-2.0 * i as f64 / dims);
                 let plain = factors.and_then(|f| f.get(i)).map_or(plain, |&f| plain / f64::from(f));
                 match self.scaling {
-                    RopeScaling::None => plain,
+                    RopeScaling::None | RopeScaling::Magnitude(_) => plain,
                     RopeScaling::Linear(factor) => plain / f64::from(factor),
                     RopeScaling::Yarn { factor, .. } => {
                         let keep = 1.0 - self.yarn_ramp(i as f64);
@@ -73,9 +86,10 @@ impl Rope {
     /// Factor on cosine and sine: 1, or YaRN's sharpening `1 + 0.1 · ln(factor)` times the file's own.
     pub fn magnitude(&self) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { factor, attention_factor, .. } => {
-                f64::from(attention_factor) * (1.0 + 0.1 * f64::from(factor).ln())
+            RopeScaling::Yarn { factor, attention_factor, sharpen, .. } => {
+                f64::from(attention_factor) * if sharpen { 1.0 + 0.1 * f64::from(factor).ln() } else { 1.0 }
             }
+            RopeScaling::Magnitude(magnitude) => f64::from(magnitude),
             _ => 1.0,
         }
     }
@@ -99,7 +113,7 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dims: 128, pairing: Pairing::Halves, base: 1e6, scaling, factors: None }
+        Rope { dims: 128, pairing: Pairing::Halves, base: 1e6, scaling, factors: None, long: None }
     }
 
     #[test]
@@ -124,6 +138,7 @@ mod tests {
             beta_fast: 32.0,
             beta_slow: 1.0,
             attention_factor: 1.0,
+            sharpen: true,
         };
         let (plain, stretched) = (rope(RopeScaling::None).frequencies(None), rope(yarn).frequencies(None));
         assert_eq!(plain[0], stretched[0]);

@@ -1,17 +1,20 @@
 //! Attention of a block of queries over the cache.
 //!
-//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of queries in all. It walks the past in
-//! blocks of `KEYS` positions: decodes keys and values to f32, scores all rows against them, and keeps a running maximum, sum and
-//! weighted value per row (the online softmax of Milakov & Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022, arXiv
-//! 2205.14135). Many rows use the matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys
-//! would cost more than it saves.
+//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of queries in
+//! all. It walks the past in blocks of `KEYS` positions: decodes keys and values to f32, scores all rows
+//! against them, and keeps a running maximum, sum and weighted value per row (the online softmax of Milakov &
+//! Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022, arXiv 2205.14135). Many rows use the
+//! matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys would cost
+//! more than it saves.
 
 use super::gemm::{Tile, transpose_panel};
 use super::kv::KvStore;
 use super::matvec::dot;
+use super::pool::Pool;
 use super::scratch::Scratch;
 use super::share::Shared;
-use super::simd::{Job, LANES, Vector};
+use super::simd::{Isa, Job, LANES, Vector};
+use crate::graph::op::Mask;
 
 /// Positions in a block: of 64-element heads, 32 KiB of keys and as much of values.
 const KEYS: usize = 128;
@@ -25,16 +28,28 @@ pub struct Layer<'a> {
     /// Queries, a row of `heads · dim` per token.
     pub q: &'a [f32],
     pub heads: usize,
+    /// Elements of a key.
     pub dim: usize,
+    /// Elements of a value: of a latent, where keys are values too, the first of its row.
+    pub value_dim: usize,
     /// Position of the first row of `q`.
     pub first: usize,
+    /// Positions that there are.
+    pub end: usize,
     pub keys: &'a KvStore,
     pub values: &'a KvStore,
     /// Positions back that are seen, the token's own included.
     pub window: Option<usize>,
+    pub mask: Mask,
     pub scale: f32,
     pub soft_cap: Option<f32>,
-    /// As `q`.
+    /// A score for each head that has no value.
+    pub sinks: Option<&'a [f32]>,
+    /// What a score loses for each position of distance, for each head.
+    pub slopes: Option<&'a [f32]>,
+    /// Positions that each token sees, so many for each; below zero is none.
+    pub only: Option<(&'a [f32], usize)>,
+    /// A row of `heads · value_dim` per token.
     pub out: Shared<'a>,
 }
 
@@ -54,29 +69,32 @@ const STATE: usize = 2;
 impl Job for Attend<'_> {
     type Out = ();
 
-    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid for rows as in `layer.q`.
+    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid for a row
+    /// of each of `layer.q`.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Layer { dim, first, .. } = self.layer;
+        let Layer { dim, value_dim, .. } = self.layer;
         let m = self.tokens * self.heads;
-        let padded = dim.next_multiple_of(LANES);
+        let padded = value_dim.next_multiple_of(LANES);
         let mut scratch = Scratch::take();
         let [q, k, panel, v, s, acc, state] =
             scratch.parts([m * dim, KEYS * dim, LANES * dim, KEYS * padded, m * KEYS, m * padded, m * STATE]);
         self.gather(q);
         acc.fill(0.0);
         v.fill(0.0);
-        state.as_chunks_mut::<STATE>().0.fill([f32::NEG_INFINITY, 0.0]);
-        let end = first + self.token + self.tokens;
+        for (i, state) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
+            *state = self.layer.sinks.map_or([f32::NEG_INFINITY, 0.0], |s| [s[self.head + i % self.heads], 1.0]);
+        }
+        let end = self.seen_to(self.token + self.tokens - 1);
         let mut at = self.seen_from(self.token);
         while at < end {
             let n = KEYS.min(end - at);
             let n32 = n.next_multiple_of(LANES);
-            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m rows of KEYS scores and of padded
-            // results, as cut above.
+            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m rows of
+            // KEYS scores and of padded results, as cut above.
             unsafe {
                 self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
-                self.layer.values.rows(self.key_head, at, n).decode::<V>(v, padded);
+                self.layer.values.rows(self.key_head, at, n).short(value_dim).decode::<V>(v, padded);
                 if m >= MANY {
                     // Rows past n hold old keys, or zeros: their scores are masked.
                     s.fill(0.0);
@@ -109,24 +127,40 @@ impl Attend<'_> {
     /// The first position that a token sees.
     fn seen_from(&self, token: usize) -> usize {
         let own = self.layer.first + token;
-        self.layer.window.map_or(0, |w| (own + 1).saturating_sub(w))
+        match self.layer.mask {
+            Mask::Causal => self.layer.window.map_or(0, |w| (own + 1).saturating_sub(w)),
+            Mask::Chunk(n) => own / n * n,
+            Mask::All => 0,
+            Mask::Around(n) => own.saturating_sub(n / 2),
+        }
     }
 
-    /// Offset in `q` and `out` of row `i` of the task.
+    /// The position behind the last that a token sees.
+    fn seen_to(&self, token: usize) -> usize {
+        let own = self.layer.first + token;
+        match self.layer.mask {
+            Mask::Causal | Mask::Chunk(_) => own + 1,
+            Mask::All => self.layer.end,
+            Mask::Around(n) => (own + n / 2 + 1).min(self.layer.end),
+        }
+    }
+
+    /// Number of row `i` of the task among all tokens' heads.
     fn place(&self, i: usize) -> usize {
         let (token, head) = (self.token + i / self.heads, self.head + i % self.heads);
-        (token * self.layer.heads + head) * self.layer.dim
+        token * self.layer.heads + head
     }
 
     fn gather(&self, q: &mut [f32]) {
         let dim = self.layer.dim;
         for (i, q) in q.chunks_exact_mut(dim).enumerate() {
-            let from = &self.layer.q[self.place(i)..][..dim];
+            let from = &self.layer.q[self.place(i) * dim..][..dim];
             q.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
         }
     }
 
-    /// Scores of `n` positions from `at` on become weights; running maxima, sums and results follow the new maxima.
+    /// Scores of `n` positions from `at` on become weights; running maxima, sums and results follow the new
+    /// maxima.
     ///
     /// # Safety
     /// As [`Job::run`] asks of the processor.
@@ -144,15 +178,32 @@ impl Attend<'_> {
         let rows = s.chunks_exact_mut(KEYS).zip(acc.chunks_exact_mut(padded)).zip(state.as_chunks_mut::<STATE>().0);
         for (i, ((s, acc), [largest, sum])) in rows.enumerate() {
             let token = self.token + i / self.heads;
-            let (from, to) = (self.seen_from(token).saturating_sub(at), self.layer.first + token + 1);
+            let (from, to) = (self.seen_from(token).saturating_sub(at), self.seen_to(token));
             let (from, to) = (from.min(n), to.saturating_sub(at).min(n));
-            // SAFETY: the instructions are there; runs of 32 below n32 ≤ KEYS lie in s, and below `padded` in acc.
+            // SAFETY: the instructions are there; runs of 32 below n32 ≤ KEYS lie in s, and below `padded` in
+            // acc.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..n32).step_by(LANES) {
                         let p = s.as_mut_ptr().add(j);
                         soft_cap(V::load(p), cap).store(p);
                     }
+                }
+                if let Some(slopes) = self.layer.slopes {
+                    let (slope, own) = (slopes[self.head + i % self.heads], self.layer.first + token);
+                    for (j, s) in s[..n].iter_mut().enumerate() {
+                        *s -= slope * own.abs_diff(at + j) as f32;
+                    }
+                }
+                if let Some((all, width)) = self.layer.only {
+                    let mut seen = [false; KEYS];
+                    for &position in &all[token * width..][..width] {
+                        let j = position as usize;
+                        if position >= 0.0 && (at..at + n).contains(&j) {
+                            seen[j - at] = true;
+                        }
+                    }
+                    s[..n].iter_mut().zip(seen).filter(|(_, seen)| !seen).for_each(|(s, _)| *s = f32::NEG_INFINITY);
                 }
                 s[..from].fill(f32::NEG_INFINITY);
                 s[to.max(from)..n32].fill(f32::NEG_INFINITY);
@@ -187,13 +238,15 @@ impl Attend<'_> {
     }
 
     /// # Safety
-    /// `layer.out` is valid for rows as in `layer.q`, and nobody else uses these heads and tokens of it.
+    /// `layer.out` is valid for a row of each of `layer.q`, and nobody else uses these heads and tokens of
+    /// it.
     #[inline(always)]
     unsafe fn scatter(&self, acc: &[f32], padded: usize, state: &[f32]) {
+        let dim = self.layer.value_dim;
         for (i, (acc, [_, sum])) in acc.chunks_exact(padded).zip(state.as_chunks::<STATE>().0).enumerate() {
-            for (j, x) in acc[..self.layer.dim].iter().enumerate() {
+            for (j, x) in acc[..dim].iter().enumerate() {
                 // SAFETY: inside the row's head, the caller's promise.
-                unsafe { *self.layer.out.start().add(self.place(i) + j) = x / sum };
+                unsafe { *self.layer.out.start().add(self.place(i) * dim + j) = x / sum };
             }
         }
     }
@@ -209,12 +262,36 @@ unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
     unsafe { V::splat(cap).sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0)))) }
 }
 
+/// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when there are
+/// few of these (decoding), a query head.
+pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize) {
+    /// Tokens of a task: with three query heads to a key head, 96 rows.
+    const TOKENS: usize = 32;
+    let key_heads = layer.keys.heads();
+    let group = layer.heads / key_heads;
+    let token_runs = rows.div_ceil(TOKENS);
+    let apart = key_heads * token_runs < 4 * pool.threads();
+    let (per_task, tasks) = match apart {
+        true => (1, layer.heads * token_runs),
+        false => (group, key_heads * token_runs),
+    };
+    let head_runs = tasks / token_runs;
+    pool.run(tasks, &|task| {
+        // Late tokens see most: they go first, so that the last tasks are short.
+        let token = (token_runs - 1 - task / head_runs) * TOKENS;
+        let head = task % head_runs * per_task;
+        let tokens = TOKENS.min(rows - token);
+        // SAFETY: tasks have different heads or tokens.
+        unsafe { isa.run(Attend { layer, key_head: head / group, head, heads: per_task, token, tokens }) }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::simd::Isa;
     use super::super::testing::Rng;
     use super::*;
-    use crate::exec::KvType;
+    use crate::session::KvType;
 
     /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window, soft cap.
     type Case = (usize, usize, usize, usize, usize, Option<usize>, Option<f32>);
@@ -249,8 +326,24 @@ mod tests {
                     let [keys, values] = &stores;
                     let scale = 1.0 / (dim as f32).sqrt();
                     let shared = Shared::new(&mut out);
-                    let layer =
-                        Layer { q: &q, heads, dim, first: before, keys, values, window, scale, soft_cap, out: shared };
+                    let layer = Layer {
+                        q: &q,
+                        heads,
+                        dim,
+                        value_dim: dim,
+                        first: before,
+                        end,
+                        keys,
+                        values,
+                        window,
+                        mask: Mask::Causal,
+                        scale,
+                        soft_cap,
+                        sinks: None,
+                        slopes: None,
+                        only: None,
+                        out: shared,
+                    };
                     let group = heads / key_heads;
                     for key_head in 0..key_heads {
                         let all = Attend { layer, key_head, head: key_head * group, heads: group, token: 0, tokens };

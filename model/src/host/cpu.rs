@@ -38,7 +38,8 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The most memory that this process held at once, in bytes, pages of mapped files included; `None` where the system does not say.
+/// The most memory that this process held at once, in bytes, pages of mapped files included; `None` where the
+/// system does not say.
 pub fn peak_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;

@@ -1,4 +1,5 @@
-//! Products with few tokens, by default: integer codes times activations of 16 bits; plain floats as they are.
+//! Products with few tokens, by default: integer codes times activations of 16 bits; plain floats as they
+//! are.
 //!
 //! With `w = s (u − bias) + m` in a group of weights (`u` the code made unsigned) and `x ≈ d q`,
 //!
@@ -6,12 +7,14 @@
 //! Σ w x = s d Σ (u − bias) q + m · d Σ q
 //! ```
 //!
-//! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add the offsets, where
-//! there are any, times sums that are known beforehand. Rows go one after the other: four at a time were three times slower (34 instead of 105 tokens a second for
-//! a 135M model in Q4_1), because four streams a kilobyte apart are not what the prefetcher follows; prefetching by hand gained nothing.
+//! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
+//! the offsets, where there are any, times sums that are known beforehand. Rows go one after the other: four
+//! at a time were three times slower (34 instead of 105 tokens a second for a 135M model in Q4_1), because
+//! four streams a kilobyte apart are not what the prefetcher follows; prefetching by hand gained nothing.
 
 use super::product::Part;
 use super::quantise::{Quantised, Rounded};
+use super::scattered::Scattered;
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
 use kjit_kernels::format::{Encoding, GroupFactors, Offset};
@@ -34,7 +37,8 @@ pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 impl Job for DotProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
+    /// else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: the caller's promise.
@@ -44,7 +48,11 @@ impl Job for DotProduct<'_> {
                 Encoding::F16 => self.all::<V, Floats<2>>(),
                 Encoding::BF16 => self.all::<V, Floats<0>>(),
                 Encoding::Blocks(_) => {
-                    with_format!(self.0.w.format, F => self.all::<V, Blocks<F>>(), else self.unknown())
+                    with_format!(self.0.w.format, F => self.all::<V, Blocks<F>>(),
+                    else match Scattered::find(self.0.w.format) {
+                        Some(s) => self.each(|row, cols, t| scattered_blocks::<V>(&s, row, cols, self.0.x.rounded.row(t))),
+                        None => self.unknown(),
+                    })
                 }
             }
         }
@@ -56,14 +64,23 @@ impl DotProduct<'_> {
     /// As [`Job::run`].
     #[inline(always)]
     unsafe fn all<V: Vector, R: Row>(&self) {
+        // SAFETY: the instructions are there.
+        unsafe { self.each(|row, cols, t| R::dot::<V>(row, cols, R::input(self.0.x, cols, t))) }
+    }
+
+    /// The product of each row with each token's input, as `dot` makes it of a row, its length and the token.
+    ///
+    /// # Safety
+    /// As [`Job::run`].
+    #[inline(always)]
+    unsafe fn each(&self, dot: impl Fn(&[u8], usize, usize) -> f32) {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
         for t in 0..self.0.tokens {
-            let x = R::input(self.0.x, cols, t);
             let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
             for (r, row) in (self.0.row..).zip(rows) {
                 let bias = self.0.bias.map_or(0.0, |b| b[r]);
-                // SAFETY: the instructions are there; the results' place is the caller's promise.
-                unsafe { *self.0.out.add(t * self.0.stride + r) = R::dot::<V>(row, cols, x) + bias };
+                // SAFETY: the results' place is the caller's promise.
+                unsafe { *self.0.out.add(t * self.0.stride + r) = dot(row, cols, t) + bias };
             }
         }
     }
@@ -121,7 +138,8 @@ impl<const KIND: usize> Row for Floats<KIND> {
     #[inline(always)]
     unsafe fn dot<V: Vector>(row: &[u8], cols: usize, x: &[f32]) -> f32 {
         let (twice, whole) = (cols / (2 * LANES) * 2 * LANES, cols / LANES * LANES);
-        // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes through arrays of 32.
+        // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes through arrays
+        // of 32.
         unsafe {
             // Two sums: one alone would wait for its own last product.
             let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
@@ -235,6 +253,31 @@ unsafe fn large_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
                 .add_dot(V::codes::<F, 3>(block, block), bias, q.add(3 * CHUNK_BYTES), s[3]);
         }
         acc.sum() + (offset[0] + offset[1]) + (offset[2] + offset[3])
+    }
+}
+
+/// Blocks whose codes come another way; none of these formats has offsets.
+///
+/// # Safety
+/// As [`Row::dot`].
+#[inline(always)]
+unsafe fn scattered_blocks<V: Vector>(s: &Scattered, row: &[u8], cols: usize, x: Rounded) -> f32 {
+    let (blocks, chunks) = (cols / s.block.elems, s.block.elems / CHUNK);
+    assert!(x.q.len() >= blocks * chunks * CHUNK_BYTES && x.scales.len() >= 2 * blocks * chunks);
+    // SAFETY: the instructions are there; chunks are in q, as was checked.
+    unsafe {
+        let mut acc = V::splat(0.0);
+        for (b, block) in row.chunks_exact(s.block.bytes).enumerate().take(blocks) {
+            let scales = (s.scales)(block);
+            for c in 0..chunks {
+                let at = b * chunks + c;
+                let (k, d) = (&scales[4 * c..][..4], &x.scales[2 * at..][..2]);
+                let scales = [k[0] * d[0], k[1] * d[0], k[2] * d[1], k[3] * d[1]];
+                let codes = V::load_codes(&(s.codes)(block, c));
+                acc = acc.add_dot(codes, s.bias, x.q.as_ptr().add(at * CHUNK_BYTES), scales);
+            }
+        }
+        acc.sum()
     }
 }
 

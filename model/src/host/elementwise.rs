@@ -2,6 +2,7 @@
 
 use super::simd::{Job, LANES, Vector};
 use crate::graph::Activation;
+use crate::graph::op::NormKind;
 
 /// A function of two elements.
 trait Binary {
@@ -50,7 +51,8 @@ unsafe fn each<V: Vector, F: Binary>(a: &[f32], b: &[f32], out: &mut [f32]) {
     let n = out.len();
     assert!(a.len() == n && b.len() == n);
     let whole = n / LANES * LANES;
-    // SAFETY: 32 elements from each multiple of 32 below `whole` are in all three; the last, short run goes through arrays of 32.
+    // SAFETY: 32 elements from each multiple of 32 below `whole` are in all three; the last, short run goes
+    // through arrays of 32.
     unsafe {
         for i in (0..whole).step_by(LANES) {
             F::of(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i))).store(out.as_mut_ptr().add(i));
@@ -96,40 +98,54 @@ impl Job for GluRows<'_> {
             match self.act {
                 Activation::Silu => each::<V, SiluTimes>(self.gate, self.up, self.out),
                 Activation::GeluTanh => each::<V, GeluTimes>(self.gate, self.up, self.out),
+                act => {
+                    let both = self.gate.iter().zip(self.up);
+                    self.out.iter_mut().zip(both).for_each(|(o, (&g, &u))| *o = act.gate(g, u));
+                }
             }
         }
     }
 }
 
-/// Norm of each run of `x` as long as the weight: `(x − mean) / sqrt(var + eps) · weight + bias` if `centred`, else without the mean.
+/// Norm of each run of `group` elements: see [`Norm`](crate::graph::op::Norm).
 pub struct NormRows<'a> {
     pub x: &'a [f32],
-    pub weight: &'a [f32],
+    /// As long as a run, or several.
+    pub weight: Option<&'a [f32]>,
     pub bias: Option<&'a [f32]>,
+    pub group: usize,
     pub eps: f32,
-    pub centred: bool,
+    pub kind: NormKind,
     pub out: &'a mut [f32],
 }
 
-impl Job for NormRows<'_> {
+impl<'a> Job for NormRows<'a> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let n = self.weight.len();
-        for (x, out) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)) {
+        let n = self.group;
+        for (i, (x, out)) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)).enumerate() {
+            let centred = self.kind == NormKind::Layer;
             // SAFETY: the instructions are there.
             let (mean, squares) = unsafe {
-                let mean = if self.centred { moment::<V>(x, 0.0, false) / n as f32 } else { 0.0 };
+                let mean = if centred { moment::<V>(x, 0.0, false) / n as f32 } else { 0.0 };
                 (mean, moment::<V>(x, mean, true))
             };
             // In f64: exact where it costs nothing.
-            let scale = (1.0 / (f64::from(squares) / n as f64 + f64::from(self.eps)).sqrt()) as f32;
-            for i in 0..n {
-                out[i] = (x[i] - mean) * scale * self.weight[i];
+            let (squares, eps) = (f64::from(squares), f64::from(self.eps));
+            let scale = match self.kind {
+                NormKind::Length => 1.0 / squares.sqrt().max(eps),
+                _ => 1.0 / (squares / n as f64 + eps).sqrt(),
+            } as f32;
+            // The factors of this run: the only ones, or the next of several.
+            let own = |all: &'a [f32]| &all[i * n % all.len()..][..n];
+            match self.weight {
+                Some(w) => out.iter_mut().zip(x).zip(own(w)).for_each(|((o, x), w)| *o = (x - mean) * scale * w),
+                None => out.iter_mut().zip(x).for_each(|(o, x)| *o = (x - mean) * scale),
             }
             if let Some(bias) = self.bias {
-                out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+                out.iter_mut().zip(own(bias)).for_each(|(o, b)| *o += b);
             }
         }
     }
@@ -158,37 +174,6 @@ unsafe fn moment<V: Vector>(x: &[f32], mean: f32, square: bool) -> f32 {
     sum
 }
 
-/// Chooses experts for each token: see [`Op::Route`](crate::graph::Op::Route). `scores` has a row per token, `chosen` and `shares` have `top`.
-pub fn route(
-    scores: &[f32],
-    n: usize,
-    top: usize,
-    renormalise: bool,
-    scale: f32,
-    chosen: &mut [f32],
-    shares: &mut [f32],
-) {
-    let mut order: Vec<usize> = Vec::with_capacity(n);
-    for ((row, chosen), shares) in
-        scores.chunks_exact(n).zip(chosen.chunks_exact_mut(top)).zip(shares.chunks_exact_mut(top))
-    {
-        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let e = |i: usize| f64::from(row[i] - largest).exp();
-        order.clear();
-        order.extend(0..n);
-        // Stable, so the lower index stays first among equals.
-        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        let all: f64 = match renormalise {
-            true => order[..top].iter().map(|&i| e(i)).sum(),
-            false => (0..n).map(e).sum(),
-        };
-        for (slot, &i) in order[..top].iter().enumerate() {
-            chosen[slot] = i as f32; // exact: there are fewer than 2^24 experts
-            shares[slot] = (e(i) / all) as f32 * scale;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::simd::Isa;
@@ -208,17 +193,18 @@ mod tests {
         let mut rng = Rng::new();
         for (n, isa) in SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa))) {
             let (x, weight, bias) = (rng.reals(3 * n), rng.reals(n), rng.reals(n));
-            for (centred, bias) in [(false, None), (true, None), (true, Some(&bias[..]))] {
+            for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, None), (NormKind::Layer, Some(&bias[..]))] {
                 let (mut out, eps) = (vec![f32::NAN; x.len()], 1e-5);
                 // SAFETY: the job asks for nothing.
-                unsafe { isa.run(NormRows { x: &x, weight: &weight, bias, eps, centred, out: &mut out }) };
+                unsafe { isa.run(NormRows { x: &x, weight: Some(&weight), bias, group: n, eps, kind, out: &mut out }) };
                 for (row, out) in x.chunks_exact(n).zip(out.chunks_exact(n)) {
                     let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
-                    let mean = if centred { row.iter().sum::<f64>() / n as f64 } else { 0.0 };
+                    let mean = if kind == NormKind::Layer { row.iter().sum::<f64>() / n as f64 } else { 0.0 };
                     let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n as f64;
                     for i in 0..n {
                         let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt() * f64::from(weight[i]);
-                        // A single element less its mean is nothing, of which sqrt(eps) makes 300 times the rounding.
+                        // A single element less its mean is nothing, of which sqrt(eps) makes 300 times the
+                        // rounding.
                         near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
                     }
                 }
@@ -247,20 +233,5 @@ mod tests {
                 near(sum[i], g + u, 1e-6, isa, &rng);
             }
         }
-    }
-
-    #[test]
-    fn routing_prefers_the_lower_index_among_equals_and_renormalises() {
-        let scores = [0.0, 2.0, 1.0, 2.0, -1.0];
-        let (mut chosen, mut shares) = ([f32::NAN; 3], [f32::NAN; 3]);
-        route(&scores, 5, 3, true, 2.0, &mut chosen, &mut shares);
-        assert_eq!(chosen, [1.0, 3.0, 2.0]);
-        let e = (-1.0f32).exp();
-        for (share, want) in shares.iter().zip([1.0, 1.0, e].map(|x| 2.0 * x / (2.0 + e))) {
-            assert!((share - want).abs() < 1e-6, "{shares:?}");
-        }
-        route(&scores, 5, 1, false, 1.0, &mut chosen[..1], &mut shares[..1]);
-        let all: f32 = scores.iter().map(|s| (s - 2.0f32).exp()).sum();
-        assert!((shares[0] - 1.0 / all).abs() < 1e-6);
     }
 }

@@ -1,10 +1,11 @@
 //! The keys and values of past tokens, one layer's.
 //!
-//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when the executor is made and given
-//! by the system page by page as positions are first written: a long context costs nothing until it is used.
+//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when the executor
+//! is made and given by the system page by page as positions are first written: a long context costs nothing
+//! until it is used.
 
 use super::simd::{Isa, Job, LANES, Vector};
-use crate::exec::{ExecError, KvType};
+use crate::session::{KvType, SessionError as ExecError};
 use half::f16;
 use memmap2::MmapMut;
 
@@ -45,6 +46,11 @@ impl KvStore {
         Ok(KvStore { map, ty, heads, dim, context, row_bytes })
     }
 
+    /// Heads stored.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
     /// Bytes mapped.
     pub fn bytes(&self) -> usize {
         self.map.len()
@@ -69,6 +75,21 @@ impl KvStore {
         }
     }
 
+    /// Takes the first `rows` positions of another store of the same sizes.
+    pub fn copy(&mut self, from: &KvStore, rows: usize) {
+        for head in 0..self.heads {
+            let (start, end) = (self.start(head, 0), self.start(head, rows));
+            self.map[start..end].copy_from_slice(&from.map[start..end]);
+        }
+    }
+
+    /// Successive positions of a head, from `first` on, as many as rows fit in `out`.
+    pub fn read(&self, isa: Isa, head: usize, first: usize, out: &mut [f32]) {
+        let rows = self.rows(head, first, out.len() / self.dim);
+        // SAFETY: the job asks for nothing.
+        unsafe { isa.run(Read(rows, out)) };
+    }
+
     /// The stored bytes of `n` positions of a head.
     pub fn rows(&self, head: usize, first: usize, n: usize) -> Rows<'_> {
         let (from, to) = (self.start(head, first), self.start(head, first + n));
@@ -86,6 +107,11 @@ pub struct Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// The same of the first `dim` elements of each.
+    pub fn short(self, dim: usize) -> Self {
+        Rows { dim: dim.min(self.dim), ..self }
+    }
+
     /// Decodes them to rows of floats `stride` apart.
     ///
     /// # Safety
@@ -123,6 +149,19 @@ impl Rows<'_> {
     }
 }
 
+struct Read<'a>(Rows<'a>, &'a mut [f32]);
+
+impl Job for Read<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let dim = self.0.dim;
+        // SAFETY: the caller's promise.
+        unsafe { self.0.decode::<V>(self.1, dim) };
+    }
+}
+
 struct ToHalf<'a>(&'a [f32], &'a mut [u8]);
 
 impl Job for ToHalf<'_> {
@@ -142,7 +181,8 @@ impl Job for ToHalf<'_> {
     }
 }
 
-/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block is filled with zeros.
+/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block is filled
+/// with zeros.
 fn quantise(x: &[f32], to: &mut [u8]) {
     for (x, b) in x.chunks(BLOCK).zip(to.chunks_exact_mut(BLOCK_BYTES)) {
         let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));

@@ -11,7 +11,8 @@ pub struct RowProduct<'a>(pub Part<'a>);
 impl Job for RowProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
+    /// else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;

@@ -20,7 +20,8 @@ pub struct Plan {
     pub place: Vec<usize>,
     /// Elements per row of each buffer.
     pub buffers: Vec<usize>,
-    /// Whether a value has a row for every token: what the cache is made from does, directly or through others.
+    /// Whether a value has a row for every token: what the cache is made from does, directly or through
+    /// others.
     pub full: Vec<bool>,
 }
 
@@ -77,12 +78,16 @@ impl Plan {
     }
 }
 
-/// Values that are needed for every token, because a cache is written from them.
+/// Values that are needed for every token: those that a state is made from or comes with, and all of an
+/// encoder.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {
-        let needed = matches!(op, Op::KvWrite { .. }) || op.writes().iter().any(|v| full[v.0 as usize]);
-        if needed {
+        let keeps = op.keeps().is_some() || graph.pooling.is_some();
+        if keeps {
+            op.writes().iter().for_each(|v| full[v.0 as usize] = true);
+        }
+        if keeps || op.writes().iter().any(|v| full[v.0 as usize]) {
             op.reads().iter().for_each(|v| full[v.0 as usize] = true);
         }
     }
@@ -93,9 +98,9 @@ fn steps(graph: &Graph, full: &[bool]) -> Vec<Step> {
     let mut steps: Vec<Step> = vec![];
     for (i, op) in graph.ops.iter().enumerate() {
         let is_full = op.writes().first().is_none_or(|v| full[v.0 as usize]);
-        if let (Op::MatMul { x, .. }, Some(last)) = (op, steps.last_mut())
-            && let Op::MatMul { x: before, .. } = &graph.ops[last.first]
-            && x == before
+        if let (Op::MatMul(this), Some(last)) = (op, steps.last_mut())
+            && let Op::MatMul(before) = &graph.ops[last.first]
+            && this.x == before.x
             && last.full == is_full
         {
             last.count += 1;

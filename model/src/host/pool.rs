@@ -1,22 +1,24 @@
 //! Threads that wait for work, for steps of a few microseconds.
 //!
-//! A step is a closure over task numbers; threads take the next number until none is left. The caller works too, and when the
-//! numbers run out it *closes* the step and waits only for threads that are inside a task: one that is asleep, or was put off
-//! its core by another program, holds up nobody. Waiting threads spin for some microseconds (the next step of a model follows
-//! at once) and then sleep, so an idle pool costs nothing.
+//! A step is a closure over task numbers; threads take the next number until none is left. The caller works
+//! too, and when the numbers run out it *closes* the step and waits only for threads that are inside a task:
+//! one that is asleep, or was put off its core by another program, holds up nobody. Waiting threads spin for
+//! some microseconds (the next step of a model follows at once) and then sleep, so an idle pool costs
+//! nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Rounds of spinning before a thread sleeps: some 30 µs, longer than the serial parts between a model's steps.
+/// Rounds of spinning before a thread sleeps: some 30 µs, longer than the serial parts between a model's
+/// steps.
 const SPINS: usize = 1500;
 
 /// A step's work: called with the task's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// State of the step, in one word so that joining and closing cannot miss each other: the lowest bit says that the step is
-/// open, the rest counts threads inside.
+/// State of the step, in one word so that joining and closing cannot miss each other: the lowest bit says
+/// that the step is open, the rest counts threads inside.
 const OPEN: usize = 1;
 const INSIDE: usize = 2;
 
@@ -35,8 +37,9 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while no thread is inside (state 0), and read by
-// threads that are inside; `state`'s acquire and release order the two. The closure behind the pointer is `Sync`.
+// SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while no thread is
+// inside (state 0), and read by threads that are inside; `state`'s acquire and release order the two. The
+// closure behind the pointer is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above: the pointer is used only under that protocol.
 unsafe impl Send for Shared {}
@@ -85,8 +88,8 @@ impl Pool {
             return;
         }
         let s = &*self.shared;
-        // SAFETY: only the lifetime changes. Nobody calls the closure after this function: it returns (or unwinds) only when the step
-        // is closed and no thread is inside.
+        // SAFETY: only the lifetime changes. Nobody calls the closure after this function: it returns (or
+        // unwinds) only when the step is closed and no thread is inside.
         let forever = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         // SAFETY: the state is 0, so no thread is inside and none can enter; see `Shared`.
         unsafe { *s.work.get() = Some(forever) };
@@ -146,8 +149,8 @@ impl Shared {
             if entered.is_err() {
                 continue; // over already
             }
-            // SAFETY: this thread is inside an open step: the pointer was written before it opened, and the closure behind it lives until
-            // the caller has seen this thread leave.
+            // SAFETY: this thread is inside an open step: the pointer was written before it opened, and the
+            // closure behind it lives until the caller has seen this thread leave.
             let work = unsafe { (*self.work.get()).map(|w| &*w) };
             if let Some(work) = work {
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work_off(work)));
@@ -172,7 +175,8 @@ impl Shared {
             std::hint::spin_loop();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Announced before looking once more: either the caller sees a sleeper and wakes it, or this sees the caller's step.
+        // Announced before looking once more: either the caller sees a sleeper and wakes it, or this sees the
+        // caller's step.
         self.sleepers.fetch_add(1, SeqCst);
         let epoch = loop {
             let epoch = self.epoch.load(SeqCst);

@@ -1,7 +1,8 @@
 //! Activations rounded to 16 bits, for products with integer codes.
 //!
-//! Blocks of 32 share a scale, `max |x| / 32512`; so an element is off by at most 1.5e-5 of its block's largest, and a product with a
-//! matrix by some 1e-5 of its size: 200 times nearer than 8 bits, at the cost of one more instruction for 64 weights.
+//! Blocks of 32 share a scale, `max |x| / 32512`; so an element is off by at most 1.5e-5 of its block's
+//! largest, and a product with a matrix by some 1e-5 of its size: 200 times nearer than 8 bits, at the cost
+//! of one more instruction for 64 weights.
 
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 

@@ -2,38 +2,42 @@
 
 use crate::graph::{Pairing, Rope};
 
-/// The angles of some successive positions.
+/// The angles of some positions.
 pub struct RopeTable {
     rope: Rope,
     frequencies: Vec<f64>,
     /// Cosine and sine of each pair, a row of `dims / 2` per token.
     turns: Vec<(f32, f32)>,
-    filled: Option<(usize, usize)>,
+    /// Runs of positions, one behind the other: the first, and how many.
+    filled: Vec<(usize, usize)>,
 }
 
 impl RopeTable {
     /// For a rotation with these factors on its frequencies.
     pub fn new(rope: &Rope, factors: Option<&[f32]>) -> RopeTable {
-        RopeTable { rope: rope.clone(), frequencies: rope.frequencies(factors), turns: vec![], filled: None }
+        RopeTable { rope: rope.clone(), frequencies: rope.frequencies(factors), turns: vec![], filled: vec![] }
     }
 
-    /// Computes the angles of `n` positions from `first` on, in f64; 40 ns for each pair.
-    pub fn fill(&mut self, first: usize, n: usize) {
-        if self.filled == Some((first, n)) {
+    /// Computes the angles of runs of positions (the first, and how many), in f64; 40 ns for each pair.
+    pub fn fill(&mut self, runs: impl Iterator<Item = (usize, usize)> + Clone) {
+        if runs.clone().eq(self.filled.iter().copied()) {
             return;
         }
         let magnitude = self.rope.magnitude();
         self.turns.clear();
-        for position in first..first + n {
-            self.turns.extend(self.frequencies.iter().map(|f| {
-                let (sin, cos) = (position as f64 * f).sin_cos();
-                ((cos * magnitude) as f32, (sin * magnitude) as f32)
-            }));
+        self.filled.clear();
+        for (first, n) in runs {
+            for position in first..first + n {
+                self.turns.extend(self.frequencies.iter().map(|f| {
+                    let (sin, cos) = (position as f64 * f).sin_cos();
+                    ((cos * magnitude) as f32, (sin * magnitude) as f32)
+                }));
+            }
+            self.filled.push((first, n));
         }
-        self.filled = Some((first, n));
     }
 
-    /// Turns a row of heads in place; `token` counts from the first position filled.
+    /// Turns a row of heads in place; `token` counts from the first position filled, over all runs.
     pub fn turn(&self, token: usize, head_dim: usize, row: &mut [f32]) {
         let half = self.rope.dims / 2;
         let turns = &self.turns[token * half..][..half];
@@ -64,14 +68,14 @@ mod tests {
     #[test]
     fn far_positions_turn_by_the_angle_in_f64_and_the_rest_of_a_head_stays() {
         for pairing in [Pairing::Neighbours, Pairing::Halves] {
-            let rope = Rope { dims: 6, pairing, base: 10000.0, scaling: RopeScaling::None, factors: None };
+            let rope = Rope { dims: 6, pairing, base: 10000.0, scaling: RopeScaling::None, factors: None, long: None };
             let mut table = RopeTable::new(&rope, None);
             let first = 123_456;
-            table.fill(first, 2);
+            table.fill([(7, 1), (first, 2)].into_iter());
             let x: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
             for token in 0..2 {
                 let mut y = x.clone();
-                table.turn(token, 8, &mut y);
+                table.turn(1 + token, 8, &mut y);
                 for (i, frequency) in rope.frequencies(None).into_iter().enumerate() {
                     let (a, b) = if pairing == Pairing::Halves { (i, i + 3) } else { (2 * i, 2 * i + 1) };
                     let (sin, cos) = ((first + token) as f64 * frequency).sin_cos();

@@ -44,7 +44,7 @@ impl fmt::Display for Rng {
 
 /// Blocks of a format with finite scales: random weights of size about one.
 pub fn weights(rng: &mut Rng, format: &kjit_kernels::format::Format, rows: usize, cols: usize) -> Vec<u8> {
-    use kjit_kernels::format::{BlockScale, Encoding, Offset};
+    use kjit_kernels::format::{BlockScale, Encoding, GroupScale, Offset};
     let mut bytes: Vec<u8> = (0..rows * format.row_bytes(cols).unwrap()).map(|_| rng.next() as u8).collect();
     match format.encoding {
         Encoding::F32 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = rng.real().to_le_bytes()),
@@ -60,6 +60,13 @@ pub fn weights(rng: &mut Rng, format: &kjit_kernels::format::Format, rows: usize
                 match f.scale {
                     BlockScale::F16(at) => b[at as usize..][..2].copy_from_slice(&half(rng)),
                     BlockScale::HalfE8M0(at) => b[at as usize] = 120 + (rng.next() % 4) as u8,
+                    BlockScale::F16Down(..) | BlockScale::SplitF16Down(..) => {
+                        f.set_block_scale(b, half::f16::from_f32(0.002 + 0.002 * rng.real().abs()));
+                    }
+                    BlockScale::Down(_) => {}
+                }
+                if let GroupScale::Ue4m3(at) = f.group_scale {
+                    b[at as usize..][..f.elems / f.group].iter_mut().for_each(|scale| *scale %= 48);
                 }
                 if let Offset::Plus(at) | Offset::MinusScaled(at) = f.offset {
                     b[at as usize..][..2].copy_from_slice(&half(rng));

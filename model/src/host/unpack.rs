@@ -1,10 +1,11 @@
 //! Weights to floats, fast: the block formats' descriptions compiled into one decoder each.
 //!
-//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes, shifts and biases are constants of
-//! the compilation, from which [`Vector::codes`] unpacks. Results are those of
+//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes, shifts and
+//! biases are constants of the compilation, from which [`Vector::codes`] unpacks. Results are those of
 //! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
-use super::simd::{LANES, Vector, unsigned};
+use super::scattered::Scattered;
+use super::simd::{CHUNK, LANES, Vector, unsigned};
 use kjit_kernels::format::{ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
 /// A format as a type.
@@ -27,7 +28,7 @@ const fn block_format(id: u32) -> BlockFormat {
         if ALL[i].ggml_id == id
             && let Encoding::Blocks(b) = ALL[i].encoding
         {
-            assert!(b.elems == 32 || b.elems == 256);
+            assert!(b.elems == 32 || b.elems == 256 || b.is_scattered());
             return b;
         }
         i += 1;
@@ -35,7 +36,8 @@ const fn block_format(id: u32) -> BlockFormat {
     panic!("no such block format")
 }
 
-/// Runs an expression with `$f` the type of a block format, for each format in the table; another expression for all else.
+/// Runs an expression with `$f` the type of a block format, for each format in the table; another expression
+/// for all else.
 macro_rules! with_format {
     ($format:expr, $f:ident => $body:expr, else $other:expr) => {
         kjit_kernels::block_format_ids!(with_format!(@ $format, $f, $body, $other,))
@@ -50,7 +52,8 @@ macro_rules! with_format {
 
 pub(super) use with_format;
 
-/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction, not by a function that looks for it.
+/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction, not by a
+/// function that looks for it.
 ///
 /// # Safety
 /// As [`Job::run`](super::simd::Job::run).
@@ -64,7 +67,7 @@ pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> 
     };
     let d = match f.scale {
         BlockScale::F16(at) => half(at),
-        BlockScale::HalfE8M0(_) => f.block_scale(block),
+        _ => f.block_scale(block),
     };
     let (s, t) = f.group_codes(block, g);
     GroupFactors {
@@ -95,8 +98,8 @@ pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f3
     (scales, offsets)
 }
 
-/// 32 weights from `code − bias`, in the description's order of roundings: never one fused operation, and nothing is added where there
-/// is no offset.
+/// 32 weights from `code − bias`, in the description's order of roundings: never one fused operation, and
+/// nothing is added where there is no offset.
 ///
 /// # Safety
 /// As [`Job::run`](super::simd::Job::run); `out` is valid for 32 elements.
@@ -125,7 +128,8 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
     while b < count {
         let block = &bytes[b * size..][..size];
         let to = out[b * n..].as_mut_ptr();
-        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as `count` says.
+        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as `count`
+        // says.
         unsafe {
             if n == 32 {
                 // A last block by itself is taken twice, and stored once.
@@ -191,11 +195,35 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
         }
         // SAFETY: the instructions are there.
         Encoding::Blocks(_) => with_format!(format, F => unsafe { blocks::<V, F>(bytes, out) },
-            else decode_slowly(format, bytes, out)),
+        else match Scattered::find(format) {
+            // SAFETY: as above.
+            Some(s) => unsafe { scattered::<V>(&s, bytes, out) },
+            None => decode_slowly(format, bytes, out),
+        }),
     }
 }
 
-/// A format whose type is missing above: right, but slow. No format in the table is (a test says so).
+/// Whole blocks of a format whose codes come another way.
+///
+/// # Safety
+/// As [`Job::run`](super::simd::Job::run).
+#[inline(always)]
+unsafe fn scattered<V: Vector>(s: &Scattered, bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(s.block.bytes).zip(out.chunks_exact_mut(s.block.elems)) {
+        let scales = (s.scales)(block);
+        for (c, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
+            // SAFETY: the instructions are there; a chunk has room for twice 32.
+            unsafe {
+                let [x, y] = V::widen(V::load_codes(&(s.codes)(block, c)), s.bias);
+                let k = &scales[4 * c..][..4];
+                x.mul(V::halves(k[0], k[1])).store(out.as_mut_ptr());
+                y.mul(V::halves(k[2], k[3])).store(out.as_mut_ptr().add(LANES));
+            }
+        }
+    }
+}
+
+/// A format that is missing above: right, but slow. No format in the table is (a test says so).
 #[cold]
 fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     if let Encoding::Blocks(f) = &format.encoding {
@@ -253,7 +281,8 @@ mod tests {
     fn every_block_format_has_a_type() {
         for format in ALL.iter().filter(|f| matches!(f.encoding, Encoding::Blocks(_))) {
             let typed = with_format!(format, F => F::BLOCK.bytes == format.block_bytes(), else false);
-            assert!(typed, "{format}");
+            let scattered = Scattered::find(format).is_some_and(|s| s.block.bytes == format.block_bytes());
+            assert!(typed != scattered, "{format}");
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The graph's weights, as they lie in the mapped file; vectors and small things decoded once.
 
 use super::product::Matrix;
-use crate::exec::ExecError;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, GraphError, Op, WeightId};
+use crate::session::SessionError as ExecError;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Where every weight of a graph lies, and decoded vectors.
 pub struct Weights {
     file: Arc<Gguf>,
-    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file lies beside them in this struct, and
-    /// finding a slice again costs nothing next to reading a matrix.
+    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file lies
+    /// beside them in this struct, and finding a slice again costs nothing next to reading a matrix.
     places: Vec<(usize, Range<usize>)>,
     /// Per weight: the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
@@ -25,31 +25,34 @@ impl Weights {
     pub fn new(file: Arc<Gguf>, graph: &Graph) -> Result<Weights, ExecError> {
         let mut places = Vec::with_capacity(graph.weights.len());
         for w in &graph.weights {
-            let tensor = file.tensor(&w.name).map_err(GraphError::from)?;
-            if tensor.data.len() != w.bytes() || tensor.ty.id != w.format.ggml_id {
+            let tensor = file.tensor(&w.tensor).map_err(GraphError::from)?;
+            let bytes = w.bytes_of(w.experts * w.whole);
+            if tensor.data.len() != bytes || tensor.ty.id != w.format.ggml_id {
                 return Err(ExecError::Device(format!(
                     "tensor '{}' has {} bytes of {}, the graph asks for {} of {}: the graph was made from another file",
-                    w.name,
+                    w.tensor,
                     tensor.data.len(),
                     tensor.ty.name,
-                    w.bytes(),
+                    bytes,
                     w.format
                 )));
             }
-            let info = file.tensor_info(&w.name);
+            let info = file.tensor_info(&w.tensor);
             let place = info.and_then(|info| {
                 let start = usize::try_from(info.data_offset()).ok()?;
                 Some((info.part(), start..start.checked_add(tensor.data.len())?))
             });
             let gone = || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
-            places.push(place.filter(|p| bytes_at(&file, p).len() == w.bytes()).ok_or_else(gone)?);
+            places.push(place.filter(|p| bytes_at(&file, p).len() == bytes).ok_or_else(gone)?);
         }
         let mut vectors = vec![vec![]; graph.weights.len()];
         for id in vector_ids(graph) {
             let (i, w) = (id.0 as usize, graph.weight(id));
-            let mut v = vec![0.0; w.experts * w.rows * w.cols];
+            let mut v = vec![0.0; w.elems()];
+            // A part of a tensor is of one matrix only.
+            let bytes = bytes_at(&file, &places[i]).get(w.bytes_of(w.at)..).unwrap_or_default();
             w.format
-                .decode(bytes_at(&file, &places[i]), &mut v)
+                .decode(bytes.get(..w.bytes()).unwrap_or_default(), &mut v)
                 .map_err(|e| ExecError::Device(format!("tensor '{}': {e}", w.name)))?;
             vectors[i] = v;
         }
@@ -61,7 +64,8 @@ impl Weights {
         let w = graph.weight(id);
         let bytes = bytes_at(&self.file, &self.places[id.0 as usize]);
         let one = bytes.len() / w.experts;
-        Matrix { bytes: &bytes[expert * one..][..one], format: w.format, rows: w.rows, cols: w.cols }
+        let bytes = &bytes[expert * one + w.bytes_of(w.at)..][..w.bytes() / w.experts];
+        Matrix { bytes, format: w.format, rows: w.rows, cols: w.cols }
     }
 
     /// A norm's weight, a bias, or a rotation's factors.
@@ -77,15 +81,8 @@ fn bytes_at<'a>(file: &'a Gguf, (part, range): &(usize, Range<usize>)) -> &'a [u
 
 /// Weights that are used as vectors.
 fn vector_ids(graph: &Graph) -> Vec<WeightId> {
-    let mut ids: Vec<WeightId> = graph.ropes.iter().filter_map(|r| r.factors).collect();
-    for op in &graph.ops {
-        match *op {
-            Op::RmsNorm { weight, .. } => ids.push(weight),
-            Op::LayerNorm { weight, bias, .. } => ids.extend([Some(weight), bias].into_iter().flatten()),
-            Op::MatMul { bias, .. } => ids.extend(bias),
-            _ => {}
-        }
-    }
+    let factors = graph.ropes.iter().flat_map(|r| r.factors.into_iter().chain(r.long.map(|(_, w)| w)));
+    let mut ids: Vec<WeightId> = factors.chain(graph.ops.iter().flat_map(Op::vectors)).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

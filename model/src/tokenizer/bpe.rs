@@ -1,19 +1,21 @@
 //! Byte-pair encoding of one piece of text after another.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::error::TokenizerError;
 use super::pretokenize::Pretokenizer;
-use super::space::SpaceCuts;
+use super::space::{SpaceCuts, escape};
 use super::table::{Merge, PairMap, TokenTable};
 use super::unicode::{self, push_utf8, utf8_len};
+use super::wordpiece;
 
 /// Symbol of a character that no token and no merge mentions.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Up to this many symbols the next merge is found by looking at all pairs, which beats a heap; beyond, the heap keeps
-/// long words from being quadratic.
+/// Up to this many symbols the next merge is found by looking at all pairs, which beats a heap; beyond, the
+/// heap keeps long words from being quadratic.
 const SCAN_LIMIT: usize = 40;
 
 /// Pieces up to this length are remembered within one text.
@@ -32,15 +34,16 @@ pub struct Bpe {
 }
 
 impl Bpe {
-    /// Reads the merges (`left right`, in order of rank). Texts that are no tokens are added to the table behind the
-    /// vocabulary.
+    /// Reads the merges (`left right`, in order of rank). Texts that are no tokens are added to the table
+    /// behind the vocabulary.
     pub fn new(pre: &'static Pretokenizer, table: &mut TokenTable, merges: &[&[u8]]) -> Result<Bpe, TokenizerError> {
         let n_vocab = table.len() as u32;
         let mut map = PairMap::with_capacity(merges.len());
         let mut cuts = SpaceCuts::default();
         let mut joined = Vec::new();
         for (i, merge) in merges.iter().enumerate() {
-            // The left part may itself begin with a space, so the separator is looked for behind its first byte.
+            // The left part may itself begin with a space, so the separator is looked for behind its first
+            // byte.
             let space = merge.iter().skip(1).position(|&b| b == b' ').map(|at| at + 1);
             let parts = space.and_then(|at| Some((merge.get(..at)?, merge.get(at + 1..)?)));
             let Some((left, right)) = parts.filter(|(_, right)| !right.is_empty()) else {
@@ -70,6 +73,19 @@ impl Bpe {
             };
         }
         Ok(Bpe { pre, n_vocab, merges: map, bytes, cuts })
+    }
+
+    /// A text as it is looked up: raw UTF-8 with spaces replaced, or with white space as it is and letters
+    /// small if asked for.
+    pub fn prepare<'t>(&self, text: &'t [u8], lowercase: bool) -> Cow<'t, [u8]> {
+        if self.pre.words_only {
+            let text = unicode::normalize(text);
+            return if lowercase { Cow::Owned(wordpiece::lowercase(&text)) } else { text };
+        }
+        match self.pre.raw_utf8 {
+            true => Cow::Owned(unicode::normalize(&escape(text, false)).into_owned()),
+            false => unicode::normalize(text),
+        }
     }
 
     /// A worker for one text of any number of fragments.
@@ -120,6 +136,7 @@ impl<'t> Session<'t> {
     pub fn encode(&mut self, text: &'t [u8], out: &mut Vec<u32>) {
         let bpe = self.bpe;
         bpe.pre.split(text, &mut |piece| match bpe.pre.raw_utf8 {
+            true if bpe.pre.words_only && unicode::char_at(piece, 0).is(unicode::SPACE) => {}
             true => bpe.cuts.split(piece, |word| self.piece(word, out)),
             false => self.piece(piece, out),
         });
@@ -144,7 +161,7 @@ impl<'t> Session<'t> {
     fn merge(&mut self, piece: &[u8], out: &mut Vec<u32>) {
         let Session { bpe, table, scratch, .. } = self;
         let whole = if bpe.pre.raw_utf8 {
-            piece.iter().all(|&b| b == b'\n').then(|| table.get(piece)).flatten()
+            (bpe.pre.whole_lines && piece.iter().all(|&b| b == b'\n')).then(|| table.get(piece)).flatten()
         } else if bpe.pre.ignore_merges {
             scratch.letters.clear();
             for &b in piece {
@@ -273,9 +290,9 @@ impl Bpe {
         });
     }
 
-    /// A symbol that is no token: one token a byte of its text, where the vocabulary has one. Bytes without a token are
-    /// left out, as in the implementation that the vocabularies are used with; byte-level vocabularies that lack some
-    /// (Falcon's has no control characters) rely on it.
+    /// A symbol that is no token: one token a byte of its text, where the vocabulary has one. Bytes without a
+    /// token are left out, as in the implementation that the vocabularies are used with; byte-level
+    /// vocabularies that lack some (Falcon's has no control characters) rely on it.
     fn spell(&self, table: &TokenTable, id: u32, text: &[u8], out: &mut Vec<u32>) {
         if self.pre.raw_utf8 {
             out.extend(text.iter().filter_map(|&b| self.bytes.get(usize::from(b)).copied().flatten()));
@@ -286,7 +303,8 @@ impl Bpe {
     }
 }
 
-/// The letter that byte-level BPE writes a byte as: printable bytes are themselves, the others U+0100 and up in order.
+/// The letter that byte-level BPE writes a byte as: printable bytes are themselves, the others U+0100 and up
+/// in order.
 pub fn byte_to_letter(b: u8) -> u32 {
     let b = u32::from(b);
     match b {
@@ -308,8 +326,8 @@ pub fn letter_to_byte(letter: u32) -> Option<u8> {
     }
 }
 
-/// Appends what a byte-level token stands for. Letters outside the alphabet (there are such tokens, which no text becomes)
-/// stand for themselves.
+/// Appends what a byte-level token stands for. Letters outside the alphabet (there are such tokens, which no
+/// text becomes) stand for themselves.
 pub fn decode_letters(text: &[u8], out: &mut Vec<u8>) {
     let mut pos = 0;
     while pos < text.len() {

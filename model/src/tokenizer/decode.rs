@@ -2,6 +2,7 @@
 
 use super::bpe;
 use super::error::TokenizerError;
+use super::rwkv;
 use super::space::unescape;
 use super::special::attr;
 use super::{Algorithm, Tokenizer};
@@ -16,10 +17,11 @@ pub struct DecodeOptions {
 }
 
 impl Tokenizer {
-    /// The bytes of some ids, special tokens written out: `decode_with(ids, remove_special: false, unparse_special: true)`.
+    /// The bytes of some ids, special tokens written out: `decode_with(ids, remove_special: false,
+    /// unparse_special: true)`.
     ///
-    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space before `?!.,` and in
-    /// contractions is dropped. [`Detokenizer`] does neither.
+    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space before
+    /// `?!.,` and in contractions is dropped. [`Detokenizer`] does neither.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -33,7 +35,8 @@ impl Tokenizer {
     /// An id outside the vocabulary.
     pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
         let mut ids = ids;
-        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is removed stood before it.
+        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is removed stood
+        // before it.
         let mut drop_space = self.add_space_prefix;
         if options.remove_special {
             if let ([first, rest @ ..], true) = (ids, self.add_bos)
@@ -60,7 +63,8 @@ impl Tokenizer {
         Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
     }
 
-    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they are asked for.
+    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they are asked
+    /// for.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -76,6 +80,8 @@ impl Tokenizer {
         } else if attrs & attr::NORMAL != 0 {
             match &self.algorithm {
                 Algorithm::Bpe(_) if !self.raw_utf8 => bpe::decode_letters(text, out),
+                Algorithm::Rwkv(_) => out.extend(rwkv::unescape(text)),
+                Algorithm::Plamo2(_) => out.extend_from_slice(text),
                 _ => unescape(text, out),
             }
         } else if attrs & attr::BYTE != 0 {
@@ -89,8 +95,8 @@ impl Tokenizer {
     }
 }
 
-/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the space before `'s`,
-/// `'m`, `'re` and `'ve`.
+/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the space
+/// before `'s`, `'m`, `'re` and `'ve`.
 fn clean_spaces(text: &[u8]) -> Vec<u8> {
     let at = |text: &[u8], i: usize| text.get(i).copied().unwrap_or(0);
     let mut first = Vec::with_capacity(text.len());
@@ -133,6 +139,8 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     special: bool,
+    /// Control tokens that are written although the others are not: few.
+    shown: Vec<u32>,
     /// Begin of a character whose end has not come yet: at most 3 bytes between calls.
     pending: Vec<u8>,
 }
@@ -140,7 +148,14 @@ pub struct Detokenizer<'t> {
 impl<'t> Detokenizer<'t> {
     /// With `special`, control tokens are written as their texts; else they are left out.
     pub fn new(tokenizer: &'t Tokenizer, special: bool) -> Self {
-        Detokenizer { tokenizer, special, pending: Vec::new() }
+        Detokenizer { tokenizer, special, shown: Vec::new(), pending: Vec::new() }
+    }
+
+    /// Writes these control tokens as their texts, whatever becomes of the others.
+    #[must_use]
+    pub fn showing(mut self, ids: Vec<u32>) -> Self {
+        self.shown = ids;
+        self
     }
 
     /// The text that is certain with one more id; `None` if there is nothing to show yet.
@@ -148,7 +163,8 @@ impl<'t> Detokenizer<'t> {
     /// # Errors
     /// An id outside the vocabulary.
     pub fn push(&mut self, id: u32) -> Result<Option<String>, TokenizerError> {
-        self.tokenizer.push_piece(id, self.special, &mut self.pending)?;
+        let special = self.special || self.shown.contains(&id);
+        self.tokenizer.push_piece(id, special, &mut self.pending)?;
         let mut text = String::new();
         let mut rest = self.pending.as_slice();
         loop {

@@ -10,13 +10,13 @@ pub enum TokenizerError {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
-    #[error("tokenizer.ggml.model: unknown tokenizer '{0}' (known: gpt2, gemma4, llama, bert)")]
+    #[error("tokenizer.ggml.model: unknown tokenizer '{0}' (known: gpt2, gemma4, llama, bert, t5, rwkv, plamo2)")]
     UnknownModel(String),
     /// The file says that it has no vocabulary.
     #[error("tokenizer.ggml.model is '{0}': this file has no vocabulary, so text cannot be tokenized")]
     NoVocabulary(String),
-    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented; guessing one would give other ids than the
-    /// model was trained with.
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented; guessing one would give other ids
+    /// than the model was trained with.
     #[error("tokenizer.ggml.pre: unknown pre-tokenizer '{name}' (known: {known})")]
     UnknownPre {
         /// The name in the file.

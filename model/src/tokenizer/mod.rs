@@ -1,8 +1,9 @@
 //! Text to token ids and back, by the vocabulary in the file.
 //!
-//! Three algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece (`llama`) and WordPiece
-//! (`bert`). Ids are those of llama.cpp, which is what GGUF vocabularies are written for, down to its treatment of bytes
-//! that are no UTF-8; where that differs from a model's original tokenizer, the file's users expect the former.
+//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece (`llama`), its
+//! unigram model (`t5`), WordPiece (`bert`), RWKV's longest match and PLaMo 2's (`plamo2`). Ids are those of
+//! llama.cpp, which is what GGUF vocabularies are written for, down to its treatment of bytes that are no
+//! UTF-8; where that differs from a model's original tokenizer, the file's users expect the former.
 //!
 //! Time is linear in the text but for the merges of one very long word, which take n log n.
 
@@ -10,12 +11,16 @@ mod bpe;
 mod decode;
 mod error;
 mod partition;
+mod plamo2;
 mod pretokenize;
+mod rwkv;
 mod space;
 mod special;
 mod spm;
 mod table;
+mod trie;
 mod unicode;
+mod unigram;
 mod vocabulary;
 mod wordpiece;
 
@@ -29,11 +34,14 @@ pub use vocabulary::{FimIds, Vocabulary};
 use crate::gguf::Gguf;
 use bpe::Bpe;
 use partition::{Fragment, Partition};
+use plamo2::Plamo2;
 use pretokenize::Pretokenizer;
+use rwkv::Rwkv;
 use space::escape;
 use special::Resolved;
 use spm::Spm;
 use table::TokenTable;
+use unigram::{Normalizer, Unigram};
 use wordpiece::WordPiece;
 
 /// How a text is encoded.
@@ -70,6 +78,8 @@ pub struct Tokenizer {
     clean_spaces: bool,
     /// Tokens are written in UTF-8 with U+2581 for spaces, not in the alphabet of byte-level BPE.
     raw_utf8: bool,
+    /// Letters are made small first (BPE of whole words).
+    lowercase: bool,
 }
 
 #[derive(Debug)]
@@ -77,6 +87,9 @@ enum Algorithm {
     Bpe(Bpe),
     Spm(Spm),
     WordPiece(WordPiece),
+    Unigram(Unigram),
+    Rwkv(Rwkv),
+    Plamo2(Plamo2),
 }
 
 /// What an algorithm assumes where the file is silent.
@@ -84,13 +97,15 @@ enum Algorithm {
 struct Defaults {
     ids: SpecialIds,
     add_bos: bool,
+    add_eos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
     raw_utf8: bool,
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a vocabulary alone.
+    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a vocabulary
+    /// alone.
     ///
     /// # Errors
     /// As [`Self::new`], and keys of the wrong type.
@@ -101,7 +116,8 @@ impl Tokenizer {
     /// Builds the tokenizer of a vocabulary.
     ///
     /// # Errors
-    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit each other.
+    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit each
+    /// other.
     pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(vocabulary)?;
         let mut table = read_tokens(vocabulary)?;
@@ -110,18 +126,22 @@ impl Tokenizer {
         let Resolved { ids, attrs, eog } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
         let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
-        let add_eos = vocabulary.add_eos.unwrap_or(false);
+        let add_eos = vocabulary.add_eos.unwrap_or(defaults.add_eos);
+        let add_space_prefix = vocabulary.add_space_prefix.unwrap_or(defaults.add_space_prefix);
+        let scores = || {
+            let scores = vocabulary.scores.clone().unwrap_or_else(|| vec![0.0; n_vocab as usize]);
+            fits("scores", scores.len(), n_vocab).map(|()| scores)
+        };
         let algorithm = match kind {
             Kind::Bpe(pre) => {
                 let merges = vocabulary.merges.as_deref().ok_or_else(|| missing("merges"))?;
                 Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
             }
             Kind::Spm => {
-                let scores = vocabulary.scores.clone().unwrap_or_else(|| vec![0.0; n_vocab as usize]);
-                fits("scores", scores.len(), n_vocab)?;
-                // Only a token that the file calls unknown may stand for bytes: id 0 by default need not be one.
+                // Only a token that the file calls unknown may stand for bytes: id 0 by default need not be
+                // one.
                 let is_unknown = |id: &u32| attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0);
-                Algorithm::Spm(Spm::new(&table, scores, ids.unk.filter(is_unknown))?)
+                Algorithm::Spm(Spm::new(&table, scores()?, ids.unk.filter(is_unknown))?)
             }
             Kind::WordPiece => {
                 add_bos = true;
@@ -132,6 +152,22 @@ impl Tokenizer {
                     max_token_len: vocabulary.tokens.iter().map(|text| text.len()).max().unwrap_or(0),
                     unknown: ids.unk.ok_or_else(|| missing("unknown_token_id"))?,
                 })
+            }
+            Kind::Unigram => {
+                let merge_spaces = vocabulary.merge_spaces.unwrap_or(false);
+                let normalizer =
+                    Normalizer { rules: &vocabulary.charsmap, space_in_front: add_space_prefix, merge_spaces };
+                let unknown = ids.unk.ok_or_else(|| missing("unknown_token_id"))?;
+                Algorithm::Unigram(Unigram::new(&table, &attrs, scores()?, unknown, &normalizer)?)
+            }
+            // Neither adds anything to a text, whatever the file says.
+            Kind::Rwkv => {
+                add_bos = false;
+                Algorithm::Rwkv(Rwkv::new(&table, ids.unk)?)
+            }
+            Kind::Plamo2 => {
+                add_bos = false;
+                Algorithm::Plamo2(Plamo2::new(&table, &attrs, &scores()?)?)
             }
         };
         if kind.is_word_piece() && ids.sep.is_none() {
@@ -158,18 +194,20 @@ impl Tokenizer {
             eog,
             add_bos,
             add_eos,
-            add_space_prefix: vocabulary.add_space_prefix.unwrap_or(defaults.add_space_prefix),
+            add_space_prefix,
             clean_spaces: defaults.clean_spaces,
             raw_utf8: defaults.raw_utf8,
+            lowercase: vocabulary.lowercase.unwrap_or(false),
         })
     }
 
-    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for bytes that are not,
-    /// SentencePiece takes them as they are.
+    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for bytes that
+    /// are not, SentencePiece takes them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
         let mut out = Vec::new();
         let bos_and_end = match &self.algorithm {
             Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
+            Algorithm::Rwkv(_) | Algorithm::Plamo2(_) => (None, None),
             _ => (self.special.bos.filter(|_| self.add_bos), self.special.eos.filter(|_| self.add_eos)),
         };
         out.extend(bos_and_end.0.filter(|_| options.add_special));
@@ -182,10 +220,7 @@ impl Tokenizer {
                     .iter()
                     .map(|fragment| match *fragment {
                         Fragment::Token(_) => Cow::Borrowed::<[u8]>(&[]),
-                        Fragment::Text { start, end } if self.raw_utf8 => {
-                            Cow::Owned(unicode::normalize(&escape(bytes(start, end), false)).into_owned())
-                        }
-                        Fragment::Text { start, end } => unicode::normalize(bytes(start, end)),
+                        Fragment::Text { start, end } => bpe.prepare(bytes(start, end), self.lowercase),
                     })
                     .collect();
                 let mut session = bpe.session(&self.table);
@@ -210,21 +245,17 @@ impl Tokenizer {
                     after_special = matches!(fragment, Fragment::Token(_));
                 }
             }
-            Algorithm::WordPiece(pieces) => {
-                for fragment in fragments {
-                    match fragment {
-                        Fragment::Token(id) => out.push(id),
-                        Fragment::Text { start, end } => pieces.encode(&self.table, bytes(start, end), &mut out),
-                    }
-                }
-            }
+            Algorithm::WordPiece(a) => each(&fragments, &mut out, |text, out| a.encode(&self.table, text, out), bytes),
+            Algorithm::Unigram(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
+            Algorithm::Rwkv(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
+            Algorithm::Plamo2(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
         }
         out.extend(bos_and_end.1.filter(|_| options.add_special));
         out
     }
 
-    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in front if the model wants
-    /// it and the template did not write it.
+    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in front if the
+    /// model wants it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
         let ids = self.encode(prompt.as_bytes(), EncodeOptions { add_special: false, parse_special: true });
         match self.special.bos {
@@ -286,6 +317,13 @@ impl Tokenizer {
         Ok(self.attrs(id)? & (special::attr::CONTROL | special::attr::UNKNOWN) != 0)
     }
 
+    /// The id of a control or user-defined token by its text.
+    pub fn special_id(&self, text: &str) -> Option<u32> {
+        let id = self.table.get(text.as_bytes())?;
+        let special = special::attr::CONTROL | special::attr::USER_DEFINED;
+        (self.attrs.get(id as usize)? & special != 0).then_some(id)
+    }
+
     /// The text of a token as it stands in the vocabulary (byte-level BPE: in its alphabet).
     ///
     /// # Errors
@@ -301,19 +339,40 @@ impl Tokenizer {
     }
 }
 
+/// Encodes fragments that have nothing to do with each other.
+fn each<'t>(
+    fragments: &[Fragment],
+    out: &mut Vec<u32>,
+    encode: impl Fn(&'t [u8], &mut Vec<u32>),
+    bytes: impl Fn(usize, usize) -> &'t [u8],
+) {
+    for fragment in fragments {
+        match *fragment {
+            Fragment::Token(id) => out.push(id),
+            Fragment::Text { start, end } => encode(bytes(start, end), out),
+        }
+    }
+}
+
 enum Kind {
     Bpe(&'static Pretokenizer),
     Spm,
     WordPiece,
+    Unigram,
+    Rwkv,
+    Plamo2,
 }
 
 impl Kind {
     fn of(vocabulary: &Vocabulary<'_>) -> Result<Kind, TokenizerError> {
         let pre = match vocabulary.model {
-            "gpt2" => vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default"),
+            "gpt2" | "whitespace" => vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default"),
             "gemma4" => "gemma4",
             "llama" => return Ok(Kind::Spm),
             "bert" => return Ok(Kind::WordPiece),
+            "t5" => return Ok(Kind::Unigram),
+            "rwkv" => return Ok(Kind::Rwkv),
+            "plamo2" => return Ok(Kind::Plamo2),
             "none" | "no_vocab" => return Err(TokenizerError::NoVocabulary(vocabulary.model.to_owned())),
             other => return Err(TokenizerError::UnknownModel(other.to_owned())),
         };
@@ -334,11 +393,21 @@ impl Kind {
                 Defaults {
                     ids: SpecialIds { bos: legacy.filter(|_| !pre.no_default_bos), eos: legacy, ..Default::default() },
                     add_bos: pre.add_bos,
-                    add_space_prefix: false,
                     clean_spaces: pre.clean_spaces,
                     raw_utf8: pre.raw_utf8,
+                    ..Default::default()
                 }
             }
+            Kind::Unigram => Defaults {
+                ids: SpecialIds { eos: Some(1), unk: Some(2), pad: Some(0), ..Default::default() },
+                add_eos: true,
+                ..Default::default()
+            },
+            Kind::Rwkv => Defaults::default(),
+            Kind::Plamo2 => Defaults {
+                ids: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), pad: Some(3), ..Default::default() },
+                ..Default::default()
+            },
             Kind::Spm => Defaults {
                 ids: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..Default::default() },
                 add_bos: true,

@@ -1,9 +1,10 @@
 //! Cutting a text at its special tokens.
 //!
-//! The rule: of all special tokens the longest is cut out first, wherever it occurs from left to right, then the next
-//! longest from what remains. Doing just that costs one search of the text per special token, and Gemma has 6,242 of them.
-//! Here one walk with a trie finds where tokens occur at all; where occurrences do not overlap, as nearly always, each
-//! stands; only in stretches of overlapping ones the rule is played out, among the tokens that occur there.
+//! The rule: of all special tokens the longest is cut out first, wherever it occurs from left to right, then
+//! the next longest from what remains. Doing just that costs one search of the text per special token, and
+//! Gemma has 6,242 of them. Here one walk with a trie finds where tokens occur at all; where occurrences do
+//! not overlap, as nearly always, each stands; only in stretches of overlapping ones the rule is played out,
+//! among the tokens that occur there.
 
 use std::cmp::Reverse;
 
@@ -112,7 +113,8 @@ impl Partition {
         }
     }
 
-    /// Cuts a text. Without `parse_special` only user-defined tokens are cut out; control and unknown tokens are text.
+    /// Cuts a text. Without `parse_special` only user-defined tokens are cut out; control and unknown tokens
+    /// are text.
     pub fn split(&self, table: &TokenTable, text: &[u8], parse_special: bool) -> Vec<Fragment> {
         let mut found = Vec::new();
         // In which stretch each token was last seen.

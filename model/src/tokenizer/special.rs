@@ -31,7 +31,8 @@ fn of_type(ty: i32) -> u8 {
     }
 }
 
-/// The ids of tokens with a role; `None` where the vocabulary has no such token, or the file does not name it.
+/// The ids of tokens with a role; `None` where the vocabulary has no such token, or the file does not name
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialIds {
     /// Begin of sequence (BERT: CLS).
@@ -145,8 +146,8 @@ pub struct Resolved {
     pub eog: Vec<u32>,
 }
 
-/// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is silent, and types
-/// corrected where files are known to be wrong.
+/// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is silent,
+/// and types corrected where files are known to be wrong.
 pub fn resolve(
     vocabulary: &Vocabulary<'_>,
     table: &TokenTable,
@@ -192,7 +193,8 @@ pub fn resolve(
     }
     eog.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
 
-    // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|> only ends a message.
+    // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|> only ends a
+    // message.
     let has = |eog: &[u32], text: &str| find(text).filter(|id| eog.contains(id));
     let calls = has(&eog, "<|call|>").or(has(&eog, "<|calls|>")).is_some();
     let own_end = has(&eog, "<|return|>").is_some() || has(&eog, "<|flush|>").is_some();

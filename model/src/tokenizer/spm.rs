@@ -1,5 +1,5 @@
-//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined, again and again, over the
-//! whole text; what is no token in the end becomes bytes.
+//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined, again and
+//! again, over the whole text; what is no token in the end becomes bytes.
 
 use std::collections::{BinaryHeap, HashMap};
 

@@ -1,7 +1,8 @@
 //! Token texts and the way back from a text to its id.
 
-/// Texts numbered from 0, in one allocation, with an open-addressing index over them. Building it for 128,256 tokens takes
-/// a few milliseconds; one `HashMap` of owned keys takes several times as long and an allocation per token.
+/// Texts numbered from 0, in one allocation, with an open-addressing index over them. Building it for 128,256
+/// tokens takes a few milliseconds; one `HashMap` of owned keys takes several times as long and an allocation
+/// per token.
 #[derive(Debug, Default)]
 pub struct TokenTable {
     bytes: Vec<u8>,

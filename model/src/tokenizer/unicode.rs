@@ -1,7 +1,8 @@
 //! Code points as tokenizers see them: lenient UTF-8 and character classes.
 //!
-//! The vocabularies in GGUF files were made, and are used elsewhere, with the character classes of Unicode 15.1. A newer
-//! table would split text in scripts added since in other places, so the table's version is pinned (`Cargo.toml`).
+//! The vocabularies in GGUF files were made, and are used elsewhere, with the character classes of Unicode
+//! 15.1. A newer table would split text in scripts added since in other places, so the table's version is
+//! pinned (`Cargo.toml`).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -122,7 +123,8 @@ fn class_of(cp: u32) -> u8 {
     category | if c.is_whitespace() { SPACE } else { 0 }
 }
 
-/// Length of a UTF-8 sequence by its first byte alone; a byte that cannot be first counts as a sequence of its own.
+/// Length of a UTF-8 sequence by its first byte alone; a byte that cannot be first counts as a sequence of
+/// its own.
 pub fn utf8_len(first: u8) -> usize {
     match first >> 4 {
         0..=11 => 1,
@@ -132,8 +134,8 @@ pub fn utf8_len(first: u8) -> usize {
     }
 }
 
-/// Decodes the first code point of a text by structure: lead and continuation bytes must fit, while overlong forms and
-/// surrogates are taken, as the tokenizers do that made the reference ids.
+/// Decodes the first code point of a text by structure: lead and continuation bytes must fit, while overlong
+/// forms and surrogates are taken, as the tokenizers do that made the reference ids.
 fn decode(bytes: &[u8]) -> Option<(u32, usize)> {
     let tail = |i: usize| bytes.get(i).filter(|&b| b & 0xC0 == 0x80).map(|&b| u32::from(b & 0x3F));
     let first = *bytes.first()?;
@@ -161,8 +163,8 @@ pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
     }
 }
 
-/// Text with every undecodable byte replaced by U+FFFD and every overlong form by the character it stands for. Valid
-/// UTF-8 is passed through untouched.
+/// Text with every undecodable byte replaced by U+FFFD and every overlong form by the character it stands
+/// for. Valid UTF-8 is passed through untouched.
 pub fn normalize(text: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(text).is_ok() {
         return Cow::Borrowed(text);

@@ -4,7 +4,8 @@ use super::error::TokenizerError;
 use super::special::SpecialIds;
 use crate::gguf::{Gguf, Value};
 
-/// What a file says about its tokenizer. Texts are borrowed: nothing is copied before [`super::Tokenizer::new`].
+/// What a file says about its tokenizer. Texts are borrowed: nothing is copied before
+/// [`super::Tokenizer::new`].
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary<'a> {
     /// `tokenizer.ggml.model`: the algorithm (`gpt2`, `llama`, `bert`, …).
@@ -15,7 +16,8 @@ pub struct Vocabulary<'a> {
     pub tokens: Vec<&'a [u8]>,
     /// `tokenizer.ggml.scores`: one a token (SentencePiece).
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte).
+    /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
+    /// byte).
     pub types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`: `left right`, by rank (BPE).
     pub merges: Option<Vec<&'a [u8]>>,
@@ -33,6 +35,10 @@ pub struct Vocabulary<'a> {
     pub lowercase: Option<bool>,
     /// `tokenizer.ggml.normalizer.strip_accents` (BERT).
     pub strip_accents: Option<bool>,
+    /// `tokenizer.ggml.remove_extra_whitespaces` (T5).
+    pub merge_spaces: Option<bool>,
+    /// `tokenizer.ggml.precompiled_charsmap`: how text is normalised (T5).
+    pub charsmap: Vec<u8>,
     /// `general.name`: some rules go by the model.
     pub name: Option<&'a str>,
     /// `general.architecture`.
@@ -84,6 +90,11 @@ impl<'a> Vocabulary<'a> {
             add_space_prefix: flag("add_space_prefix")?,
             lowercase: flag("normalizer.lowercase")?,
             strip_accents: flag("normalizer.strip_accents")?,
+            merge_spaces: flag("remove_extra_whitespaces")?,
+            charsmap: file
+                .opt_i32s(&key("precompiled_charsmap"))?
+                .map(|bytes| bytes.into_iter().map(|b| b as u8).collect())
+                .unwrap_or_default(),
             name: name("general.name"),
             architecture: name("general.architecture"),
         })

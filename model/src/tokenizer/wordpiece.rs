@@ -1,4 +1,5 @@
-//! BERT's WordPiece: words cut at white space, punctuation and ideographs, then covered greedily by the longest tokens.
+//! BERT's WordPiece: words cut at white space, punctuation and ideographs, then covered greedily by the
+//! longest tokens.
 
 use unicode_normalization::char::decompose_canonical;
 
@@ -84,6 +85,18 @@ fn base(cp: u32) -> u32 {
         });
     }
     first.map_or(cp, u32::from)
+}
+
+/// A text from [`unicode::normalize`] in small letters, each by itself.
+pub fn lowercase(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut pos = 0;
+    while pos < text.len() {
+        let c = unicode::char_at(text, pos);
+        push_utf8(&mut out, lower(c.cp));
+        pos += c.len.max(1);
+    }
+    out
 }
 
 fn lower(cp: u32) -> u32 {

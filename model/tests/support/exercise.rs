@@ -1,5 +1,5 @@
-//! Asks a file for everything that a caller may ask for: nothing may panic, whatever the bytes are. Shared by the property tests and the
-//! fuzz target.
+//! Asks a file for everything that a caller may ask for: nothing may panic, whatever the bytes are. Shared by
+//! the property tests and the fuzz target.
 
 use kjit_model::gguf::{Error, Gguf, Value};
 

@@ -1,4 +1,5 @@
-//! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests that cross crates.
+//! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests that cross
+//! crates.
 
 use std::path::PathBuf;
 
@@ -17,7 +18,8 @@ pub fn tiny_models() -> Vec<PathBuf> {
     all
 }
 
-/// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root); `None`, said aloud, if it is not there.
+/// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root); `None`, said
+/// aloud, if it is not there.
 pub fn model_path(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);

@@ -1,63 +1,90 @@
-//! Sequences decoded side by side, held against the host executor: for any device.
+//! Sequences of a session side by side, held against one sequence on the CPU: for any device.
 
 use super::near::off;
-use kjit_model::exec::{Executor, Want};
-use kjit_model::gpu::{After, GpuBatch, Slot, Start};
-use kjit_model::host::HostExecutor;
-use kjit_model::sample::{SampleOptions, Sampler};
+use super::one::One;
+use kjit_model::sample::{SampleOptions, TokenMask};
+use kjit_model::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 
 /// Tokens of the sequence of this number: lengths from one to seven, no two alike.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {
     (0..1 + number * 3 % 7).map(|i| ((number * 131 + i * 37 + 5) % vocab) as u32).collect()
 }
 
-/// So many sequences in slots that are not in order, some of them used before.
-fn occupy(batch: &mut GpuBatch, n: usize) -> Vec<Slot> {
-    let mut slots: Vec<Slot> = std::iter::from_fn(|| batch.add().ok()).collect();
-    assert_eq!(slots.len(), batch.slots(), "every slot was free");
-    for &slot in slots.iter().take(3) {
-        batch.feed(slot, &[3, 1, 4]).unwrap();
-    }
-    slots.iter().for_each(|&slot| batch.remove(slot).unwrap());
-    slots.iter().for_each(|_| assert!(batch.add().is_ok()));
-    slots.reverse();
-    let rest = slots.split_off(n);
-    rest.into_iter().for_each(|slot| batch.remove(slot).unwrap());
-    slots
+fn greedy(session: &mut Session) -> Result<SequenceId, SessionError> {
+    session.add(SampleOptions::default())
 }
 
-fn release(batch: &mut GpuBatch, slots: &[Slot]) {
-    slots.iter().for_each(|&slot| batch.remove(slot).unwrap());
-    assert!(batch.is_empty());
+/// So many sequences in slots that are not in order, some of them used before.
+fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
+    let mut all: Vec<SequenceId> = std::iter::from_fn(|| greedy(session).ok()).collect();
+    assert_eq!(all.len(), session.sequences(), "every place was free");
+    assert!(matches!(greedy(session), Err(SessionError::Full { .. })));
+    for &id in all.iter().take(3) {
+        session.feed(id, &[3, 1, 4], Want::Nothing).unwrap();
+    }
+    all.iter().for_each(|&id| session.remove(id).unwrap());
+    assert!(matches!(session.len(all[0]), Err(SessionError::NoSequence)), "an id is not given twice");
+    all = all.iter().map(|_| greedy(session).unwrap()).collect();
+    all.reverse();
+    let rest = all.split_off(n);
+    rest.into_iter().for_each(|id| session.remove(id).unwrap());
+    all
+}
+
+fn release(session: &mut Session, all: &[SequenceId]) {
+    all.iter().for_each(|&id| session.remove(id).unwrap());
+    assert!(session.is_empty());
+}
+
+fn logits(given: Given) -> Vec<f32> {
+    match given {
+        Given::Logits(rows) => rows,
+        other => panic!("logits were wanted, {other:?} was given"),
+    }
+}
+
+fn last<'a>(all: &[SequenceId], tokens: impl Fn(usize) -> &'a [u32]) -> Vec<Work<'a>> {
+    let work = |(i, &sequence): (usize, &SequenceId)| Work { sequence, tokens: tokens(i), want: Want::Last };
+    all.iter().enumerate().map(work).collect()
 }
 
 /// Logits of so many sequences of different lengths, fed side by side, twice: distances from the host's.
-pub fn scores(batch: &mut GpuBatch, host: &mut HostExecutor, n: usize) -> Vec<f64> {
+pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     let vocab = host.n_vocab();
-    let slots = occupy(batch, n);
+    let ids = occupy(session, n);
     let all: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
     let mut offs = vec![];
-    let first: Vec<(Slot, &[u32])> = slots.iter().zip(&all).map(|(&slot, ids)| (slot, ids.as_slice())).collect();
-    let rows = batch.score(&first).unwrap();
-    let second: Vec<(Slot, &[u32])> = slots.iter().map(|&slot| (slot, &[9][..])).collect();
-    let more = batch.score(&second).unwrap();
-    for (i, ids) in all.iter().enumerate() {
+    let rows = session.step(&last(&ids, |i| &all[i])).unwrap();
+    let more = session.step(&last(&ids, |_| &[9])).unwrap();
+    for (i, (rows, more)) in rows.into_iter().zip(more).enumerate() {
         host.truncate(0);
-        let want = host.feed(ids, Want::Last).unwrap();
-        offs.push(off(&rows[i * vocab..][..vocab], &want));
-        let want = host.feed(&[9], Want::Last).unwrap();
-        offs.push(off(&more[i * vocab..][..vocab], &want));
-        assert_eq!(batch.len(slots[i]).unwrap(), ids.len() + 1);
+        offs.push(off(&logits(rows), &host.feed(&all[i], Want::Last).unwrap()));
+        offs.push(off(&logits(more), &host.feed(&[9], Want::Last).unwrap()));
+        assert_eq!(session.len(ids[i]).unwrap(), all[i].len() + 1);
     }
-    release(batch, &slots);
+    release(session, &ids);
     offs
 }
 
-/// Greedy answers of so many sequences side by side: the first ends after a token, the second after two, all pause in between and go on.
-/// How much less likely than the host's choice each token was at most, along the device's own answer.
-pub fn answers(batch: &mut GpuBatch, host: &mut HostExecutor, n: usize, tokens: usize) -> f32 {
+/// How much less likely than the host's choice each token behind a prompt was at most, along these tokens.
+pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
+    host.truncate(0);
+    let mut logits = host.feed(&tokens[..prompt], Want::Last).unwrap();
+    let mut worst = 0f32;
+    for &id in &tokens[prompt..] {
+        let best = logits.iter().copied().fold(f32::MIN, f32::max);
+        worst = worst.max(best - logits[id as usize]);
+        logits = host.feed(&[id], Want::Last).unwrap();
+    }
+    worst
+}
+
+/// Greedy answers of so many sequences side by side: the first ends after a token, the second after two, all
+/// pause in between and go on. How much less likely than the host's choice each token was at most, along the
+/// device's own answer.
+pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
-    let slots = occupy(batch, n);
+    let all = occupy(session, n);
     let mut ids: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
     let prompts: Vec<usize> = ids.iter().map(Vec::len).collect();
     // The device runs ahead; how long each answer is to be is the sink's affair.
@@ -68,19 +95,14 @@ pub fn answers(batch: &mut GpuBatch, host: &mut HostExecutor, n: usize, tokens: 
         if going.is_empty() {
             break;
         }
-        let fed: Vec<Vec<u32>> = going.iter().map(|&i| ids[i][batch.len(slots[i]).unwrap()..].to_vec()).collect();
-        let mut samplers = vec![Sampler::new(SampleOptions::default()); going.len()];
-        let mut starts: Vec<Start> = going
-            .iter()
-            .zip(&fed)
-            .zip(&mut samplers)
-            .map(|((&i, tokens), sampler)| Start { slot: slots[i], tokens, sampler })
-            .collect();
+        let fed: Vec<Vec<u32>> = going.iter().map(|&i| ids[i][session.len(all[i]).unwrap()..].to_vec()).collect();
+        let starts: Vec<(SequenceId, &[u32])> =
+            going.iter().zip(&fed).map(|(&i, tokens)| (all[i], tokens.as_slice())).collect();
         let mut seen = 0;
         let stop = if paused { usize::MAX } else { n + n.div_ceil(2) };
-        batch
-            .decode(&mut starts, &mut |slot, token| {
-                let i = slots.iter().position(|&s| s == slot).unwrap();
+        session
+            .decode(&starts, &mut |id, token| {
+                let i = all.iter().position(|&a| a == id).unwrap();
                 ids[i].push(token);
                 seen += 1;
                 match ids[i].len() == prompts[i] + wanted(i) {
@@ -93,72 +115,206 @@ pub fn answers(batch: &mut GpuBatch, host: &mut HostExecutor, n: usize, tokens: 
         paused = true;
     }
     let mut worst = 0f32;
-    for (i, all) in ids.iter().enumerate() {
-        assert_eq!(all.len(), prompts[i] + wanted(i), "the answer of sequence {i}");
-        assert_eq!(batch.len(slots[i]).unwrap(), all.len() - 1, "the last token is not fed");
-        host.truncate(0);
-        let mut logits = host.feed(&all[..prompts[i]], Want::Last).unwrap();
-        for &id in &all[prompts[i]..] {
-            let best = logits.iter().copied().fold(f32::MIN, f32::max);
-            worst = worst.max(best - logits[id as usize]);
-            logits = host.feed(&[id], Want::Last).unwrap();
-        }
+    for (i, tokens) in ids.iter().enumerate() {
+        assert_eq!(tokens.len(), prompts[i] + wanted(i), "the answer of sequence {i}");
+        assert_eq!(session.len(all[i]).unwrap(), tokens.len() - 1, "the last token is not fed");
+        worst = worst.max(gap(host, tokens, prompts[i]));
     }
-    release(batch, &slots);
+    release(session, &all);
     worst
 }
 
+/// Sequences that join and leave between steps, whose tokens are chosen one step at a time: a newcomer's
+/// prompt goes through with the tokens of the others. The largest gap, as of [`answers`].
+pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
+    let vocab = host.n_vocab();
+    // Each with its tokens and the length of its prompt.
+    let mut here: Vec<(SequenceId, Vec<u32>, usize)> = vec![];
+    let mut done: Vec<(Vec<u32>, usize)> = vec![];
+    let mut next = 0;
+    while done.len() < 5 {
+        if next < 5 && here.len() < session.sequences() {
+            let prompt = sequence(next + 2, vocab);
+            here.push((greedy(session).unwrap(), prompt.clone(), prompt.len()));
+            next += 1;
+        }
+        let fed: Vec<usize> = here.iter().map(|(id, ..)| session.len(*id).unwrap()).collect();
+        let work: Vec<Work> = here
+            .iter()
+            .zip(fed)
+            .map(|((id, ids, _), fed)| Work { sequence: *id, tokens: &ids[fed..], want: Want::Choose })
+            .collect();
+        let given = session.step(&work).unwrap();
+        for ((_, ids, _), given) in here.iter_mut().zip(given) {
+            let Given::Token(token) = given else { panic!("a token was wanted, {given:?} was given") };
+            ids.push(token);
+        }
+        for at in (0..here.len()).rev().filter(|&at| here[at].1.len() == here[at].2 + tokens).collect::<Vec<_>>() {
+            let (id, ids, prompt) = here.remove(at);
+            session.remove(id).unwrap();
+            done.push((ids, prompt));
+        }
+    }
+    assert!(session.is_empty());
+    done.iter().fold(0.0, |worst, (ids, prompt)| worst.max(gap(host, ids, *prompt)))
+}
+
+/// What a step gives whose sequences want different things, and drafted tokens: distances from the host's
+/// logits.
+pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
+    let vocab = host.n_vocab();
+    let all = occupy(session, session.sequences().min(4));
+    let prompt: Vec<u32> = (0..9).map(|i| (i * 53 + 7) % vocab as u32).collect();
+    let mut offs = vec![];
+    // Drafted tokens, behind what is there: a row for each, as one by one.
+    session.feed(all[0], &prompt[..3], Want::Nothing).unwrap();
+    let others = [(Want::Last, &prompt[..1]), (Want::Nothing, &prompt[..5]), (Want::Choose, &prompt[..2])];
+    let mut work = vec![Work { sequence: all[0], tokens: &prompt[3..7], want: Want::All }];
+    let rest = all.iter().skip(1).zip(others);
+    work.extend(rest.map(|(&sequence, (want, tokens))| Work { sequence, tokens, want }));
+    let given = session.step(&work).unwrap();
+    host.truncate(0);
+    host.feed(&prompt[..3], Want::Nothing).unwrap();
+    let rows = logits(given[0].clone());
+    assert_eq!(rows.len(), 4 * vocab);
+    for (row, id) in rows.chunks_exact(vocab).zip(&prompt[3..7]) {
+        offs.push(off(row, &host.feed(&[*id], Want::Last).unwrap()));
+    }
+    // Two of the drafted are taken; the sequence goes on behind them.
+    assert_eq!(session.truncate(all[0], 5).unwrap(), 5);
+    host.truncate(5);
+    let more = session.feed(all[0], &prompt[7..], Want::Last).unwrap();
+    offs.push(off(&more, &host.feed(&prompt[7..], Want::Last).unwrap()));
+    for ((given, work), i) in given.into_iter().zip(&work).skip(1).zip(1..) {
+        assert_eq!(session.len(all[i]).unwrap(), work.tokens.len());
+        host.truncate(0);
+        let want = host.feed(work.tokens, Want::Last).unwrap();
+        match (given, work.want) {
+            (Given::Nothing, Want::Nothing) => {}
+            (Given::Logits(row), Want::Last) => offs.push(off(&row, &want)),
+            (Given::Token(id), Want::Choose) => {
+                let best = want.iter().copied().fold(f32::MIN, f32::max);
+                assert!(best - want[id as usize] < 0.05, "{id} is no likely token");
+            }
+            (given, want) => panic!("{want:?} was wanted, {given:?} was given"),
+        }
+    }
+    release(session, &all);
+    offs
+}
+
+/// Answers under different options side by side, all of which but one are the host's to choose by: another
+/// seed changes its own sequence and no other. Where `same`, each is also what it is alone: rows of one and
+/// of several may be rounded differently, and a draw near an edge then falls on the other side.
+pub fn options(session: &mut Session, tokens: usize, same: bool) {
+    let warm = SampleOptions { temperature: 1.0, top_k: 40, ..SampleOptions::default() };
+    let all = [
+        SampleOptions { repeat_penalty: 1.3, seed: 1, ..warm.clone() },
+        SampleOptions { seed: 2, ..warm.clone() },
+        SampleOptions { presence_penalty: 0.7, frequency_penalty: 0.3, ..SampleOptions::default() },
+        SampleOptions { bias: vec![(5, 30.0), (6, f32::NEG_INFINITY)], seed: 3, ..warm },
+    ];
+    let mask = TokenMask::new(session.n_vocab(), (0..64).filter(|id| id % 3 == 1));
+    let mut answers = |which: &[usize], seed: u64| -> Vec<Vec<u32>> {
+        let of = |i: usize| if i == 0 { SampleOptions { seed, ..all[0].clone() } } else { all[i].clone() };
+        let ids: Vec<SequenceId> = which.iter().map(|&i| session.add(of(i)).unwrap()).collect();
+        if let Some(at) = which.iter().position(|&i| i == 2) {
+            session.sampler(ids[at]).unwrap().set_mask(Some(mask.clone()));
+        }
+        let starts: Vec<(SequenceId, &[u32])> = ids.iter().map(|&id| (id, &[7, 8, 9][..])).collect();
+        let mut out = vec![vec![]; which.len()];
+        session
+            .decode(&starts, &mut |id, token| {
+                let i = ids.iter().position(|&a| a == id).unwrap();
+                out[i].push(token);
+                if out[i].len() == tokens { After::End } else { After::Go }
+            })
+            .unwrap();
+        ids.iter().for_each(|&id| session.remove(id).unwrap());
+        out
+    };
+    let together = answers(&[0, 1, 2, 3], 1);
+    let other = answers(&[0, 1, 2, 3], 99);
+    assert!(together[0] != other[0] && together[1..] == other[1..], "{together:?}, {other:?}");
+    for (i, together) in together.iter().enumerate().filter(|_| same) {
+        assert_eq!(*together, answers(&[i], 1)[0], "options {i}");
+    }
+    assert!(together[2].iter().all(|id| id % 3 == 1 && *id < 64), "the mask lets through only its own: {together:?}");
+    assert!(together[3].contains(&5) && !together[3].contains(&6), "biases favour and forbid: {together:?}");
+}
+
 /// Draws of three sequences, one of them greedy, side by side: their ids. The same seeds must give the same.
-pub fn draws(batch: &mut GpuBatch, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
-    let slots = occupy(batch, 3);
+pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
     let warm = |seed| SampleOptions { temperature: 1.0, top_k: 40, top_p: 0.95, seed, ..SampleOptions::default() };
     let options = [warm(seeds[0]), SampleOptions::default(), warm(seeds[1])];
-    let mut samplers: Vec<Sampler> = options.into_iter().map(Sampler::new).collect();
+    let all = options.map(|o| session.add(o).unwrap());
     let mut ids = vec![vec![]; 3];
-    let prompt = [7u32, 8];
-    let mut starts: Vec<Start> =
-        slots.iter().zip(&mut samplers).map(|(&slot, sampler)| Start { slot, tokens: &prompt, sampler }).collect();
-    batch
-        .decode(&mut starts, &mut |slot, token| {
-            let i = slots.iter().position(|&s| s == slot).unwrap();
+    let starts = all.map(|id| (id, &[7u32, 8][..]));
+    // Half of them in the loop that runs ahead, the others step by step: it is one chain of random numbers.
+    session
+        .decode(&starts, &mut |id, token| {
+            let i = all.iter().position(|&a| a == id).unwrap();
             ids[i].push(token);
-            if ids[i].len() == tokens { After::End } else { After::Go }
+            if ids[i].len() == tokens.div_ceil(2) { After::End } else { After::Go }
         })
         .unwrap();
-    release(batch, &slots);
+    while ids[0].len() < tokens {
+        let last: Vec<u32> = ids.iter().map(|ids| ids[ids.len() - 1]).collect();
+        let work = all.iter().zip(&last);
+        let work = work.map(|(&sequence, id)| Work { sequence, tokens: std::slice::from_ref(id), want: Want::Choose });
+        for (ids, given) in ids.iter_mut().zip(session.step(&work.collect::<Vec<_>>()).unwrap()) {
+            let Given::Token(token) = given else { panic!("a token was wanted, {given:?} was given") };
+            ids.push(token);
+        }
+    }
+    release(session, &all);
     ids
 }
 
 /// Sequences that reach the end of their context at different times, and requests that cannot be met.
-pub fn limits(batch: &mut GpuBatch) {
-    use kjit_model::exec::ExecError;
-    let (slots, context) = (occupy(batch, 2), batch.context());
+pub fn limits(session: &mut Session) {
+    let (all, context) = (occupy(session, 2), session.context());
     let long: Vec<u32> = (0..context as u32 - 2).map(|i| i % 50).collect();
-    let mut samplers = vec![Sampler::new(SampleOptions::default()); 2];
     let mut seen = [0usize; 2];
-    let [a, b] = samplers.get_disjoint_mut([0, 1]).unwrap();
-    let mut starts =
-        [Start { slot: slots[0], tokens: &long, sampler: a }, Start { slot: slots[1], tokens: &[1], sampler: b }];
-    batch
-        .decode(&mut starts, &mut |slot, _| {
-            seen[usize::from(slot == slots[1])] += 1;
+    session
+        .decode(&[(all[0], &long), (all[1], &[1])], &mut |id, _| {
+            seen[usize::from(id == all[1])] += 1;
             if seen[1] == 6 { After::End } else { After::Go }
         })
         .unwrap();
     // Two fit, and the one that is chosen after the last is handed out too.
     assert_eq!(seen, [3, 6]);
-    assert_eq!((batch.len(slots[0]).unwrap(), batch.len(slots[1]).unwrap()), (context, 6));
-    let full = batch.feed(slots[0], &[1]).unwrap_err();
-    assert!(matches!(full, ExecError::Context { .. }), "{full}");
-    let none = batch.score(&[(slots[1], &[u32::MAX][..])]).unwrap_err();
-    assert!(matches!(none, ExecError::Token { .. }), "{none}");
-    let twice = batch.score(&[(slots[1], &[1][..]), (slots[1], &[1][..])]).unwrap_err().to_string();
-    assert!(twice.contains("twice"), "{twice}");
-    let mut penalised = Sampler::new(SampleOptions { repeat_penalty: 1.1, ..SampleOptions::default() });
-    let mut start = [Start { slot: slots[1], tokens: &[1], sampler: &mut penalised }];
-    let refused = batch.decode(&mut start, &mut |_, _| After::End).unwrap_err().to_string();
-    assert!(refused.contains("penalties"), "{refused}");
-    release(batch, &slots);
-    let gone = batch.feed(slots[0], &[1]).unwrap_err().to_string();
-    assert!(gone.contains("no sequence"), "{gone}");
+    assert_eq!((session.len(all[0]).unwrap(), session.len(all[1]).unwrap()), (context, 6));
+    // One is full: the step is refused as a whole, changes neither, and the other goes on by itself.
+    let work = |sequence, tokens, want| Work { sequence, tokens, want };
+    let both = [work(all[0], &[1][..], Want::Last), work(all[1], &[1][..], Want::Last)];
+    let full = session.step(&both).unwrap_err();
+    assert!(matches!(full, SessionError::Context { .. }), "{full}");
+    assert!(session.check(&both[0]).is_err() && session.check(&both[1]).is_ok());
+    assert_eq!((session.len(all[0]).unwrap(), session.len(all[1]).unwrap()), (context, 6));
+    let alone = session.feed(all[1], &[1], Want::Last).unwrap();
+    assert_eq!(alone.len(), session.n_vocab());
+    for (refused, want) in [
+        (vec![work(all[1], &[u32::MAX][..], Want::Last)], "outside the vocabulary"),
+        (vec![work(all[1], &[1][..], Want::Last); 2], "twice"),
+        (vec![work(all[1], &[][..], Want::Choose)], "no token to go on from"),
+    ] {
+        let error = session.step(&refused).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+        assert_eq!(session.len(all[1]).unwrap(), 7);
+    }
+    assert_eq!(session.step(&[work(all[1], &[], Want::Nothing)]).unwrap(), [Given::Nothing]);
+    // Nothing may be chosen: nothing is fed either.
+    let none = TokenMask::new(session.n_vocab(), []);
+    session.sampler(all[1]).unwrap().set_mask(Some(none));
+    let nothing = session.step(&[work(all[1], &[1], Want::Choose)]).unwrap_err();
+    assert!(matches!(nothing, SessionError::NothingAllowed), "{nothing}");
+    assert_eq!(session.len(all[1]).unwrap(), 7);
+    session.sampler(all[1]).unwrap().set_mask(None);
+    session.truncate(all[1], 6).unwrap();
+    let again = session.feed(all[1], &[1], Want::Last).unwrap();
+    assert!(off(&again, &alone) < 1e-6, "what was refused has left no trace");
+    release(session, &all);
+    let gone = session.feed(all[0], &[1], Want::Last).unwrap_err();
+    assert!(matches!(gone, SessionError::NoSequence), "{gone}");
 }

@@ -1,16 +1,16 @@
-//! A plan on the simulated device: each launch a program of its own, memory passed through files. Slow and exact: what is proven here
-//! is that the plan binds the right things in the right order.
+//! A plan on the simulated device: each launch a program of its own, memory passed through files. Slow and
+//! exact: what is proven here is that the plan binds the right things in the right order.
 
 use half::f16;
 use kjit_engine::Target;
-use kjit_kernels::attend::angles;
+use kjit_kernels::heads::angles;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::product::tiled_index;
 use kjit_kernels::tuning::Shipped;
-use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan};
 use kjit_model::graph::{Graph, ValueId, WeightId};
+use kjit_model::session::OpenOptions;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl<'a> Machine<'a> {
         gguf: &Gguf,
         graph: &'a Graph,
         arch: &str,
-        options: &ExecOptions,
+        options: &OpenOptions,
         folder: &Path,
         compiler: &str,
     ) -> Self {
@@ -67,7 +67,7 @@ impl<'a> Machine<'a> {
         for (id, _) in &plan.matrices {
             let w = graph.weight(*id);
             let layout = Layout::new(w.format, w.cols).unwrap();
-            let raw = gguf.tensor(&w.name).unwrap().data;
+            let raw = &gguf.tensor(&w.tensor).unwrap().data[w.bytes_of(w.at)..][..w.bytes()];
             let mut records = vec![0; layout.bytes(w.rows, w.experts).unwrap()];
             let row = w.format.row_bytes(w.cols).unwrap();
             for (raw, record) in raw.chunks_exact(row).zip(records.chunks_exact_mut(layout.row_bytes)) {
@@ -78,20 +78,25 @@ impl<'a> Machine<'a> {
         let vector = |id: WeightId| {
             let w = graph.weight(id);
             let mut out = vec![0.0; w.rows * w.cols];
-            w.format.decode(gguf.tensor(&w.name).unwrap().data, &mut out).unwrap();
+            let raw = &gguf.tensor(&w.tensor).unwrap().data[w.bytes_of(w.at)..][..w.bytes()];
+            w.format.decode(raw, &mut out).unwrap();
             out
         };
         let vectors = plan.vectors.iter().map(|id| (*id, bytes_of(&vector(*id)))).collect();
         let table = |r: &kjit_model::graph::Rope| {
-            bytes_of(&angles(&r.frequencies(r.factors.map(vector).as_deref()), r.magnitude(), options.context))
+            bytes_of(&angles(
+                &r.frequencies(r.factors.map(vector).as_deref()),
+                r.magnitude(),
+                options.context_of(graph),
+            ))
         };
         let caches = plan.caches.iter().map(|&n| (vec![0xffu8; n as usize], vec![0xffu8; n as usize])).collect();
         let mut machine = Machine {
             arena: vec![0xff; plan.arena() as usize],
             ropes: graph.ropes.iter().map(table).collect(),
-            tokens: vec![0xff; 4 * (options.context + 1)],
+            tokens: vec![0xff; 4 * (options.context_of(graph) + 1)],
             position: vec![0; 4],
-            fractions: vec![0; 4 * (options.context + 1)],
+            fractions: vec![0; 4 * (options.context_of(graph) + 1)],
             graph,
             folder: folder.to_owned(),
             compiler: compiler.to_owned(),

@@ -28,8 +28,9 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads a bundle: every file's SHA-256 is checked, then what the manifest says against what is there. Whoever made the bundle is
-    /// trusted with the device, as with any program: the sums keep out accidents, not people.
+    /// Reads a bundle: every file's SHA-256 is checked, then what the manifest says against what is there.
+    /// Whoever made the bundle is trusted with the device, as with any program: the sums keep out accidents,
+    /// not people.
     ///
     /// # Errors
     /// [`BundleError::Io`], [`BundleError::Damaged`], [`BundleError::Foreign`], [`BundleError::Engine`].

@@ -36,11 +36,13 @@ pub struct Exported {
     pub left_out: Vec<String>,
 }
 
-/// Compiles every case's kernel for `target`, at every wave width that it has, and writes a bundle into `folder` (made if it is not
-/// there). No device is needed. `progress` gets the number of code objects done and in all.
+/// Compiles every case's kernel for `target`, at every wave width that it has, and writes a bundle into
+/// `folder` (made if it is not there). No device is needed. `progress` gets the number of code objects done
+/// and in all.
 ///
 /// # Errors
-/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]; a kernel that does not compile fails all of it.
+/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]; a kernel that does not compile
+/// fails all of it.
 pub fn export(
     engine: &Engine,
     target: &Target,
@@ -151,7 +153,8 @@ struct Writer {
 impl Writer {
     /// A case with its code and data; nothing when there is no room for it.
     fn take(&mut self, name: &str, case: &Case, code: &CodeObject) -> Result<Option<Entry>, BundleError> {
-        // A buffer's line and an argument's line of the manifest have less than 512 bytes, the rest of a case less than 2048.
+        // A buffer's line and an argument's line of the manifest have less than 512 bytes, the rest of a case
+        // less than 2048.
         let text = 2048 + 512 * case.args.len() as u64;
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
@@ -238,7 +241,8 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> After {
         match expect {
             Expect::Same => After::Unchanged,
-            // Columns have no form in a bundle, and no case of a bundle has any: there products make their own.
+            // Columns have no form in a bundle, and no case of a bundle has any: there products make their
+            // own.
             Expect::Anything | Expect::Columns { .. } => After::Anything,
             Expect::Bytes(want) => After::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {

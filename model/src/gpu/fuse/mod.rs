@@ -1,7 +1,9 @@
-//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing here chooses a kernel.
+//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing here
+//! chooses a kernel.
 //!
-//! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention), (output → residual),
-//! (norm → gate, up → activation), (down → residual). What no rule takes stays a step of its own, so every graph can be lowered.
+//! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention), (output →
+//! residual), (norm → gate, up → activation), (down → residual). What no rule takes stays a step of its own,
+//! so every graph can be lowered.
 
 #![expect(
     clippy::indexing_slicing,
@@ -12,7 +14,8 @@ mod step;
 
 pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
 
-use crate::graph::{Graph, Op, RopeId, ValueId};
+use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, NormKind, Rope};
+use crate::graph::{Graph, Op, RopeId, ValueId, WeightId};
 
 /// Fuses a graph.
 pub fn fuse(graph: &Graph) -> Vec<Step> {
@@ -53,8 +56,8 @@ impl<'g> Fuser<'g> {
     }
 
     fn run(mut self) -> Vec<Step> {
-        // Norms that live in the prologues of their readers make no step. Steps keep the place of the last op they take, where
-        // everything they read has been made.
+        // Norms that live in the prologues of their readers make no step. Steps keep the place of the last op
+        // they take, where everything they read has been made.
         let mut steps: Vec<(usize, Step)> = vec![];
         for i in 0..self.graph.ops.len() {
             if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
@@ -73,25 +76,26 @@ impl<'g> Fuser<'g> {
 
     /// A norm over the whole width that only projections read is done by each of them.
     fn is_prologue(&self, op: &Op) -> bool {
-        let Op::RmsNorm { x, weight, out, .. } = op else { return false };
+        let Some(Rms { x, weight, out, .. }) = rms(op) else { return false };
         let readers = &self.readers[out.0 as usize];
-        self.graph.weight(*weight).cols == self.graph.value(*x).width
-            && self.graph.value(*x).slots == 1
+        self.graph.weight(weight).cols == self.graph.value(x).width
+            && self.graph.value(x).slots == 1
             && !readers.is_empty()
-            && *out != self.graph.logits
-            && readers.iter().all(|&r| matches!(self.graph.ops[r], Op::MatMul { .. } | Op::ExpertMatMul { .. }))
+            && out != self.graph.logits
+            && readers.iter().all(|&r| matches!(self.graph.ops[r], Op::MatMul(_) | Op::ExpertMatMul(_)))
     }
 
     fn input(&self, x: ValueId) -> Input {
-        match self.made_by(x) {
-            Some(op @ &Op::RmsNorm { x, weight, eps, .. }) if self.is_prologue(op) => Input::Norm { x, weight, eps },
-            _ => Input::Plain(x),
+        match self.made_by(x).filter(|op| self.is_prologue(op)).and_then(rms) {
+            Some(Rms { x, weight, eps, .. }) => Input::Norm { x, weight, eps },
+            None => Input::Plain(x),
         }
     }
 
-    /// The other reader-free matrix products of the same input as op `i`, itself included, that share its kind.
+    /// The other reader-free matrix products of the same input as op `i`, itself included, that share its
+    /// kind.
     fn project(&mut self, i: usize) -> Option<(usize, Step)> {
-        let Op::MatMul { x, weight, bias, out } = self.graph.ops[i] else { return None };
+        let Op::MatMul(MatMul { x, weight, bias, out }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
         self.taken[i] = true;
         let first = Segment { weight, bias, out };
@@ -102,7 +106,7 @@ impl<'g> Fuser<'g> {
         let mut segments = vec![first];
         let mut last = i;
         for j in self.readers[x.0 as usize].clone() {
-            if let Op::MatMul { weight, bias, out, .. } = self.graph.ops[j]
+            if let Op::MatMul(MatMul { weight, bias, out, .. }) = self.graph.ops[j]
                 && !self.taken[j]
                 && self.residual_of(out).is_none()
             {
@@ -116,13 +120,13 @@ impl<'g> Fuser<'g> {
     }
 
     fn experts(&mut self, i: usize) -> Option<(usize, Step)> {
-        let Op::ExpertMatMul { x, experts, weight, out } = self.graph.ops[i] else { return None };
+        let Op::ExpertMatMul(ExpertMatMul { x, experts, weight, out, .. }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
         self.taken[i] = true;
         let mut segments = vec![Segment { weight, bias: None, out }];
         let mut last = i;
         for j in self.readers[x.0 as usize].clone() {
-            if let Op::ExpertMatMul { experts: same, weight, out, .. } = self.graph.ops[j]
+            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, out, .. }) = self.graph.ops[j]
                 && !self.taken[j]
                 && same == experts
             {
@@ -140,17 +144,18 @@ impl<'g> Fuser<'g> {
     fn expert_sum(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
         let &[one] = segments else { return None };
         let (i, op) = self.only_reader(one.out)?;
-        let &Op::ExpertSum { shares, out, .. } = op else { return None };
+        let &Op::ExpertSum(ExpertSum { shares: Some(shares), out, .. }) = op else { return None };
         self.taken[i] = true;
         let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
         Some((at, Finish::Sum { shares, residual, out }))
     }
 
-    /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes a row of both.
+    /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes
+    /// a row of both.
     fn glu(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
-        let &Op::Glu { gate, up, act, out } = op else { return None };
+        let &Op::Glu(Glu { gate, up, act, out }) = op else { return None };
         let (wa, wb) = (self.graph.weight(a.weight), self.graph.weight(b.weight));
         let paired = gate == a.out && up == b.out && self.only_reader(b.out)?.0 == i;
         if !paired || wa.format != wb.format || wa.rows != wb.rows {
@@ -163,7 +168,7 @@ impl<'g> Fuser<'g> {
     /// The sum that alone reads `v`: its index, the other operand, its result.
     fn residual_of(&self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let (i, op) = self.only_reader(v)?;
-        let &Op::Add { a, b, out } = op else { return None };
+        let &Op::Add(crate::graph::op::Add { a, b, out }) = op else { return None };
         let other = if a == v { b } else { a };
         (other != v).then_some((i, other, out))
     }
@@ -180,13 +185,13 @@ impl<'g> Fuser<'g> {
 
     /// Head norms → rotations → cache write → attention, found from the first of them.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
-        let &Op::Attention { q, cache, heads, scale, soft_cap, out } =
-            self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention { .. }))?
+        let &Op::Attention(Attention { q, state: cache, heads, scale, soft_cap, out, .. }) =
+            self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention(_)))?
         else {
             return None;
         };
-        let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite { cache: c, .. } if *c == cache))?;
-        let &Op::KvWrite { k, v, .. } = &self.graph.ops[write] else { return None };
+        let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
+        let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
         let (q_ops, q, q_norm, q_rope) = self.turned(q)?;
         let (k_ops, k, k_norm, k_rope) = self.turned(k)?;
         let at = self.maker[out.0 as usize]?;
@@ -199,15 +204,16 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Attend(Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })))
     }
 
-    /// The rotation that makes `v`, with the head norm before it: ops, the value they start from, norm, rotation.
+    /// The rotation that makes `v`, with the head norm before it: ops, the value they start from, norm,
+    /// rotation.
     fn turned(&self, v: ValueId) -> Option<(Vec<usize>, ValueId, Option<HeadNorm>, RopeId)> {
         let turn = self.maker[v.0 as usize]?;
-        let &Op::Rope { x, rope, heads, .. } = &self.graph.ops[turn] else { return None };
+        let Op::Rope(Rope { x, rope, heads, .. }) = self.graph.ops[turn] else { return None };
         if self.readers[v.0 as usize].len() != 1 {
             return None;
         }
-        match self.made_by(x) {
-            Some(&Op::RmsNorm { x: raw, weight, eps, out })
+        match self.made_by(x).and_then(rms) {
+            Some(Rms { x: raw, weight, eps, out })
                 if self.readers[out.0 as usize].len() == 1
                     && self.graph.weight(weight).cols * heads == self.graph.value(raw).width =>
             {
@@ -221,16 +227,35 @@ impl<'g> Fuser<'g> {
     /// Norms and expert sums, with the residual after them.
     fn tail(&mut self, i: usize) -> Option<(usize, Step)> {
         let op = &self.graph.ops[i];
-        if !matches!(op, Op::RmsNorm { .. } | Op::ExpertSum { .. }) {
+        if rms(op).is_none() && !matches!(op, Op::ExpertSum(_)) {
             return None;
         }
         self.taken[i] = true;
         let out = *op.writes().first()?;
         let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
-        Some(match *op {
-            Op::RmsNorm { x, weight, eps, .. } => (at, Step::Norm { x, weight, eps, residual, out }),
-            Op::ExpertSum { x, shares, .. } => (at, Step::ExpertSum { x, shares, residual, out }),
-            _ => return None,
-        })
+        match (rms(op), op) {
+            (Some(Rms { x, weight, eps, .. }), _) => Some((at, Step::Norm { x, weight, eps, residual, out })),
+            (_, &Op::ExpertSum(ExpertSum { x, shares: Some(shares), .. })) => {
+                Some((at, Step::ExpertSum { x, shares, residual, out }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An RMS norm with factors as long as what it norms.
+struct Rms {
+    x: ValueId,
+    weight: WeightId,
+    eps: f32,
+    out: ValueId,
+}
+
+fn rms(op: &Op) -> Option<Rms> {
+    match *op {
+        Op::Norm(Norm { x, kind: NormKind::Rms, weight: Some(weight), bias: None, eps, out, .. }) => {
+            Some(Rms { x, weight, eps, out })
+        }
+        _ => None,
     }
 }

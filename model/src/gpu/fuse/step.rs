@@ -1,6 +1,6 @@
 //! What one launch does together, as data.
 
-use crate::graph::{Activation, CacheId, Op, RopeId, ValueId, WeightId};
+use crate::graph::{Activation, Op, RopeId, StateId, ValueId, WeightId};
 
 /// Where a projection's input comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,7 +93,7 @@ pub struct Attend {
     /// Rotation of both.
     pub rope: RopeId,
     /// Keys and values kept.
-    pub cache: CacheId,
+    pub cache: StateId,
     /// Query heads.
     pub heads: usize,
     /// Factor on scores.

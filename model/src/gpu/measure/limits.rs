@@ -1,12 +1,14 @@
-//! The limits of a device, measured with our own kernels in the same run: reading memory, and multiplying matrices.
+//! The limits of a device, measured with our own kernels in the same run: reading memory, and multiplying
+//! matrices.
 
 use super::{Placed, SEED};
 use kjit_engine::{Device, Engine};
-use kjit_kernels::cases::{Random, Size, sized};
+use kjit_kernels::cases::Random;
 use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::read::ReadSpec;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::{Family, Size};
 
 /// What the device can do.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,13 +46,13 @@ impl Limits {
             // Which depth is best depends on the memory's latency.
             let mut longest = 0.0f64;
             let mut here = 0.0f64;
-            for flight in [4, 8] {
+            for in_flight in [4, 8] {
                 let size = Size { tokens: mebibytes, past: 0 };
-                let seconds = seconds(engine, device, &ReadSpec { flight }.into(), size)?;
+                let seconds = seconds(engine, device, &ReadSpec { in_flight }.into(), size)?;
                 longest = longest.max(seconds);
                 here = here.max((mebibytes << 20) as f64 / seconds);
             }
-            // A larger piece replaces a smaller one, which a cache may have served.
+            // A larger buffer replaces a smaller one, which a cache may have served.
             read = here;
             if longest > ENOUGH {
                 break;
@@ -84,7 +86,7 @@ fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<
     let kernel = spec.kernel(target).map_err(|e| e.to_string())?;
     let module = engine.load(device, &kernel.job(target)).map_err(|e| e.to_string())?;
     let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
-    let case = sized(spec, target, device.info().units, size, &mut Random::new(SEED)).map_err(|e| e.to_string())?;
+    let case = spec.case(target, device.info().units, size, &mut Random::new(SEED)).map_err(|e| e.to_string())?;
     let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
     placed.check(&entry, false)?;
     let (timing, _) = placed.alone(&entry).map_err(|e| e.to_string())?;

@@ -1,9 +1,10 @@
-//! What kernels cost on the device at hand: each checked against its oracle, then timed in a captured graph, beside the device's own limits
-//! measured in the same run.
+//! What kernels cost on the device at hand: each checked against its oracle, then timed in a captured graph,
+//! beside the device's own limits measured in the same run.
 //!
-//! A launch of a chain has buffers of its own, as far as memory allows, so that no cache serves what a model would read from memory; the
-//! launches depend on each other as in a token. The time of a launch is the chain's by the number of its launches: the median of some
-//! replays, and how far a quarter of them lie to either side.
+//! A launch of a chain has buffers of its own, as far as memory allows, so that no cache serves what a model
+//! would read from memory; the launches depend on each other as in a token. The time of a launch is the
+//! chain's by the number of its launches: the median of some replays, and how far a quarter of them lie to
+//! either side.
 
 mod limits;
 mod placed;
@@ -14,7 +15,8 @@ pub use placed::{Placed, Timing, time};
 pub use subject::{Subject, of_plan, representative};
 
 use kjit_engine::{Device, Engine, KernelReport};
-use kjit_kernels::cases::{Random, Work, sized};
+use kjit_kernels::cases::Random;
+use kjit_kernels::family::Work;
 
 /// What came of one subject.
 #[derive(Debug, Clone)]
@@ -43,12 +45,12 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// The part of the limit that it reaches, and whether the limit is the memory's: of bytes read at full rate and operations done at full
-    /// rate, whichever takes longer.
+    /// The part of the limit that it reaches, and whether the limit is the memory's: of bytes read at full
+    /// rate and operations done at full rate, whichever takes longer.
     #[must_use]
     pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
-        let memory = self.work.bytes / limits.read;
-        let matrix = limits.product.as_ref().map_or(0.0, |p| self.work.operations / p.rate);
+        let memory = self.work.bytes as f64 / limits.read;
+        let matrix = limits.product.as_ref().map_or(0.0, |p| self.work.operations as f64 / p.rate);
         let seconds = self.timing.median;
         (seconds > 0.0 && limits.read > 0.0).then(|| (memory.max(matrix) / seconds, memory >= matrix))
     }
@@ -83,9 +85,8 @@ pub fn measure(engine: &Engine, device: &Device, subjects: &[Subject], done: &dy
             measured.shared = kernel.shared;
             measured.report = reports.into_iter().find(|r| r.kernel == kernel.entry);
             let units = device.info().units;
-            let case = sized(&subject.spec, target, units, subject.size, &mut Random::new(SEED));
-            let case = case.map_err(|e| e.to_string())?;
-            let work = subject.spec.work(&case, subject.size);
+            let case = subject.spec.case(target, units, subject.size, &mut Random::new(SEED));
+            let (case, work) = (case.map_err(|e| e.to_string())?, subject.spec.work(subject.size));
             let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
             let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
             placed.check(&entry, true)?;

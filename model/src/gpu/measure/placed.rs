@@ -1,7 +1,8 @@
 //! A case on the device: its buffers, once or many times over; checked, and timed.
 
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream};
-use kjit_kernels::cases::{Case, CaseArg, Expect, Size};
+use kjit_kernels::Size;
+use kjit_kernels::cases::{Case, CaseArg, Expect};
 use kjit_kernels::spec::Spec;
 
 /// Time of a launch.
@@ -89,7 +90,8 @@ impl Placed {
         buffers.collect()
     }
 
-    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are not looked at for changes.
+    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are not looked
+    /// at for changes.
     ///
     /// # Errors
     /// What is wrong, as a sentence.
@@ -125,7 +127,8 @@ impl Placed {
         buffers().map(back).collect()
     }
 
-    /// As many copies as let a chain of launches read past the second cache, within `most` bytes; whether there are.
+    /// As many copies as let a chain of launches read past the second cache, within `most` bytes; whether
+    /// there are.
     ///
     /// # Errors
     /// As of [`Placed::new`].
@@ -181,7 +184,8 @@ impl Placed {
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
     }
 
-    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get past the second cache.
+    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get past the
+    /// second cache.
     ///
     /// # Errors
     /// What the device says.

@@ -1,12 +1,9 @@
 //! What is measured: every kernel of a model's plan, or one of each kernel at common sizes.
 
-use crate::gpu::plan::{JobId, Plan};
+use crate::gpu::plan::{JobId, Launch, Plan, Program};
 use kjit_engine::Target;
-use kjit_kernels::SpecError;
-use kjit_kernels::cases::Size;
-use kjit_kernels::matrix;
-use kjit_kernels::read::ReadSpec;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::{Size, SpecError, matrix};
 
 /// A kernel at a size.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,45 +20,43 @@ pub struct Subject {
     pub program: String,
 }
 
-/// The kernels of a plan, each at the size of the largest program that launches it, with `depth` tokens in the cache of those that decode.
+/// A program with its name, the size of its launches and those that choose the next token.
+type Named<'p> = (&'p Program, String, Size, Vec<&'p Launch>);
+
+/// The programs of a plan, in the order of their numbers of rows, with `depth` tokens in the cache of those
+/// that decode.
+fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
+    let decode = Size { tokens: 1, past: depth };
+    let mut all = vec![(&plan.decode, "decode".to_owned(), decode, vec![&plan.greedy, &plan.draw])];
+    all.extend(plan.prompts.iter().map(|p| {
+        let size = Size { tokens: p.tokens as usize, past: 0 };
+        (p, format!("prompt {}", p.tokens), size, vec![])
+    }));
+    all.extend(plan.batches.iter().map(|b| {
+        let size = Size { tokens: b.program.tokens as usize, past: depth };
+        (&b.program, format!("{} sequences", b.program.tokens), size, vec![&b.greedy, &b.draw])
+    }));
+    all
+}
+
+/// The kernels of a plan, each in every program that launches it: where a kernel serves one token and many,
+/// both are of interest.
 #[must_use]
 pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
-    let mut all: Vec<Subject> = vec![];
-    let decode = (&plan.decode, "decode".to_owned(), Size { tokens: 1, past: depth });
-    let prompts = plan.prompts.iter().map(|p| {
-        let tokens = p.tokens as usize;
-        (p, format!("prompt {tokens}"), Size { tokens, past: 0 })
-    });
+    let (mut all, programs) = (vec![], programs(plan, depth));
     for (i, job) in plan.jobs.iter().enumerate() {
-        let id = JobId(i as u32);
-        let programs = std::iter::once(decode.clone()).chain(prompts.clone());
-        let uses = programs.filter_map(|(program, name, size)| {
-            // The choice of a token belongs to decoding.
-            let choices: &[_] = if size.tokens == 1 { &[&plan.greedy, &plan.draw] } else { &[] };
+        let (id, before) = (JobId(i as u32), all.len());
+        for (program, name, size, choices) in &programs {
             let launches = program.launches.iter().chain(choices.iter().copied());
             let mut found = launches.filter(|l| l.job == id);
-            let first = found.next()?;
-            Some(Subject {
-                name: first.name.clone(),
-                spec: job.spec.clone(),
-                size,
-                launches: 1 + found.count(),
-                program: name,
-            })
-        });
-        // Where a kernel serves one token and many, both are of interest.
-        let mut uses: Vec<Subject> = uses.collect();
-        if uses.is_empty() {
-            let size = Size { tokens: 1, past: 0 };
-            uses.push(Subject {
-                name: job.spec.to_string(),
-                spec: job.spec.clone(),
-                size,
-                launches: 0,
-                program: "load".to_owned(),
-            });
+            let Some(first) = found.next() else { continue };
+            let (launches, program) = (1 + found.count(), name.clone());
+            all.push(Subject { name: first.name.clone(), spec: job.spec.clone(), size: *size, launches, program });
         }
-        all.extend(uses);
+        if all.len() == before {
+            let (spec, size) = (job.spec.clone(), Size { tokens: 1, past: 0 });
+            all.push(Subject { name: spec.to_string(), spec, size, launches: 0, program: "load".to_owned() });
+        }
     }
     all
 }
@@ -71,25 +66,9 @@ pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
 /// # Errors
 /// The list itself is at fault.
 pub fn representative(target: &Target, depth: usize) -> Result<Vec<Subject>, SpecError> {
-    let named = |(name, spec): (String, Spec)| {
-        let size = usual(&spec, depth);
-        Subject { name, spec, size, launches: 0, program: String::new() }
+    let subject = |s: matrix::Sample| {
+        let size = s.spec.timed_at(depth);
+        Subject { name: s.name, spec: s.spec, size, launches: 0, program: String::new() }
     };
-    let read = ("read".to_owned(), ReadSpec { flight: 8 }.into());
-    let all = matrix::representative(target)?.into_iter().filter_map(|s| Some((s.name, s.spec?)));
-    Ok(std::iter::once(read).chain(all).map(named).collect())
-}
-
-/// Tokens of a prompt.
-const PROMPT: usize = 512;
-/// MiB that are read.
-const READ: usize = 1024;
-
-fn usual(spec: &Spec, depth: usize) -> Size {
-    match spec {
-        Spec::Gemm(s) => Size { tokens: s.tokens, past: 0 },
-        Spec::Flash(_) | Spec::Tiles(_) | Spec::Moe(_) | Spec::RopeKv(_) => Size { tokens: PROMPT, past: 0 },
-        Spec::Read(_) => Size { tokens: READ, past: 0 },
-        _ => Size { tokens: 1, past: depth },
-    }
+    Ok(matrix::representative(target)?.into_iter().map(subject).collect())
 }

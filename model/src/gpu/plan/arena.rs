@@ -23,8 +23,9 @@ impl Life {
 /// Multiple at which buffers start: what drivers align allocations to, and a whole number of any vector load.
 pub const ALIGN: u64 = 256;
 
-/// An offset for each, and the size of the whole. The largest go first, each to the lowest gap that is free while it lives: within a few
-/// percent of the largest sum that is ever alive for the shapes of transformers, where a few sizes repeat.
+/// An offset for each, and the size of the whole. The largest go first, each to the lowest gap that is free
+/// while it lives: within a few percent of the largest sum that is ever alive for the shapes of transformers,
+/// where a few sizes repeat.
 pub fn place(lives: &[Life]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));

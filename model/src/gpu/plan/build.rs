@@ -1,4 +1,5 @@
-//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory out in the end.
+//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory out in the
+//! end.
 
 use super::arena::{Life, place};
 use super::{Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Program};
@@ -20,6 +21,11 @@ impl Jobs {
             self.list.len() - 1
         });
         JobId(at as u32)
+    }
+
+    /// Those so far.
+    pub fn all(&self) -> &[Job] {
+        &self.list
     }
 
     /// All of them.
@@ -96,12 +102,14 @@ impl<'g> Builder<'g> {
         self.step = index;
     }
 
-    /// Memory of its own for the launches of this step; alive from the first to the last launch that binds it.
+    /// Memory of its own for the launches of this step; alive from the first to the last launch that binds
+    /// it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
         self.add(name.into(), bytes, Until::Bound)
     }
 
-    /// Counters, zero before each launch that uses them and zero again afterwards: all launches that name them share them.
+    /// Counters, zero before each launch that uses them and zero again afterwards: all launches that name
+    /// them share them.
     pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
         match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
             Some(at) => {
@@ -173,7 +181,14 @@ impl<'g> Builder<'g> {
     pub fn launch(&mut self, name: impl Into<String>, job: JobId, shape: Shape, args: Vec<Bind>) {
         let Shape { grid, block, shared } = shape;
         let (name, step) = (name.into(), self.step);
-        self.launches.push(Launch { name, step, job, args, grid, block, shared, dependent: true });
+        self.launches.push(Launch { name, step, job, args, grid, block, shared, dependent: true, cooperative: false });
+    }
+
+    /// The blocks of the last launch wait for each other.
+    pub fn last_is_cooperative(&mut self) {
+        if let Some(last) = self.launches.last_mut() {
+            (last.dependent, last.cooperative) = (false, true);
+        }
     }
 
     /// Lays the memory out. `head` is what the step for logits reads.

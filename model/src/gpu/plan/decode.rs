@@ -1,15 +1,19 @@
-//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few columns of activations.
+//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few columns of
+//! activations.
 
 use super::lower::{Lower, finish_of, unsupported};
 use super::{Bind, Chosen, Control, Dim, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
-use crate::graph::{Activation, CacheId, Pairing, ValueId};
+use crate::graph::{Activation, Pairing, StateId, ValueId};
+use kjit_kernels::Family;
 use kjit_kernels::activations::{Column, Prologue};
-use kjit_kernels::attend::{AttendSpec, HeadsForm, RopeForm};
-use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
-use kjit_kernels::matvec::MatvecSpec;
-use kjit_kernels::prepare::PrepareSpec;
-use kjit_kernels::sample::{Choice, SampleSpec};
+use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec};
+use kjit_kernels::attend::{AttendArgs, AttendSpec};
+use kjit_kernels::draw::{self, DrawArgs, DrawSpec};
+use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
+use kjit_kernels::heads::{HeadsForm, RopeForm};
+use kjit_kernels::matvec::{MatvecArgs, MatvecSpec};
+use kjit_kernels::quantize::{QuantizeArgs, QuantizeSpec};
 use kjit_kernels::segments::MOST;
 
 impl Lower<'_> {
@@ -28,7 +32,8 @@ impl Lower<'_> {
         }
     }
 
-    /// A projection. Segments that cannot share a launch (the form of their activations differs, or there are too many) get their own.
+    /// A projection. Segments that cannot share a launch (the form of their activations differs, or there are
+    /// too many) get their own.
     pub(super) fn project(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
         if *finish != Finish::Store {
             return self.matvec(input, segments, finish);
@@ -56,26 +61,27 @@ impl Lower<'_> {
             cols,
             columns: self.program.tokens() as usize,
             prologue,
-            prepared: false,
+            quantized: false,
             segments: weights,
             finish: finish_of(&name, finish)?,
             tuning: None,
         };
         let mut x = self.value(input.value())?;
-        if !spec.fits(&self.target) {
+        if !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
-            (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns, [x, aux], eps)?;
-            (spec.prologue, spec.prepared) = (Prologue::None, true);
+            (x, aux, eps) = self.quantize(&name, column, prologue, spec.columns, [x, aux], eps)?;
+            (spec.prologue, spec.quantized) = (Prologue::None, true);
         }
         let spec = self.tuned(spec);
-        let mut args = vec![x, aux, self.residual(finish)?];
+        let residual = self.residual(finish)?;
         let y = self.results(input, segments, finish);
-        args.extend(self.weight_args(segments, &y));
+        let segments = self.weight_args(segments, &y);
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
-        args.extend([Bind::F32(eps), Bind::Dim(blocks)]);
+        let (eps, number) = (Bind::F32(eps), Bind::Dim(blocks));
+        let args = MatvecArgs { x, aux, residual, segments, eps, blocks: number };
         self.run(name, &job, [blocks, ONE, ONE], args);
         Ok(())
     }
@@ -103,24 +109,25 @@ impl Lower<'_> {
             top: self.graph.value(experts).width,
             per_slot: self.graph.value(input.value()).slots > 1,
             prologue,
-            prepared: false,
+            quantized: false,
             finish: match *finish {
                 Finish::Store => ExpertFinish::Store,
                 Finish::Glu { act: Activation::Silu, .. } => ExpertFinish::Silu,
                 Finish::Glu { act: Activation::GeluTanh, .. } => ExpertFinish::Gelu,
+                Finish::Glu { act, .. } => return Err(unsupported(&name, format!("no kernel has {act:?}"))),
                 Finish::Sum { residual, .. } => ExpertFinish::Sum { residual: residual.is_some() },
                 Finish::Add { .. } => return Err(unsupported(&name, "a residual on each expert's rows")),
             },
             tuning: None,
         };
         let mut x = self.value(input.value())?;
-        if spec.kernel(&self.target).is_err() {
+        if !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
-            (x, aux, eps) = self.prepare(&name, column, prologue, spec.columns(), [x, aux], eps)?;
-            (spec.prologue, spec.prepared) = (Prologue::None, true);
+            (x, aux, eps) = self.quantize(&name, column, prologue, spec.columns(), [x, aux], eps)?;
+            (spec.prologue, spec.quantized) = (Prologue::None, true);
         }
         let spec = self.tuned(spec);
-        let (shares, added) = match *finish {
+        let (shares, residual) = match *finish {
             Finish::Sum { shares, residual, .. } => {
                 (self.value(shares)?, residual.map_or(Ok(Bind::Null), |r| self.value(r))?)
             }
@@ -137,7 +144,9 @@ impl Lower<'_> {
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
-        let args = vec![x, aux, chosen, shares, added, w0, w1, y, Bind::F32(eps), Bind::Dim(blocks)];
+        let (eps, number) = (Bind::F32(eps), Bind::Dim(blocks));
+        let args =
+            ExpertsArgs { x, aux, chosen, shares, residual, w0, w1, y, eps, tokens: Bind::Dim(TOKENS), blocks: number };
         self.run(name, &job, [blocks, ONE, ONE], args);
         Ok(())
     }
@@ -150,9 +159,9 @@ impl Lower<'_> {
         }
     }
 
-    /// Columns of activations made ready in memory of the device, once for all blocks, where they are too long for a block's own. Gives the
-    /// arguments that take the place of `x`, `aux` and `eps`.
-    fn prepare(
+    /// Columns of activations quantised in memory of the device, once for all blocks, where they are too long
+    /// for a block's own. Gives the arguments that take the place of `x`, `aux` and `eps`.
+    fn quantize(
         &mut self,
         name: &str,
         column: Column,
@@ -161,20 +170,20 @@ impl Lower<'_> {
         [x, aux]: [Bind; 2],
         eps: f32,
     ) -> Result<(Bind, Bind, f32), PlanError> {
-        let spec = PrepareSpec { column, prologue };
-        let job = self.job(name, spec.clone())?;
-        let ready = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
+        let job = self.job(name, QuantizeSpec { column, prologue })?;
+        let out = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
         let grid = [Dim::Is(columns as u32), ONE, ONE];
-        self.run(format!("{name}.prepare"), &job, grid, vec![x, aux, ready, Bind::F32(eps)]);
-        Ok((ready, Bind::Null, 0.0))
+        self.run(format!("{name}.quantize"), &job, grid, QuantizeArgs { x, aux, out, eps: Bind::F32(eps) });
+        Ok((out, Bind::Null, 0.0))
     }
 
-    /// The two ways to choose a token from the logits, as the last two launches: the likeliest, and at random.
+    /// The two ways to choose a token from the logits, as the last two launches: the likeliest, and at
+    /// random.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
         let capacity = Bind::U32(self.context + 1);
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
-        let largest = SampleSpec { vocab, choice: Choice::Largest };
+        let largest = self.tuned(ArgmaxSpec { vocab, tuning: None });
         let job = self.job("greedy", largest.clone())?;
         let most = largest.blocks(u32::MAX);
         let blocks = Dim::Fill { per_unit: 1, most };
@@ -182,14 +191,33 @@ impl Lower<'_> {
         let part = self.program.scratch("greedy.part", 8 * u64::from(most) * rows);
         let counters = self.program.counters("greedy.counters", 4 * rows);
         let slots = self.slots();
-        let args = vec![logits, part, counters, slots, tokens, position, capacity, Bind::Dim(blocks)];
+        let number = Bind::Dim(blocks);
+        let args = ArgmaxArgs { logits, part, counters, slots, tokens, position, capacity, blocks: number };
         self.run("greedy".to_string(), &job, [blocks, TOKENS, ONE], args);
-        let job = self.job("draw", SampleSpec { vocab, choice: Choice::Drawn })?;
-        let options = [Chosen::TopK, Chosen::Temperature, Chosen::TopP, Chosen::MinP].map(Bind::Chosen);
-        let own = if self.batch { Bind::Control(Control::Options) } else { Bind::Null };
-        let mut args = vec![logits, Bind::Control(Control::Fractions), own, slots, tokens, position, capacity];
-        args.extend(options);
-        self.run("draw".to_string(), &job, [TOKENS, ONE, ONE], args);
+        let drawn = self.tuned(DrawSpec { vocab, tuning: None });
+        let job = self.job("draw", drawn.clone())?;
+        let most = drawn.blocks(u32::MAX, 1);
+        let blocks = Dim::Spread { per_unit: 1, over: 1, most };
+        let args = DrawArgs {
+            logits,
+            fractions: Bind::Control(Control::Fractions),
+            options: if self.batch { Bind::Control(Control::Options) } else { Bind::Null },
+            slots,
+            tokens,
+            position,
+            work: self.program.counters("draw.work", draw::WORK as u64 * rows),
+            said: self.program.scratch("draw.said", draw::SAID as u64 * rows),
+            capacity,
+            top_k: Bind::Chosen(Chosen::TopK),
+            temperature: Bind::Chosen(Chosen::Temperature),
+            top_p: Bind::Chosen(Chosen::TopP),
+            min_p: Bind::Chosen(Chosen::MinP),
+            blocks: Bind::Dim(blocks),
+        };
+        self.run("draw".to_string(), &job, [blocks, TOKENS, ONE], args);
+        if most > 1 {
+            self.program.last_is_cooperative();
+        }
         Ok(())
     }
 
@@ -197,39 +225,39 @@ impl Lower<'_> {
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, norms, eps) = self.heads(a)?;
-        let cache = self.graph.cache(a.cache);
-        let spec = self.tuned(AttendSpec { form, window: cache.window, soft_cap: a.soft_cap, tuning: None });
+        let window = self.graph.state(a.cache).window();
+        let spec = self.tuned(AttendSpec { form, window, soft_cap: a.soft_cap, tuning: None });
         let sequences = self.program.tokens();
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
-        let shape = self.spec(&name, spec.geometry(&self.target, 1, sequences))?;
         let most = (SPLITS / sequences).max(1);
-        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: shape.grid[1], most };
+        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: spec.groups(), most };
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
         let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
         let out = self.program.make(a.out);
-        let args = vec![
+        let [q_norm, k_norm] = norms;
+        let args = AttendArgs {
             q,
             k,
             v,
-            norms[0],
-            norms[1],
-            Bind::Rope(a.rope),
-            self.slots(),
-            Bind::Control(Control::Position),
-            Bind::Keys(a.cache),
-            Bind::Values(a.cache),
+            q_norm,
+            k_norm,
+            angles: Bind::Rope(a.rope),
+            slots: self.slots(),
+            position: Bind::Control(Control::Position),
+            keys: Bind::Keys(a.cache),
+            values: Bind::Values(a.cache),
             part,
             counters,
             out,
-            Bind::F32(a.scale),
-            Bind::F32(eps),
-            Bind::U32(self.context),
-            Bind::Dim(splits),
-            Bind::U64(if self.batch { self.slot_bytes(&name, a.cache)? } else { 0 }),
-        ];
-        self.run(name, &job, [splits, Dim::Is(shape.grid[1]), TOKENS], args);
+            scale: Bind::F32(a.scale),
+            eps: Bind::F32(eps),
+            capacity: Bind::U32(self.context),
+            splits: Bind::Dim(splits),
+            sequence_bytes: Bind::U64(if self.batch { self.slot_bytes(&name, a.cache)? } else { 0 }),
+        };
+        self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
         Ok(())
     }
 
@@ -239,7 +267,7 @@ impl Lower<'_> {
     }
 
     /// Bytes from one slot's keys, or values, to the next one's.
-    fn slot_bytes(&self, name: &str, cache: CacheId) -> Result<u64, PlanError> {
+    fn slot_bytes(&self, name: &str, cache: StateId) -> Result<u64, PlanError> {
         let bytes = self.kv(cache).bytes(self.context as usize);
         bytes.map(|b| b as u64).ok_or_else(|| unsupported(name, "its cache cannot be addressed"))
     }
@@ -263,5 +291,6 @@ impl Lower<'_> {
     }
 }
 
-/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the device.
+/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the
+/// device.
 const SPLITS: u32 = 256;

@@ -4,14 +4,16 @@ use super::build::{Builder, Jobs, Shape};
 use super::prompt::Group;
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
 use crate::gpu::fuse::{Finish, Input, Segment, Step};
-use crate::graph::{Activation, CacheId, Graph, ValueId, WeightId};
+use crate::graph::{Activation, Graph, StateId, ValueId, WeightId};
 use kjit_engine::Target;
+use kjit_kernels::family::{Arguments, SegmentArgs};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::segments;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Choices;
-use kjit_kernels::{Kernel, SpecError};
+use kjit_kernels::{Family, Kernel, SpecError};
 use std::collections::HashMap;
+use std::marker::PhantomData;
 
 /// The state of a lowering.
 pub(super) struct Lower<'g> {
@@ -39,11 +41,12 @@ pub(super) struct Lower<'g> {
     pub later: &'g [Step],
 }
 
-/// A job with what its launches need of it.
-pub(super) struct Ready {
+/// A job with what its launches need of it; they have the arguments of its family.
+pub(super) struct Ready<F> {
     job: JobId,
     block: u32,
     shared: u32,
+    family: PhantomData<F>,
 }
 
 impl Lower<'_> {
@@ -60,9 +63,9 @@ impl Lower<'_> {
     }
 
     /// How a cache lies in memory.
-    pub fn kv(&self, id: CacheId) -> KvLayout {
-        let c = self.graph.cache(id);
-        KvLayout { heads: c.heads, head_dim: c.head_dim, storage: self.storage }
+    pub fn kv(&self, id: StateId) -> KvLayout {
+        let (heads, head_dim) = self.graph.kv(id).map_or((0, 0), |c| (c.heads, c.key));
+        KvLayout { heads, head_dim, storage: self.storage }
     }
 
     /// Where a value is.
@@ -85,19 +88,20 @@ impl Lower<'_> {
     }
 
     /// The spec with the tuning that was measured best for it, where one was.
-    pub fn tuned<S: Clone + Into<Spec> + TryFrom<Spec>>(&self, spec: S) -> S {
+    pub fn tuned<F: Family>(&self, spec: F) -> F {
         let whole: Spec = spec.clone().into();
         let Some(tuning) = self.tuned.choice(&whole, &self.target) else { return spec };
         whole.with(Some(tuning)).try_into().unwrap_or(spec)
     }
 
     /// A kernel's job.
-    pub fn job(&mut self, name: &str, spec: impl Into<Spec>) -> Result<Ready, PlanError> {
-        let spec = spec.into();
+    pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
+        let spec: Spec = spec.into();
         let Kernel { source, constants, options, entry, block, shared } = self.spec(name, spec.kernel(&self.target))?;
         let job = kjit_engine::Job::new(source, constants, options, self.target.clone());
         job.check().map_err(|e| unsupported(name, e))?;
-        Ok(Ready { job: self.jobs.intern(super::Job { job, entry, spec }), block, shared })
+        let job = self.jobs.intern(super::Job { job, entry, spec });
+        Ok(Ready { job, block, shared, family: PhantomData })
     }
 
     /// What a projection is called: after the value that it ends in.
@@ -132,22 +136,22 @@ impl Lower<'_> {
         }
     }
 
-    /// The arguments `w0, b0, y0, w1, …` of a launch.
-    pub fn weight_args(&mut self, segments: &[Segment], results: &[Bind]) -> Vec<Bind> {
-        let mut args = vec![];
-        for i in 0..segments::MOST {
+    /// The arguments of a product for its weights.
+    pub fn weight_args(&mut self, segments: &[Segment], results: &[Bind]) -> [SegmentArgs<Bind>; segments::MOST] {
+        std::array::from_fn(|i| {
             let segment = segments.get(i);
-            let weight = segment.map_or(Bind::Null, |s| self.matrix(s.weight));
-            let bias = segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b));
-            args.extend([weight, bias, results.get(i).copied().unwrap_or(Bind::Null)]);
-        }
-        args
+            SegmentArgs {
+                w: segment.map_or(Bind::Null, |s| self.matrix(s.weight)),
+                b: segment.and_then(|s| s.bias).map_or(Bind::Null, |b| self.vector(b)),
+                y: results.get(i).copied().unwrap_or(Bind::Null),
+            }
+        })
     }
 
     /// A launch of it.
-    pub fn run(&mut self, name: String, ready: &Ready, grid: [Dim; 3], args: Vec<Bind>) {
+    pub fn run<F: Family>(&mut self, name: String, ready: &Ready<F>, grid: [Dim; 3], args: F::Args<Bind>) {
         let shape = Shape { grid, block: ready.block, shared: ready.shared };
-        self.program.launch(name, ready.job, shape, args);
+        self.program.launch(name, ready.job, shape, args.list());
     }
 }
 
@@ -158,6 +162,7 @@ pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish,
         Finish::Add { .. } => Ok(segments::Finish::Add),
         Finish::Glu { act: Activation::Silu, .. } => Ok(segments::Finish::Silu),
         Finish::Glu { act: Activation::GeluTanh, .. } => Ok(segments::Finish::Gelu),
+        Finish::Glu { act, .. } => Err(unsupported(name, format!("no kernel has its activation {act:?}"))),
         Finish::Sum { .. } => Err(unsupported(name, "a weighted sum without experts")),
     }
 }

@@ -1,24 +1,28 @@
 //! What a GPU does for a model, as data: kernels to compile, memory to have, launches to make.
 //!
-//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it can be printed, tested and compiled
-//! for (`kjit warm`) on a machine without a GPU, and a device of the same target finds every kernel in the cache. What only a live
-//! device tells (compute units) enters as a [`Dim`] when a launch is made.
+//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it can be
+//! printed, tested and compiled for (`kjit warm`) on a machine without a GPU, and a device of the same target
+//! finds every kernel in the cache. What only a live device tells (compute units) enters as a [`Dim`] when a
+//! launch is made.
 
 mod arena;
 mod batch;
 mod build;
 mod decode;
 mod lower;
+mod persistent;
 mod print;
 mod product;
 mod prompt;
 mod small;
 mod whole;
 
+#[doc(hidden)]
 pub use arena::{Life, place};
-pub use whole::{Request, plan, plan_batch};
+pub use persistent::{Instruction, OneLaunch};
+pub use whole::{Request, plan};
 
-use crate::graph::{CacheId, RopeId, ValueId, WeightId};
+use crate::graph::{RopeId, StateId, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
@@ -31,6 +35,7 @@ const ONE: Dim = Dim::Is(1);
 
 /// One compilation, and the kernel wanted of it.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct Job {
     /// What is compiled.
     pub job: kjit_engine::Job,
@@ -42,14 +47,18 @@ pub struct Job {
 
 /// Index of a [`Job`] in [`Plan::jobs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(hidden)]
 pub struct JobId(pub u32);
 
 /// Index of a [`Buffer`] in [`Program::buffers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(hidden)]
 pub struct BufferId(pub u32);
 
-/// A piece of memory that launches pass on to each other. Buffers that are never alive together share their place.
+/// A piece of memory that launches pass on to each other. Buffers that are never alive together share their
+/// place.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct Buffer {
     /// The value that it holds, or what it is for.
     pub name: String,
@@ -57,13 +66,16 @@ pub struct Buffer {
     pub bytes: u64,
     /// Bytes from the start of the arena, a multiple of 256.
     pub offset: u64,
-    /// Counters: zero before the first run, and zero again after each launch that uses them. Nothing shares their place.
+    /// Counters: zero before the first run, and zero again after each launch that uses them. Nothing shares
+    /// their place.
     pub zeroed: bool,
 }
 
-/// Words that live on the device and drive sequences: written by the host at the start of a call, by the sampler for each token. Each
-/// sequence has its own in its slot; programs for one sequence are given one slot's, programs for several those of all slots.
+/// Words that live on the device and drive sequences: written by the host at the start of a call, by the
+/// sampler for each token. Each sequence has its own in its slot; programs for one sequence are given one
+/// slot's, programs for several those of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
 pub enum Control {
     /// `u32`s: ids of all tokens, by position.
     Tokens,
@@ -79,6 +91,7 @@ pub enum Control {
 
 /// How the next token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub enum Choice {
     /// The likeliest.
     Greedy,
@@ -97,6 +110,7 @@ pub enum Choice {
 
 /// An argument that the choice of the next token has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
 pub enum Chosen {
     /// [`Choice::Draw`]'s field.
     TopK,
@@ -110,6 +124,7 @@ pub enum Chosen {
 
 /// A number for a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub enum Number {
     /// An integer.
     U32(u32),
@@ -135,6 +150,7 @@ impl Chosen {
 
 /// A size that may depend on the device or on the work at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
 pub enum Dim {
     /// Always this.
     Is(u32),
@@ -161,7 +177,8 @@ pub enum Dim {
         /// Times this.
         each: u32,
     },
-    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for each compute unit; at most `most`.
+    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for each compute
+    /// unit; at most `most`.
     Spread {
         /// Blocks that a compute unit takes at once.
         per_unit: u32,
@@ -174,6 +191,7 @@ pub enum Dim {
 
 /// A product of matrices whose launch depends on the tokens at hand.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct GemmUse {
     /// The product.
     pub spec: GemmSpec,
@@ -185,16 +203,17 @@ impl GemmUse {
     /// Its launch.
     ///
     /// # Errors
-    /// As [`GemmSpec::launch`].
+    /// As [`GemmSpec::launch_rows`].
     pub fn launch(&self, target: &Target, tokens: u32, units: u32) -> Result<GemmLaunch, SpecError> {
         let tokens = tokens as usize;
         let rows = self.group.map_or(tokens, |g| g.rows(tokens));
-        self.spec.launch(target, rows, units.min(product::UNITS))
+        self.spec.launch_rows(target, rows, units.min(product::UNITS))
     }
 }
 
 /// A number of a product's launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
 pub enum GemmPart {
     /// Blocks that share a result.
     Splits,
@@ -212,8 +231,10 @@ pub enum GemmPart {
     GridZ,
 }
 
-/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products that follow from both.
+/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products that follow
+/// from both.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct Now {
     /// Compute units of the device.
     pub units: u32,
@@ -257,6 +278,7 @@ impl Dim {
 
 /// An argument of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub enum Bind {
     /// A buffer of the program.
     Buffer(BufferId),
@@ -267,9 +289,9 @@ pub enum Bind {
     /// Cosines and sines of a rotation.
     Rope(RopeId),
     /// Keys of a cache.
-    Keys(CacheId),
+    Keys(StateId),
     /// Values of a cache.
-    Values(CacheId),
+    Values(StateId),
     /// A word that drives the sequence.
     Control(Control),
     /// No buffer.
@@ -290,6 +312,7 @@ pub enum Bind {
 
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct Launch {
     /// The value it ends in, or what it does.
     pub name: String,
@@ -307,10 +330,14 @@ pub struct Launch {
     pub shared: u32,
     /// May start before the launch before it has ended: the kernel waits by itself.
     pub dependent: bool,
+    /// Its blocks wait for each other: they are all resident, or there is one a sequence (on a device that
+    /// cannot promise it).
+    pub cooperative: bool,
 }
 
 /// Launches for up to so many tokens at once.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct Program {
     /// Tokens it takes at most.
     pub tokens: u32,
@@ -332,6 +359,7 @@ pub struct Program {
 
 /// A value that is there after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct Kept {
     /// The value.
     pub value: ValueId,
@@ -354,6 +382,7 @@ impl Program {
 
 /// One more token of several sequences at once: a row each, whatever their lengths.
 #[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
 pub struct Batch {
     /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
     pub program: Program,
@@ -394,12 +423,17 @@ pub struct Plan {
     pub greedy: Launch,
     /// A random one, likewise.
     pub draw: Launch,
-    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None where the kernels for prompts do not cover
-    /// the model: tokens then go one by one.
+    /// The launches of [`Plan::decode`] as one; none where it was not asked for, or not possible.
+    pub persistent: Option<OneLaunch>,
+    /// Why there is none, where it was asked for.
+    pub no_persistent: Option<String>,
+    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None where the
+    /// kernels for prompts do not cover the model: tokens then go one by one.
     pub prompts: Vec<Program>,
     /// Why there are none.
     pub no_prompts: Option<String>,
-    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One where none was asked for.
+    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One where none
+    /// was asked for.
     pub slots: usize,
     /// For so many sequences decoded side by side, the fewest first; none where none was asked for.
     pub batches: Vec<Batch>,
@@ -414,6 +448,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// All that is compiled for it.
+    pub fn compiled(&self) -> impl Iterator<Item = &kjit_engine::Job> {
+        self.jobs.iter().map(|j| &j.job).chain(self.persistent.iter().map(|one| &one.job))
+    }
+
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
         let batches = self.batches.iter().map(|b| &b.program);

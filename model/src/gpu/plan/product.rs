@@ -1,19 +1,20 @@
 //! Projections of many rows at once, on the matrix units: every matrix is read once and meets all of them.
 //!
-//! Activations go into products as halves, in one of two forms. Attention and gated units leave them so; what else a product reads is
-//! brought into its form by a launch of its own, once for all products that read it.
+//! Activations go into products as halves, in one of two forms. Attention and gated units leave them so; what
+//! else a product reads is brought into its form by a launch of its own, once for all products that read it.
 
 use super::lower::{Lower, finish_of};
 use super::prompt::Group;
 use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Finish, Input, Segment, Step};
 use crate::graph::ValueId;
+use kjit_kernels::Family;
 use kjit_kernels::activations::Prologue;
-use kjit_kernels::gemm::GemmSpec;
-use kjit_kernels::product::{strip_bytes, tiled_bytes};
+use kjit_kernels::gemm::{GemmArgs, GemmSpec};
+use kjit_kernels::product::{panel_bytes, tiled_bytes};
 use kjit_kernels::segments::MOST;
-use kjit_kernels::strips::StripsSpec;
-use kjit_kernels::tiles::TilesSpec;
+use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec};
+use kjit_kernels::tiles::{TilesArgs, TilesSpec};
 
 /// Compute units that the parts of products are sized for. Launches cut their work for no more.
 pub const UNITS: u32 = 256;
@@ -23,15 +24,15 @@ pub const UNITS: u32 = 256;
 pub(super) enum Form {
     /// [`GemmSpec`]'s: any number of rows.
     Tiles,
-    /// [`StripsSpec`]'s: a few, with the weights straight from memory to the matrix units.
-    Strips,
+    /// [`SmallGemmSpec`]'s: a few, with the weights straight from memory to the matrix units.
+    Panels,
 }
 
 impl Form {
     const fn word(self) -> &'static str {
         match self {
             Form::Tiles => "tiles",
-            Form::Strips => "strips",
+            Form::Panels => "panels",
         }
     }
 
@@ -39,7 +40,7 @@ impl Form {
     pub const fn bytes(self, rows: usize, cols: usize) -> u64 {
         match self {
             Form::Tiles => tiled_bytes(rows, cols) as u64,
-            Form::Strips => strip_bytes(rows, cols) as u64,
+            Form::Panels => panel_bytes(rows, cols) as u64,
         }
     }
 }
@@ -81,11 +82,11 @@ impl Lower<'_> {
                     let spec = self.tuned(spec);
                     self.tiles(&name, spec, None, &operands)?;
                 }
-                Form::Strips => {
-                    let (strips, tuning) = (stays, None);
-                    let spec = StripsSpec { cols, tokens, segments: weights, finish: end, strips, tuning };
+                Form::Panels => {
+                    let (panels, tuning) = (stays, None);
+                    let spec = SmallGemmSpec { cols, tokens, segments: weights, finish: end, panels, tuning };
                     let spec = self.tuned(spec);
-                    self.strips(&name, &spec, &operands)?;
+                    self.panels(&name, &spec, &operands)?;
                 }
             }
         }
@@ -129,7 +130,8 @@ impl Lower<'_> {
         }
         let (x, cols) = (self.value(input.value())?, self.graph.value(input.value()).width);
         let prologue = if norm.is_some() { Prologue::Norm } else { Prologue::None };
-        let spec = TilesSpec { cols, prologue, gather: group.is_some(), strips: form == Form::Strips };
+        let (gather, panels) = (group.is_some(), form == Form::Panels);
+        let spec = self.tuned(TilesSpec { cols, prologue, gather, panels, tuning: None });
         let job = self.job(name, spec)?;
         let aux = norm.map_or(Bind::Null, |w| self.vector(w));
         let tokens = self.program.tokens() as usize;
@@ -143,7 +145,7 @@ impl Lower<'_> {
         };
         let label = format!("{name}.{}", form.word());
         let y = self.program.scratch(&label, form.bytes(rows, cols));
-        self.run(label, &job, [grid, ONE, ONE], vec![x, aux, y, source, Bind::F32(eps)]);
+        self.run(label, &job, [grid, ONE, ONE], TilesArgs { x, aux, y, source, eps: Bind::F32(eps) });
         if group.is_none() {
             self.in_form.insert(key, y);
         }
@@ -169,30 +171,44 @@ impl Lower<'_> {
             Some(g) => (Dim::Gemm { product, part: GemmPart::TokenTiles, each: g.spec.tile as u32 }, g.tile_expert),
         };
         let dim = |part| Dim::Gemm { product, part, each: 1 };
-        let mut args = vec![operands.x, operands.residual];
-        args.extend(self.weight_args(operands.segments, operands.y));
-        args.extend([parts, counters, tile_expert, Bind::Dim(rows)]);
-        let sizes = [GemmPart::Splits, GemmPart::TokenTiles, GemmPart::Tiles, GemmPart::Blocks];
-        args.extend(sizes.map(|p| Bind::Dim(dim(p))));
+        let args = GemmArgs {
+            x: operands.x,
+            residual: operands.residual,
+            segments: self.weight_args(operands.segments, operands.y),
+            parts,
+            counters,
+            tile_expert,
+            tokens: Bind::Dim(rows),
+            splits: Bind::Dim(dim(GemmPart::Splits)),
+            token_tiles: Bind::Dim(dim(GemmPart::TokenTiles)),
+            tiles: Bind::Dim(dim(GemmPart::Tiles)),
+            blocks: Bind::Dim(dim(GemmPart::Blocks)),
+        };
         self.run(name.to_string(), &job, [dim(GemmPart::GridX), dim(GemmPart::GridY), dim(GemmPart::GridZ)], args);
         Ok(())
     }
 
-    /// The launch of a product in strips.
-    fn strips(&mut self, name: &str, spec: &StripsSpec, operands: &Operands) -> Result<(), PlanError> {
+    /// The launch of a product in panels.
+    fn panels(&mut self, name: &str, spec: &SmallGemmSpec, operands: &Operands) -> Result<(), PlanError> {
         let job = self.job(name, spec.clone())?;
-        let [tiles, splits, _] = self.spec(name, spec.geometry(&self.target))?.grid;
+        let [tiles, splits] = self.spec(name, spec.blocks(&self.target))?;
         let (parts, counters) = match splits {
             0 | 1 => (Bind::Null, Bind::Null),
             _ => {
                 let bytes = self.spec(name, spec.part_bytes(&self.target))? as u64;
                 let counters = self.spec(name, spec.counters(&self.target))? as u64;
-                self.shared_sums(name, "strips.counters", bytes, counters)
+                self.shared_sums(name, "small_gemm.counters", bytes, counters)
             }
         };
-        let mut args = vec![operands.x, operands.residual];
-        args.extend(self.weight_args(operands.segments, operands.y));
-        args.extend([parts, counters, Bind::Dim(TOKENS), Bind::U32(splits)]);
+        let args = SmallGemmArgs {
+            x: operands.x,
+            residual: operands.residual,
+            segments: self.weight_args(operands.segments, operands.y),
+            parts,
+            counters,
+            tokens: Bind::Dim(TOKENS),
+            splits: Bind::U32(splits),
+        };
         self.run(name.to_string(), &job, [Dim::Is(tiles), Dim::Is(splits), ONE], args);
         Ok(())
     }

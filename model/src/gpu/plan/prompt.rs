@@ -1,17 +1,17 @@
-//! Steps as launches for many tokens of one sequence: projections and attention on the matrix units. Experts: tokens are grouped by expert
-//! on the device, and each group is padded to whole tiles.
+//! Steps as launches for many tokens of one sequence: projections and attention on the matrix units. Experts:
+//! tokens are grouped by expert on the device, and each group is padded to whole tiles.
 
 use super::lower::{Lower, unsupported};
 use super::product::{Form, Operands};
 use super::{Bind, Control, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
 use crate::graph::{Activation, ValueId};
-use kjit_kernels::attend::RopeKvSpec;
-use kjit_kernels::flash::FlashSpec;
+use kjit_kernels::Family;
+use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
-use kjit_kernels::moe::{MoeSpec, MoeStep};
+use kjit_kernels::moe::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
+use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
 use kjit_kernels::segments;
-use kjit_kernels::spec::MoeKernel;
 
 /// Tokens grouped by expert.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,8 @@ pub(super) struct Group {
     pub product: u32,
     pub tile_expert: Bind,
     pub source: Bind,
-    place: Bind,
+    /// The row of each pair of token and expert.
+    row: Bind,
 }
 
 impl Lower<'_> {
@@ -44,35 +45,32 @@ impl Lower<'_> {
         }
         let (form, norms, eps) = self.heads(a)?;
         let tokens = self.program.tokens();
-        let (ready, capacity) = (RopeKvSpec { form, half: false }, Bind::U32(self.context));
-        let job = self.job(&name, ready.clone())?;
-        let grid = self.spec(&name, ready.geometry(&self.target, 1))?.grid;
+        let capacity = Bind::U32(self.context);
+        let heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
+        let job = self.job(&name, heads.clone())?;
         let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
         let bytes = 4 * u64::from(tokens) * self.graph.value(a.q).width as u64;
-        let turned = self.program.scratch(format!("{name}.q"), bytes);
+        let rotated = self.program.scratch(format!("{name}.q"), bytes);
         let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
         let [q_norm, k_norm] = norms;
-        let rope = Bind::Rope(a.rope);
-        self.run(
-            format!("{name}.heads"),
-            &job,
-            [TOKENS, Dim::Is(grid[1]), ONE],
-            vec![q, k, v, q_norm, k_norm, rope, position, keys, values, turned, Bind::F32(eps), capacity],
-        );
+        let (angles, eps) = (Bind::Rope(a.rope), Bind::F32(eps));
+        let args = RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity };
+        self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
         let spec = self.tuned(FlashSpec {
             heads: a.heads,
             kv: form.kv,
             scale: a.scale,
-            window: self.graph.cache(a.cache).window,
+            window: self.graph.state(a.cache).window(),
             soft_cap: a.soft_cap,
             tuning: None,
         });
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
-        let [_, heads, parts] = self.spec(&name, spec.geometry(&self.target, 1))?.grid;
+        let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
         let y = self.make_as(a.out, Form::Tiles);
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
-        self.run(name, &job, grid, vec![turned, keys, values, y, position, Bind::Dim(TOKENS), capacity]);
+        let args = FlashArgs { q: rotated, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
+        self.run(name, &job, grid, args);
         Ok(())
     }
 
@@ -129,14 +127,15 @@ impl Lower<'_> {
                 let x = self.value(input.value())?;
                 let y = self.program.scratch(format!("{name}.rows"), 4 * (rows * w.rows) as u64);
                 self.tiles(&name, spec, Some(&group), &Operands { x, residual: Bind::Null, segments, y: &[y] })?;
-                let job = self.job(&name, MoeKernel { spec: moe, step: MoeStep::Sum })?;
+                let job = self.job(&name, self.tuned(MoeSumSpec::from(moe)))?;
                 let shares = self.value(shares)?;
                 let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
-                let to = match residual {
+                let out = match residual {
                     Some(r) => self.program.make_over(sum, r, &[input.value()]),
                     None => self.program.make(sum),
                 };
-                self.run(format!("{name}.sum"), &job, [TOKENS, ONE, ONE], vec![y, group.place, shares, added, to]);
+                let args = MoeSumArgs { y, row_of: group.row, shares, residual: added, out };
+                self.run(format!("{name}.sum"), &job, [TOKENS, ONE, ONE], args);
                 Ok(())
             }
         }
@@ -151,14 +150,14 @@ impl Lower<'_> {
         let counts = self.program.scratch(format!("{name}.counts"), words(moe.experts));
         let tile_expert = self.program.scratch(format!("{name}.tile_expert"), words(moe.tiles(tokens)));
         let source = self.program.scratch(format!("{name}.source"), words(moe.rows(tokens)));
-        let place = self.program.scratch(format!("{name}.place"), words(tokens * moe.top));
+        let row = self.program.scratch(format!("{name}.row"), words(tokens * moe.top));
         let blocks = [Dim::Is(moe.experts as u32), ONE, ONE];
-        let job = self.job(name, MoeKernel { spec: moe, step: MoeStep::Count })?;
-        self.run(format!("{name}.count"), &job, blocks, vec![chosen, counts, pairs]);
-        let job = self.job(name, MoeKernel { spec: moe, step: MoeStep::Place })?;
+        let job = self.job(name, self.tuned(MoeCountSpec::from(moe)))?;
+        self.run(format!("{name}.count"), &job, blocks, MoeCountArgs { experts: chosen, counts, pairs });
+        let job = self.job(name, self.tuned(MoeGroupSpec::from(moe)))?;
         let tiles = Bind::Dim(Dim::Gemm { product, part: GemmPart::TokenTiles, each: 1 });
-        let args = vec![chosen, counts, tile_expert, source, place, pairs, tiles];
-        self.run(format!("{name}.place"), &job, blocks, args);
-        Ok(Group { spec: moe, product, tile_expert, source, place })
+        let args = MoeGroupArgs { experts: chosen, counts, tile_expert, source, row_of: row, pairs, max_tiles: tiles };
+        self.run(format!("{name}.group"), &job, blocks, args);
+        Ok(Group { spec: moe, product, tile_expert, source, row })
     }
 }

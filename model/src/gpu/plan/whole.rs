@@ -4,11 +4,13 @@ use super::arena::ALIGN;
 use super::batch::{SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, unsupported};
-use super::{Batch, Job, JobId, Launch, MemoryNeed, Plan, PlanError, Program};
-use crate::exec::{ExecOptions, KvType};
+use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
+use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
-use crate::graph::{Cache, Graph, ValueId, WeightId};
+use crate::graph::{Graph, State, StateId, ValueId, WeightId};
+use crate::session::{KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
+use kjit_kernels::Family;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::RepackSpec;
@@ -23,10 +25,11 @@ pub struct Request<'a> {
     /// What for.
     pub target: &'a Target,
     /// Context, storage of keys and values, tokens at once.
-    pub options: &'a ExecOptions,
+    pub options: &'a OpenOptions,
     /// Values that must be there after each run.
     pub keep: &'a [ValueId],
-    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the shipped ones).
+    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the shipped
+    /// ones).
     pub tuned: &'a dyn Choices,
 }
 
@@ -41,34 +44,43 @@ enum For {
     Batch(u32),
 }
 
-/// Plans a model for one sequence.
-///
-/// # Errors
-/// What the kernels do not cover, by name.
-pub fn plan(request: &Request) -> Result<Plan, PlanError> {
-    plan_batch(request, 0)
+impl Request<'_> {
+    /// Tokens of a sequence.
+    pub fn context(&self) -> usize {
+        self.options.context_of(self.graph)
+    }
 }
 
-/// Plans a model for one sequence, and for up to so many decoded side by side (0: none, 64 at most), each in a slot with a context of its
+/// Plans a model for as many sequences as the options say, 64 at most, each in a slot with a context of its
 /// own.
 ///
 /// # Errors
 /// What the kernels do not cover, by name; more sequences than 64.
-pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError> {
+pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let &Request { graph, target, options, .. } = request;
+    let sequences = options.sequences.max(1);
     if sequences > SEQUENCES {
         return Err(unsupported(
             &format!("{sequences} sequences side by side"),
             format!("up to {SEQUENCES} are covered"),
         ));
     }
+    fit::check(graph)?;
     let steps = fuse(graph);
     let mut planner = Planner::new(request, &steps)?;
     let mut decode = planner.program(For::Token)?;
     let [greedy, draw] = choices(&mut decode)?;
-    let (mut prompts, no_prompts) = planner.prompts(options.batch.min(options.context))?;
+    let (persistent, no_persistent) = match (options.persistent, sequences) {
+        (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target) {
+            Ok(one) => (Some(one), None),
+            Err(why) => (None, Some(why)),
+        },
+        (Persistence::On, n) => (None, Some(format!("there are {n} sequences: it decodes one"))),
+        (Persistence::Auto | Persistence::Off, _) => (None, None),
+    };
+    let (mut prompts, no_prompts) = planner.prompts(options.chunk_on_gpu().min(request.context()))?;
     let mut batches = vec![];
-    for n in if sequences > 0 { sizes(graph, target, sequences) } else { vec![] } {
+    for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
         let mut program = planner.program(For::Batch(n))?;
         let [greedy, draw] = choices(&mut program)?;
         batches.push(Batch { program, greedy, draw });
@@ -78,10 +90,10 @@ pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError
         p.base = base;
         base += p.arena;
     }
-    let slots = sequences.max(1);
+    let slots = sequences;
     let caches = planner.caches()?;
     let kv = caches.iter().map(|c| 2 * c.saturating_mul(slots as u64).saturating_add(ALIGN)).sum();
-    let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * options.context) as u64).sum();
+    let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
     let (matrices, vectors, weights) = planner.weights()?;
     Ok(Plan {
         target: target.clone(),
@@ -89,6 +101,8 @@ pub fn plan_batch(request: &Request, sequences: usize) -> Result<Plan, PlanError
         decode,
         greedy,
         draw,
+        persistent,
+        no_persistent,
         prompts,
         no_prompts,
         slots,
@@ -119,7 +133,8 @@ type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<WeightId>, u64);
 impl<'a> Planner<'a> {
     fn new(request: &'a Request<'a>, steps: &'a [Step]) -> Result<Self, PlanError> {
         let options = request.options;
-        let context = u32::try_from(options.context).map_err(|_| PlanError::Context(options.context))?;
+        let context = request.context();
+        let context = u32::try_from(context).map_err(|_| PlanError::Context(context))?;
         // Halves are what `--precise` promises on a GPU: its prompts go through them.
         let storage = match options.kv_stored() {
             KvType::F32 | KvType::F16 => KvStorage::F16,
@@ -179,10 +194,10 @@ impl<'a> Planner<'a> {
     }
 
     /// The programs for prompts, or why there are none: then nothing is compiled for them.
-    fn prompts(&mut self, batch: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
+    fn prompts(&mut self, chunk: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
         let before = self.jobs.clone();
         let (mut prompts, mut none) = (vec![], None);
-        for tokens in chunks(batch) {
+        for tokens in chunks(chunk) {
             match self.program(For::Prompt(tokens)) {
                 Ok(p) => prompts.push(p),
                 Err(PlanError::Unsupported { what, why }) => none = Some(format!("{what}: {why}")),
@@ -218,12 +233,13 @@ impl<'a> Planner<'a> {
 
     /// Bytes of the keys, and of the values, of each cache, for one slot.
     fn caches(&self) -> Result<Vec<u64>, PlanError> {
-        let bytes = |c: &Cache| {
-            let layout = KvLayout { heads: c.heads, head_dim: c.head_dim, storage: self.storage };
-            let bytes = layout.bytes(self.request.options.context);
+        let bytes = |(c, id): (&State, u32)| {
+            let (heads, head_dim) = self.request.graph.kv(StateId(id)).map_or((0, 0), |kv| (kv.heads, kv.key));
+            let layout = KvLayout { heads, head_dim, storage: self.storage };
+            let bytes = layout.bytes(self.request.context());
             bytes.map(|b| b as u64).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))
         };
-        self.request.graph.caches.iter().map(bytes).collect()
+        self.request.graph.states.iter().zip(0..).map(bytes).collect()
     }
 }
 
@@ -234,10 +250,11 @@ fn choices(program: &mut Program) -> Result<[Launch; 2], PlanError> {
     both.ok_or_else(|| unsupported("logits", "there are no steps"))
 }
 
-/// Tokens that the programs for prompts take at most, for chunks of up to `batch`: short questions go through tiles of their own size.
-fn chunks(batch: usize) -> Vec<u32> {
+/// Tokens that the programs for prompts take at most, for chunks of up to `chunk`: short questions go through
+/// tiles of their own size.
+fn chunks(chunk: usize) -> Vec<u32> {
     const SHORT: u32 = 64;
-    match u32::try_from(batch).unwrap_or(u32::MAX) {
+    match u32::try_from(chunk).unwrap_or(u32::MAX) {
         0 | 1 => vec![],
         n if n <= SHORT => vec![n],
         n => vec![SHORT, n],

@@ -4,7 +4,7 @@ use super::Course;
 use super::protocol::{Answer, Ask};
 use crate::gpu::measure::{Placed, Subject, Timing, time};
 use kjit_engine::{Device, Engine, Kernel, Stream};
-use kjit_kernels::cases::{Random, sized};
+use kjit_kernels::cases::Random;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Tuning;
 use std::collections::HashMap;
@@ -15,8 +15,8 @@ const SEED: u64 = 20_261_121;
 /// Replays of a variant.
 const REPLAYS: usize = 11;
 
-/// Answers questions until there are no more; on a device that is lost it says so and ends. The course is the asking process's, made from the
-/// same plan.
+/// Answers questions until there are no more; on a device that is lost it says so and ends. The course is the
+/// asking process's, made from the same plan.
 ///
 /// # Errors
 /// Pipes that break, a device that cannot give a stream.
@@ -71,7 +71,7 @@ impl From<kjit_engine::Error> for Fault {
     fn from(e: kjit_engine::Error) -> Fault {
         match e {
             // The driver's word after a fault is the same for every call that follows.
-            kjit_engine::Error::Driver { .. } => Fault::Lost(e.to_string()),
+            kjit_engine::Error::DeviceLost { .. } | kjit_engine::Error::Driver { .. } => Fault::Lost(e.to_string()),
             other => Fault::Wrong(other.to_string()),
         }
     }
@@ -118,7 +118,7 @@ impl Child<'_> {
         };
         let (target, units) = (self.device.target(), self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
-        let mut case = sized(&subject.spec, target, units, subject.size, &mut Random::new(SEED)).map_err(wrong)?;
+        let mut case = subject.spec.case(target, units, subject.size, &mut Random::new(SEED)).map_err(wrong)?;
         let space = subject.spec.space(target);
         for tuning in &space {
             case.vary(&subject.spec.with(Some(*tuning)), target, units, subject.size).map_err(wrong)?;

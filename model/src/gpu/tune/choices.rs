@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The choices that an engine's cache holds: of its own directory, and of its packs and other read-only layers. A record that names no
-/// variant of its kernel is set aside with a warning of the cache, and the shipped default stands.
+/// The choices that an engine's cache holds: of its own directory, and of its packs and other read-only
+/// layers. A record that names no variant of its kernel is set aside with a warning of the cache, and the
+/// shipped default stands.
 pub struct Kept<'e> {
     engine: &'e Engine,
     /// A plan asks for the same spec once a layer.
@@ -23,7 +24,8 @@ impl<'e> Kept<'e> {
         Kept { engine, asked: Mutex::default() }
     }
 
-    /// Keeps a choice, which every later plan with this cache honours; `measured` says for people where it comes from.
+    /// Keeps a choice, which every later plan with this cache honours; `measured` says for people where it
+    /// comes from.
     ///
     /// # Errors
     /// A spec that has no kernel on this target, as a sentence.

@@ -1,9 +1,9 @@
 //! The process that asks: variants one by one, a child after the other, records.
 
-use super::process::Process;
 use super::protocol::{Answer, Ask};
 use super::{Course, Kept};
 use crate::gpu::measure::{Subject, Timing};
+use crate::gpu::process::Process;
 use kjit_engine::{Device, Engine, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Tuning};
@@ -50,8 +50,9 @@ pub struct Tuned {
     pub candidates: Vec<Candidate>,
     /// What is in force from now on.
     pub chosen: String,
-    /// The chain's time with the default, and with what was chosen, and how much more than chance the difference must be: seconds, from the
-    /// rounds in turn. None where nothing came near enough to the default for rounds.
+    /// The chain's time with the default, and with what was chosen, and how much more than chance the
+    /// difference must be: seconds, from the rounds in turn. None where nothing came near enough to the
+    /// default for rounds.
     pub duel: Option<(f64, f64, f64)>,
     /// What the times are of.
     pub context: String,
@@ -70,8 +71,9 @@ pub struct Progress<'a> {
     pub all: usize,
 }
 
-/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it. `spawn` starts a child that calls
-/// [`serve`](super::serve) with the same course on its standard input and output; `told` hears of each subject and each variant.
+/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it. `spawn`
+/// starts a child that calls [`serve`](super::serve) with the same course on its standard input and output;
+/// `told` hears of each subject and each variant.
 ///
 /// # Errors
 /// A child that cannot be started, or is lost whatever it measures, as a sentence.
@@ -102,7 +104,7 @@ struct Parent<'a> {
     course: &'a Course,
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
-    child: Option<Process>,
+    child: Option<Process<Answer>>,
     /// What a new child has to be told.
     used: Vec<Ask>,
 }
@@ -136,7 +138,8 @@ impl Parent<'_> {
         if let Some((_, best)) = ranked.first().filter(|(_, best)| *best != default) {
             let tunings = [default.clone(), (*best).to_owned()];
             let ask = Ask::Duel { subject: index, spec: what.clone(), tunings, rounds: self.options.rounds };
-            // A default that is wrong, or gone with its device, beats nothing; neither is a variant believed that fell in a duel.
+            // A default that is wrong, or gone with its device, beats nothing; neither is a variant believed
+            // that fell in a duel.
             if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
@@ -163,7 +166,8 @@ impl Parent<'_> {
         Ok(tuned)
     }
 
-    /// Everything that a child will load, in parallel. What does not compile is told by the child, which meets the same error.
+    /// Everything that a child will load, in parallel. What does not compile is told by the child, which
+    /// meets the same error.
     fn compile(&self, spec: &Spec, space: &[Tuning]) {
         let target = self.device.target();
         let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
@@ -200,7 +204,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Asks the child, a new one if there is none. What becomes of a child is the variant's failure; that none comes up is ours.
+    /// Asks the child, a new one if there is none. What becomes of a child is the variant's failure; that
+    /// none comes up is ours.
     fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
@@ -208,7 +213,8 @@ impl Parent<'_> {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),
             };
-            // The data of a new child takes its time; what runs then has no more of it than with any other child.
+            // The data of a new child takes its time; what runs then has no more of it than with any other
+            // child.
             let ready = match (fresh, ask) {
                 (false, _) => Ok(()),
                 (
@@ -271,7 +277,8 @@ fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
     if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
 }
 
-/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie apart, the farthest round of each left out.
+/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie apart,
+/// the farthest round of each left out.
 fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
     first.sort_by(f64::total_cmp);
     second.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
 //! 32 floats in four AVX2 registers.
 
 use super::avx2_codes;
-use super::{Job, LANES, Vector};
+use super::{CHUNK, Job, LANES, Vector};
 use crate::host::gemm::Tile;
 use crate::host::unpack::Described;
 use std::arch::x86_64::*;
@@ -95,9 +95,11 @@ macro_rules! every {
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the
+// pointers, for 32 elements.
 unsafe impl Vector for Avx2 {
-    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3 rows spill.)
+    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3 rows
+    // spill.)
     const TILE_ROWS: usize = 2;
 
     #[inline(always)]
@@ -264,6 +266,13 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
+        let at = |j: usize| codes[16 * j..].as_ptr().cast();
+        // SAFETY: the instructions are there; 64 bytes are four times sixteen.
+        unsafe { [_mm_loadu_si128(at(0)), _mm_loadu_si128(at(1)), _mm_loadu_si128(at(2)), _mm_loadu_si128(at(3))] }
+    }
+
+    #[inline(always)]
     unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2] {
         // SAFETY: the instructions are there.
         unsafe {
@@ -284,10 +293,12 @@ unsafe impl Vector for Avx2 {
         Avx2(a, a, b, b)
     }
 
-    /// Sixteen-bit products, added by pairs. (The instruction for bytes saturates at 16 bits: 8-bit codes overflow it.)
+    /// Sixteen-bit products, added by pairs. (The instruction for bytes saturates at 16 bits: 8-bit codes
+    /// overflow it.)
     #[inline(always)]
     unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
-        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two is below 2 · 128 · 32512 < 2^24.
+        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two is below 2
+        // · 128 · 32512 < 2^24.
         unsafe {
             for (i, acc) in [&mut self.0, &mut self.1, &mut self.2, &mut self.3].into_iter().enumerate() {
                 let products = _mm256_madd_epi16(

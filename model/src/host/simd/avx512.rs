@@ -49,10 +49,11 @@ macro_rules! both {
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the
+// pointers, for 32 elements.
 unsafe impl Vector for Avx512 {
-    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32. (With 12 rows the compiler loads all
-    // broadcasts before the first product, and spills.)
+    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32. (With 12
+    // rows the compiler loads all broadcasts before the first product, and spills.)
     const TILE_ROWS: usize = 8;
 
     #[inline(always)]
@@ -216,6 +217,12 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
+        // SAFETY: the instructions are there; a register has 64 bytes.
+        unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn widen(codes: __m512i, bias: u8) -> [Self; 2] {
         // SAFETY: the instructions are there.
         unsafe {
@@ -234,9 +241,9 @@ unsafe impl Vector for Avx512 {
         unsafe { Avx512(_mm512_set1_ps(first), _mm512_set1_ps(second)) }
     }
 
-    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of the instructions that multiply bytes and
-    /// add by fours, the first sum shifted. The chunk's third part has the sums of four activations, negative: times the bias they are
-    /// where the second begins to add.
+    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of the
+    /// instructions that multiply bytes and add by fours, the first sum shifted. The chunk's third part has
+    /// the sums of four activations, negative: times the bias they are where the second begins to add.
     #[inline(always)]
     unsafe fn add_dot(self, codes: __m512i, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
         // SAFETY: a chunk is readable at q. A sum of four is below 4 · 255 · 128 · 256 < 2^26.
@@ -288,7 +295,8 @@ unsafe fn floats(bytes: __m128i) -> __m512 {
 /// Transposes 16 × 16 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// AVX-512 is there; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at multiples of 32 writable.
+/// AVX-512 is there; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at multiples of 32
+/// writable.
 #[inline(always)]
 unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
     // SAFETY: the caller's promise covers all that is read and written.

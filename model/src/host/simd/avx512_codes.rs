@@ -1,7 +1,7 @@
 //! 64 codes of any block format into one AVX-512 register.
 //!
-//! A plane's sixteens come from four places, which are constants of the format. Few patterns occur, and each has its own cheapest way of
-//! loading; which one a plane has is found out by the compiler.
+//! A plane's sixteens come from four places, which are constants of the format. Few patterns occur, and each
+//! has its own cheapest way of loading; which one a plane has is found out by the compiler.
 
 use super::{Piece, pieces, unsigned};
 use crate::host::unpack::Described;

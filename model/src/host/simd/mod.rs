@@ -1,9 +1,10 @@
-//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, or an array. Kernels are written once
-//! over [`Vector`] and compiled for each instruction set; which one runs is decided once, at run time, by [`Isa::best`].
+//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, or an array. Kernels
+//! are written once over [`Vector`] and compiled for each instruction set; which one runs is decided once, at
+//! run time, by [`Isa::best`].
 //!
-//! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the `target_feature` attribute, so the
-//! intrinsics in it become instructions, not calls. 32 lanes because that is a row of registers in the matrix kernel's tile, and
-//! the length of a block of most weight formats.
+//! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the
+//! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes because that
+//! is a row of registers in the matrix kernel's tile, and the length of a block of most weight formats.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -27,14 +28,16 @@ pub const LANES: usize = 32;
 /// Codes that are unpacked and multiplied at a time: two blocks of 32, or a quarter of a block of 256.
 pub const CHUNK: usize = 64;
 
-/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else it wants to know of them.
+/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else it wants to
+/// know of them.
 pub const CHUNK_BYTES: usize = 3 * CHUNK;
 
 /// 32 floats.
 ///
 /// # Safety
-/// Every function may be called only where the processor has the instruction set of the implementing type; that is inside
-/// [`Job::run`], which [`Isa::run`] enters after checking. Pointers must be valid for [`LANES`] elements; no alignment is asked for.
+/// Every function may be called only where the processor has the instruction set of the implementing type;
+/// that is inside [`Job::run`], which [`Isa::run`] enters after checking. Pointers must be valid for
+/// [`LANES`] elements; no alignment is asked for.
 pub unsafe trait Vector: Copy {
     /// Rows of the matrix kernel's tile that fit in the registers with two more vectors.
     const TILE_ROWS: usize;
@@ -77,7 +80,8 @@ pub unsafe trait Vector: Copy {
     unsafe fn largest(self) -> f32;
     /// Writes the transpose of a 32 × 32 tile: `dst[j · 32 + i] = src[i · stride + j]`.
     ///
-    /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 · stride`, `dst` for 1024 elements.
+    /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 · stride`, `dst`
+    /// for 1024 elements.
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
 
     /// [`Tile::run`], in a function of its own: inlined into a larger one, the compiler spills its registers.
@@ -91,11 +95,14 @@ pub unsafe trait Vector: Copy {
     /// Converts an IEEE half.
     unsafe fn half(bits: u16) -> f32;
 
-    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of 32, all of `first` and then all of
-    /// `second`; of a format with blocks of 256, chunk `C` of `first`.
+    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of 32, all of
+    /// `first` and then all of `second`; of a format with blocks of 256, chunk `C` of `first`.
     ///
     /// The pointers must be valid for a block each.
     unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes;
+
+    /// 64 codes that were unpacked elsewhere.
+    unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes;
 
     /// `code − bias` as floats, the first 32 and the second.
     unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2];
@@ -103,8 +110,8 @@ pub unsafe trait Vector: Copy {
     /// The first 16 lanes one number, the others another.
     unsafe fn halves(first: f32, second: f32) -> Self;
 
-    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some lanes of `self`: what counts is the sum of
-    /// all. The bias is a power of two or 0, the one of the codes' format.
+    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some lanes of
+    /// `self`: what counts is the sum of all. The bias is a power of two or 0, the one of the codes' format.
     ///
     /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
@@ -114,9 +121,11 @@ pub unsafe trait Vector: Copy {
     /// `chunk` must be valid for [`CHUNK_BYTES`].
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
 
-    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays NaN.
+    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays
+    /// NaN.
     ///
-    /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power, whose next term is 5e-9.
+    /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power, whose next
+    /// term is 5e-9.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // SAFETY: the caller's promise is that of each call here.
@@ -136,14 +145,16 @@ pub unsafe trait Vector: Copy {
     }
 }
 
-/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed ones: the value before scaling is
-/// `u − bias`.
+/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed
+/// ones: the value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
     /// Subtracted.
     pub bias: u8,
     /// `u = code ^ flip`.
     pub flip: u8,
+    /// `u = code << up`.
+    pub up: u32,
     /// `u = table[code]`, if the format has a table.
     pub table: Option<[u8; 16]>,
 }
@@ -151,8 +162,14 @@ pub struct Unsigned {
 /// [`Unsigned`] of a format.
 pub const fn unsigned(value: Value) -> Unsigned {
     match value {
-        Value::Biased(bias) => Unsigned { bias: bias as u8, flip: 0, table: None },
-        Value::Signed => Unsigned { bias: 128, flip: 128, table: None },
+        Value::Biased(bias) => Unsigned { bias: bias as u8, flip: 0, up: 0, table: None },
+        Value::Signed => Unsigned { bias: 128, flip: 128, up: 0, table: None },
+        Value::Doubled(bias) => Unsigned { bias: bias as u8, flip: 0, up: 1, table: None },
+        Value::Ternary => Unsigned { bias: 1, flip: 0, up: 0, table: None },
+        Value::Codebook(book) => match book.bias() {
+            0 => Unsigned { bias: 128, flip: 128, up: 0, table: None },
+            bias => Unsigned { bias, flip: 0, up: 0, table: None },
+        },
         Value::Table(signed) => {
             let mut table = [0; 16];
             let mut i = 0;
@@ -160,12 +177,13 @@ pub const fn unsigned(value: Value) -> Unsigned {
                 table[i] = (signed[i] as i16 + 128) as u8;
                 i += 1;
             }
-            Unsigned { bias: 128, flip: 0, table: Some(table) }
+            Unsigned { bias: 128, flip: 0, up: 0, table: Some(table) }
         }
     }
 }
 
-/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of the first, byte and shift.
+/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of the first,
+/// byte and shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub second: bool,
@@ -212,7 +230,8 @@ enum Kind {
     Avx512,
 }
 
-/// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`], which ask the processor.
+/// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`],
+/// which ask the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
@@ -258,7 +277,8 @@ impl Isa {
         match self.0 {
             // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's promise.
             Kind::Plain => unsafe { job.run::<plain::Plain>() },
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's promise.
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
+            // promise.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::enter(job) },
             // SAFETY: as above.

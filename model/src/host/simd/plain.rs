@@ -21,7 +21,8 @@ impl Plain {
     }
 }
 
-// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements, as the trait says.
+// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements, as the
+// trait says.
 unsafe impl Vector for Plain {
     const TILE_ROWS: usize = 1;
 
@@ -167,8 +168,8 @@ unsafe impl Vector for Plain {
                 let Piece { second: in_second, at, shift } = known[j];
                 let block = if in_second { second } else { first };
                 let mask = ((1u16 << plane.bits) - 1) as u8;
-                // SAFETY: the plane lies in the block, as the format's own test shows, and a block is readable: of single bits in
-                // order two bytes, else a byte for each of the sixteen.
+                // SAFETY: the plane lies in the block, as the format's own test shows, and a block is
+                // readable: of single bits in order two bytes, else a byte for each of the sixteen.
                 unsafe {
                     if plane.run == 1 {
                         let bits = u16::from_le_bytes(block.add(at).cast::<[u8; 2]>().read());
@@ -189,6 +190,11 @@ unsafe impl Vector for Plain {
             }
         }
         codes
+    }
+
+    #[inline(always)]
+    unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
+        *codes
     }
 
     #[inline(always)]

@@ -63,9 +63,18 @@ pub fn han_kana(text: &[u8], pos: usize) -> usize {
     run_end(text, pos, |c| is(c) == wanted)
 }
 
-/// ``[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|
-/// \s+(?!\S)|\s+``
+/// ``[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+/// ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+| \s+(?!\S)|\s+``
 pub fn v3(text: &[u8], pos: usize) -> usize {
+    words(text, pos, true)
+}
+
+/// As [`v3`], each line end by itself: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+`.
+pub fn spark(text: &[u8], pos: usize) -> usize {
+    words(text, pos, false)
+}
+
+fn words(text: &[u8], pos: usize, lines: bool) -> usize {
     // White space always matches, so a gap ends at it and look-ahead over a run of it is paid once.
     match_or_gap(text, pos, |text, pos| {
         let c = char_at(text, pos);
@@ -89,7 +98,13 @@ pub fn v3(text: &[u8], pos: usize) -> usize {
         let start = if c.cp == 32 { next } else { pos };
         let end = run_end(text, start, |c| c.is(PUNCTUATION | SYMBOL));
         if end > start {
-            return run_end(text, end, Char::is_newline);
+            return if lines { run_end(text, end, Char::is_newline) } else { end };
+        }
+        if !lines && c.is_newline() {
+            return next;
+        }
+        if !lines && c.is(SPACE) {
+            return super::words::white_space(text, pos).max(next);
         }
         if c.is(SPACE) { super::words::lines_or_space(text, pos) } else { pos }
     })

@@ -1,16 +1,17 @@
 //! Pre-tokenizers: where byte-level BPE may not merge across.
 //!
-//! A pre-tokenizer is a chain of [`Stage`]s. Each cuts the pieces of the one before into smaller ones; nothing is dropped.
-//! Every stage is a hand-written scanner that looks at each character a bounded number of times, so a megabyte of spaces
-//! or of letters costs no more than any other megabyte; the regular expressions they stand for, which are part of the
-//! models, are quoted beside them.
+//! A pre-tokenizer is a chain of [`Stage`]s. Each cuts the pieces of the one before into smaller ones;
+//! nothing is dropped. Every stage is a hand-written scanner that looks at each character a bounded number of
+//! times, so a megabyte of spaces or of letters costs no more than any other megabyte; the regular
+//! expressions they stand for, which are part of the models, are quoted beside them.
 
 mod deepseek;
+mod groups;
 mod runs;
 mod words;
 
-/// Finds the end of the piece that begins at a byte offset below the text's length. The text is all the stage may see:
-/// its end is a border for look-ahead too. The result is always greater than the offset.
+/// Finds the end of the piece that begins at a byte offset below the text's length. The text is all the stage
+/// may see: its end is a border for look-ahead too. The result is always greater than the offset.
 pub(super) type Stage = fn(&[u8], usize) -> usize;
 
 /// What `tokenizer.ggml.pre` decides.
@@ -27,9 +28,13 @@ pub(super) struct Pretokenizer {
     pub clean_spaces: bool,
     /// Whether the vocabulary's BOS defaults to nothing instead of token 11.
     pub no_default_bos: bool,
-    /// Pieces are matched as they are, with U+2581 for spaces and `<0xXX>` tokens for other bytes, instead of in the
-    /// 256-letter alphabet of byte-level BPE.
+    /// Pieces are matched as they are, with U+2581 for spaces and `<0xXX>` tokens for other bytes, instead of
+    /// in the 256-letter alphabet of byte-level BPE.
     pub raw_utf8: bool,
+    /// Line ends that are a token together are that token, whatever the merges say.
+    pub whole_lines: bool,
+    /// White space only parts words: it is dropped, and nothing stands for it.
+    pub words_only: bool,
 }
 
 const PLAIN: Pretokenizer = Pretokenizer {
@@ -40,6 +45,8 @@ const PLAIN: Pretokenizer = Pretokenizer {
     clean_spaces: true,
     no_default_bos: false,
     raw_utf8: false,
+    whole_lines: false,
+    words_only: false,
 };
 
 static ALL: &[Pretokenizer] = &[
@@ -100,6 +107,13 @@ static ALL: &[Pretokenizer] = &[
         add_bos: true,
         ..PLAIN
     },
+    Pretokenizer {
+        names: &["minicpm5"],
+        stages: &[runs::up_to_three_numbers, words::llama3],
+        ignore_merges: true,
+        ..PLAIN
+    },
+    Pretokenizer { names: &["jais-2"], stages: &[words::jais2], ..PLAIN },
     Pretokenizer { names: &["dbrx", "smaug-bpe"], stages: &[words::llama3], ..PLAIN },
     Pretokenizer { names: &["chatglm-bpe"], stages: &[words::llama3], no_default_bos: true, ..PLAIN },
     Pretokenizer {
@@ -112,6 +126,53 @@ static ALL: &[Pretokenizer] = &[
     Pretokenizer {
         names: &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "grok-2", "solar-open"],
         stages: &[words::qwen2],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        stages: &[words::qwen2],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer { names: &["seed-coder"], stages: &[words::seed_coder], clean_spaces: false, ..PLAIN },
+    Pretokenizer { names: &["ufakzeka"], stages: &[words::ufakzeka], clean_spaces: false, ..PLAIN },
+    Pretokenizer { names: &["laguna"], stages: &[runs::lines, words::qwen2], clean_spaces: false, ..PLAIN },
+    Pretokenizer { names: &["exaone-moe"], stages: &[words::exaone_moe], ..PLAIN },
+    Pretokenizer { names: &["kimi-k2"], stages: &[words::kimi], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["youtu"],
+        stages: &[groups::youtu, words::youtu],
+        ignore_merges: true,
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["tiny_aya", "cohere2moe"],
+        stages: &[groups::up_to_numbers, groups::threes, words::tiny_aya],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["superbpe"],
+        stages: &[runs::numbers, groups::before_threes],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer { names: &["bloom", "gpt3-finnish"], stages: &[groups::bloom], ..PLAIN },
+    Pretokenizer { names: &["poro-chat"], stages: &[groups::bloom], clean_spaces: false, ..PLAIN },
+    Pretokenizer { names: &["viking"], stages: &[groups::bloom, runs::number], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["chameleon"],
+        stages: &[
+            groups::sentinel,
+            groups::image,
+            groups::indents,
+            runs::number,
+            groups::each_punctuation,
+            words::gpt2,
+        ],
+        add_bos: true,
         clean_spaces: false,
         ..PLAIN
     },
@@ -128,6 +189,13 @@ static ALL: &[Pretokenizer] = &[
     Pretokenizer {
         names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
         stages: &[words::gpt4o],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["granite-embed-multi-97m"],
+        stages: &[words::granite_embed],
+        ignore_merges: true,
         clean_spaces: false,
         ..PLAIN
     },
@@ -161,7 +229,27 @@ static ALL: &[Pretokenizer] = &[
         clean_spaces: false,
         ..PLAIN
     },
-    Pretokenizer { names: &["gemma4"], stages: &[runs::lines], raw_utf8: true, ..PLAIN },
+    Pretokenizer {
+        names: &["spark2_5"],
+        stages: &[runs::up_to_three_numbers, deepseek::han_kana, deepseek::spark, runs::number],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["afmoe"],
+        stages: &[groups::up_to_numbers, groups::threes, groups::asian, deepseek::v3],
+        clean_spaces: false,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["gemma4", "granite-embed-multi-311m"],
+        stages: &[runs::lines],
+        raw_utf8: true,
+        whole_lines: true,
+        ..PLAIN
+    },
+    Pretokenizer { names: &["whitespace"], stages: &[groups::words], raw_utf8: true, words_only: true, ..PLAIN },
+    Pretokenizer { names: &["sarvam-moe"], stages: &[runs::lines], raw_utf8: true, clean_spaces: false, ..PLAIN },
 ];
 
 impl Pretokenizer {

@@ -13,8 +13,9 @@ pub fn run_end(text: &[u8], mut pos: usize, is: impl Fn(Char) -> bool) -> usize 
     }
 }
 
-/// The end of the match at `pos`, or, where there is none, the start of the next one. `matches` gives the end of the
-/// match at an offset, or that offset for none, and has to look only a bounded distance ahead when it finds none.
+/// The end of the match at `pos`, or, where there is none, the start of the next one. `matches` gives the end
+/// of the match at an offset, or that offset for none, and has to look only a bounded distance ahead when it
+/// finds none.
 pub fn match_or_gap(text: &[u8], pos: usize, matches: impl Fn(&[u8], usize) -> usize) -> usize {
     let end = matches(text, pos);
     if end > pos {

@@ -58,3 +58,71 @@ fn a_name_is_in_the_list_once() {
     names.dedup();
     assert_eq!(names.len(), n);
 }
+
+/// Pieces of all the reference's texts (tests/data/oracle/tokenizer/make_llama.py).
+#[test]
+fn pieces_are_those_of_the_reference() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/oracle/tokenizer/pieces.json");
+    let oracle: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let unhex = |hex: &str| -> Vec<u8> {
+        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+    };
+    let texts: Vec<Vec<u8>> = oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
+    let mut wrong = Vec::new();
+    for (name, all) in oracle["lengths"].as_object().unwrap() {
+        let all = all.as_array().unwrap();
+        assert_eq!(all.len(), texts.len());
+        for (text, lengths) in texts.iter().zip(all) {
+            let text = normalize(text);
+            let mut ours = Vec::new();
+            Pretokenizer::find(name).unwrap().split(&text, &mut |piece| ours.push(piece.len()));
+            let lengths: Vec<usize> =
+                lengths.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+            if ours != lengths {
+                wrong.push(format!("{name}: {:?}: {ours:?}, not {lengths:?}", String::from_utf8_lossy(&text)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+}
+
+#[test]
+fn every_name_of_the_reference_is_known() {
+    let names: std::collections::HashSet<_> = Pretokenizer::names().collect();
+    assert_eq!(names.len(), Pretokenizer::names().count(), "no name stands twice");
+    let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace megrez poro-chat viking bloom \
+                 gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe superbpe bailingmoe bailingmoe2 \
+                 llada-moe seed-coder kimi-k2 ufakzeka afmoe laguna";
+    for name in newer.split_whitespace() {
+        assert!(names.contains(name), "{name}");
+    }
+    assert!(names.len() >= 91);
+}
+
+/// A stage that looked to the end of a run again at each of its pieces would take a thousand times as long.
+#[test]
+fn no_stage_is_quadratic() {
+    for name in Pretokenizer::names() {
+        for run in ["1", " ", "\n", "a", "A", "'", "中", "é", "(", "<sentinel:", "IMGIMG", "\u{301}", "a b ", "  \n"]
+        {
+            let time = |bytes: usize| {
+                let text = run.repeat(bytes / run.len());
+                (0..3)
+                    .map(|_| {
+                        let start = std::time::Instant::now();
+                        let mut n = 0;
+                        Pretokenizer::find(name).unwrap().split(text.as_bytes(), &mut |piece| n += piece.len());
+                        assert_eq!(n, text.len());
+                        start.elapsed()
+                    })
+                    .min()
+                    .unwrap()
+            };
+            let (short, long) = (time(20_000), time(400_000));
+            assert!(
+                long < short * 120 + std::time::Duration::from_millis(20),
+                "{name}, {run:?}: {short:?}, then {long:?}"
+            );
+        }
+    }
+}

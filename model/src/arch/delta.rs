@@ -1,0 +1,129 @@
+//! Linear attention by the delta rule (Yang et al. 2024, arXiv 2412.06464; Kimi Linear, arXiv 2510.26692),
+//! beside full attention.
+
+use super::layer::Layer;
+use super::{attention, latent};
+use crate::graph::op::{LinearInputs, NormKind};
+use crate::graph::{Activation, Builder, GraphError, ValueId};
+
+/// Qwen3-Next: neighbouring value heads share a key head; every so many layers have full attention.
+pub fn grouped(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    if is_full(l)? { attention::heads(l, b, x) } else { gated(l, b, x, false) }
+}
+
+/// Qwen3.5: value heads far apart share a key head.
+pub fn tiled(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    if is_full(l)? { attention::heads(l, b, x) } else { gated(l, b, x, true) }
+}
+
+fn is_full(l: &Layer<'_, '_>) -> Result<bool, GraphError> {
+    let every = l.h().opt_size("full_attention_interval")?.unwrap_or(4);
+    Ok((l.index + 1).is_multiple_of(every))
+}
+
+/// The heads of a layer: what they keep, and how much of it.
+struct Heads {
+    q: ValueId,
+    k: ValueId,
+    v: ValueId,
+    /// What stays of the state.
+    decay: ValueId,
+    /// How much of a key's value is replaced, before its sigmoid.
+    beta: ValueId,
+    count: usize,
+    size: usize,
+}
+
+/// One step of the rule: of what the state has under the key, `β` is replaced by the value.
+fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
+    let Heads { q, k, v, decay, beta, count, size } = heads;
+    let q = b.affine(l.name("delta_q"), q, 1.0 / (size as f32).sqrt(), (None, None));
+    let written = b.glu(l.name("delta_write"), beta, k, Activation::Sigmoid);
+    let seen = b.glu(l.name("delta_seen"), decay, k, Activation::Identity);
+    let seen = b.affine(l.name("delta_taken"), seen, -1.0, (None, None));
+    let correction = Some((seen, written));
+    let inputs = LinearInputs { q, k: written, v, w: decay, correction, bonus: None };
+    b.linear_attention(&l.name("delta"), inputs, count)
+}
+
+/// Heads of length one.
+fn unit_heads(l: &Layer<'_, '_>, b: &mut Builder<'_>, name: &str, x: ValueId, size: usize) -> ValueId {
+    b.norm(l.name(name), x, NormKind::Length, size, (None, None), l.h().eps)
+}
+
+/// `e^(a · softplus(x + dt))`, a number below zero for each head.
+fn decay(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    (heads, width): (usize, usize),
+) -> Result<ValueId, GraphError> {
+    let dt = b.vector(&l.name("ssm_dt.bias"), width)?;
+    let a = b.vector(&l.name("ssm_a"), heads)?;
+    let x = b.affine(l.name("delta_dt"), x, 1.0, (None, Some(dt)));
+    let x = b.act(l.name("delta_dt_plus"), x, Activation::Softplus);
+    let x = b.head_factors(l.name("delta_log"), x, a);
+    Ok(b.act(l.name("delta_decay"), x, Activation::Exp))
+}
+
+/// A gated delta net.
+fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Result<ValueId, GraphError> {
+    let (h, width) = (l.h(), l.h().width);
+    let (size, key_heads, heads) =
+        (h.size("ssm.state_size")?, h.size("ssm.group_count")?, h.size("ssm.time_step_rank")?);
+    if !heads.is_multiple_of(key_heads) {
+        return Err(h.bad("ssm.time_step_rank", heads, &format!("it must be a multiple of {key_heads} key heads")));
+    }
+    let (keys, values, times) = (size * key_heads, size * heads, heads / key_heads);
+    let all = l.project(b, "attn_qkv", x, 2 * keys + values, width)?;
+    let all = super::mamba::convolved(l, b, all, 2 * keys + values)?;
+    let mut key = |name: &str, at: usize| {
+        let part = b.slice(l.name(&format!("{name}_part")), all, 1, at, keys);
+        let part = unit_heads(l, b, &format!("{name}_unit"), part, size);
+        b.repeat(l.name(&format!("{name}_all")), part, key_heads, times, tiled)
+    };
+    let (q, k) = (key("delta_q", 0), key("delta_k", keys));
+    let v = b.slice(l.name("delta_v"), all, 1, 2 * keys, values);
+    let (beta, alpha) = match l.has(b, "ssm_ba") {
+        true => {
+            let both = l.project(b, "ssm_ba", x, 2 * heads, width)?;
+            let beta = b.slice(l.name("ssm_beta"), both, key_heads, 0, times);
+            (beta, b.slice(l.name("ssm_alpha"), both, key_heads, times, times))
+        }
+        false => (l.project(b, "ssm_beta", x, heads, width)?, l.project(b, "ssm_alpha", x, heads, width)?),
+    };
+    let decay = decay(l, b, alpha, (heads, heads))?;
+    let y = rule(l, b, Heads { q, k, v, decay, beta, count: heads, size });
+    let y = l.norm_of(b, "ssm_norm", y, NormKind::Rms, size)?;
+    let z = l.project(b, "attn_gate", x, values, width)?;
+    let y = b.glu(l.name("delta_gated"), z, y, Activation::Silu);
+    l.project(b, "ssm_out", y, width, values)
+}
+
+/// Kimi Linear: a decay for each channel; layers with heads have latent attention that does not turn.
+pub fn by_channel(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    if l.kv_heads() > 0 {
+        return latent::absorbed(l, b, x);
+    }
+    let (h, width, heads) = (l.h(), l.h().width, l.heads());
+    let (size, taps) = (h.size("kda.head_dim")?, h.size("ssm.conv_kernel")?);
+    let inner = heads * size;
+    let mut part = |c: &str| -> Result<ValueId, GraphError> {
+        let x = l.project(b, &format!("attn_{c}"), x, inner, width)?;
+        let w = b.matrix(&l.weight_name(&format!("ssm_conv1d_{c}")), inner, taps)?;
+        let x = b.conv(&l.name(&format!("ssm_conv1d_{c}")), x, w, None);
+        Ok(b.act(l.name(&format!("delta_{c}_silu")), x, Activation::Silu))
+    };
+    let (q, k, v) = (part("q")?, part("k")?, part("v")?);
+    let (q, k) = (unit_heads(l, b, "delta_q_unit", q, size), unit_heads(l, b, "delta_k_unit", k, size));
+    let low = l.project(b, "ssm_f_a", x, size, width)?;
+    let alpha = l.project(b, "ssm_f_b", low, inner, size)?;
+    let decay = decay(l, b, alpha, (heads, inner))?;
+    let beta = l.project(b, "ssm_beta", x, heads, width)?;
+    let y = rule(l, b, Heads { q, k, v, decay, beta, count: heads, size });
+    let y = l.norm_of(b, "ssm_norm", y, NormKind::Rms, size)?;
+    let low = l.project(b, "ssm_g_a", x, size, width)?;
+    let gate = l.project(b, "ssm_g_b", low, inner, size)?;
+    let y = b.glu(l.name("delta_gated"), gate, y, Activation::Sigmoid);
+    l.project(b, "attn_output", y, width, inner)
+}

@@ -1,0 +1,261 @@
+//! The part of a layer that works on each token: dense, or through experts.
+
+use super::facts::{Experts, Ffn, FfnSize};
+use super::layer::Layer;
+use crate::graph::op::{Gating, Groups, NormKind};
+use crate::graph::{Activation, Builder, GraphError, Part, ValueId, WeightId};
+
+/// Experts where the layer's tensors have them, else the dense part.
+pub fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    match (l.m.facts.experts, l.has(b, "ffn_gate_inp")) {
+        (Some(_), true) => experts(l, b, x, x),
+        _ => dense(l, b, x),
+    }
+}
+
+/// Experts whose router reads the layer's input.
+pub fn routed_early(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    experts(l, b, x, l.input)
+}
+
+/// The dense part, and experts that read the layer's input through a norm of their own.
+pub fn beside_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    let out = dense(l, b, x)?;
+    let from = l.norm(b, "ffn_norm_exps", l.input)?;
+    let chosen = experts(l, b, from, from)?;
+    Ok(b.add(l.name("ffn_sum"), out, chosen))
+}
+
+/// The dense part, of the layer's own width.
+pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    let own = l.h().per_layer("feed_forward_length")?.and_then(|all| all.get(l.index).copied());
+    let size = match own {
+        Some(n) if n > 0 => n,
+        _ => l.h().size("feed_forward_length")?,
+    };
+    let size = match l.m.facts.ffn_size {
+        FfnSize::Key => size,
+        FfnSize::HalfKey => size / 2,
+        FfnSize::Width => l.h().width,
+    };
+    unit(l, b, x, ("", l.m.facts.ffn), size)
+}
+
+/// The numbers of the layer's xIELU: they stand under keys without the architecture's name.
+fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
+    let h = l.h();
+    let number = |name: &str| -> Result<f32, GraphError> {
+        let key = format!("xielu.{name}");
+        let all = h.gguf().f32s(&key)?;
+        let bad = |value: String, why: &str| GraphError::Value { key: key.clone(), value, why: why.to_string() };
+        match all.get(l.index) {
+            Some(v) if v.is_finite() => Ok(*v),
+            Some(v) => Err(bad(v.to_string(), "it must be a number")),
+            None => Err(bad(format!("a list of {}", all.len()), "there are more layers")),
+        }
+    };
+    // The file has what was learned; what is used is above zero, and the curve steeper than its slope at
+    // zero.
+    let (positive, negative) =
+        (Activation::Softplus.of(number("alpha_p")?), Activation::Softplus.of(number("alpha_n")?));
+    let beta = number("beta")?;
+    Ok(Activation::Xielu { positive, negative: beta + negative, beta, eps: number("eps")? })
+}
+
+/// A unit whose tensors are `ffn_gate…`, `ffn_up…`, `ffn_down…` with a suffix.
+pub fn unit(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    (suffix, ffn): (&str, Ffn),
+    size: usize,
+) -> Result<ValueId, GraphError> {
+    let (width, [gate, up, down]) = (l.h().width, ["gate", "up", "down"].map(|n| format!("ffn_{n}{suffix}")));
+    let mut hidden = match ffn {
+        Ffn::Gated(act) => {
+            let g = l.project(b, &gate, x, size, width)?;
+            let u = l.project(b, &up, x, size, width)?;
+            b.glu(l.name(&format!("ffn_glu{suffix}")), g, u, act)
+        }
+        Ffn::Fused(act) => {
+            let part = |at| Part { at, take: size, of: 2 * size };
+            let g = l.project_part(b, (&up, &gate), x, part(0), width)?;
+            let u = l.project_part(b, (&up, &up), x, part(size), width)?;
+            b.glu(l.name(&format!("ffn_glu{suffix}")), g, u, act)
+        }
+        Ffn::Plain(act) => {
+            let u = l.project(b, &up, x, size, width)?;
+            b.act(l.name(&format!("ffn_act{suffix}")), u, act)
+        }
+        Ffn::Xielu => {
+            let (u, act) = (l.project(b, &up, x, size, width)?, xielu(l)?);
+            b.act(l.name(&format!("ffn_act{suffix}")), u, act)
+        }
+    };
+    if l.has(b, "ffn_sub_norm") {
+        hidden = l.norm_of(b, "ffn_sub_norm", hidden, NormKind::Rms, size)?;
+    }
+    l.project(b, &down, hidden, width, size)
+}
+
+/// What a layer's experts are.
+struct Mixture {
+    facts: Experts,
+    count: usize,
+    used: usize,
+    ffn: usize,
+}
+
+impl Mixture {
+    fn read(l: &Layer<'_, '_>) -> Result<Mixture, GraphError> {
+        let h = l.h();
+        let Some(facts) = l.m.facts.experts else {
+            return Err(h.bad("expert_count", "there", "the architecture has no experts"));
+        };
+        let (count, used) = (h.size("expert_count")?, h.size("expert_used_count")?);
+        let ffn = match h.opt_size("expert_feed_forward_length")? {
+            Some(n) => n,
+            None => h.size("feed_forward_length")?,
+        };
+        if used > count {
+            return Err(h.bad("expert_used_count", used, &format!("there are only {count} experts")));
+        }
+        Ok(Mixture { facts, count, used, ffn })
+    }
+
+    fn gating(&self, l: &Layer<'_, '_>) -> Result<Gating, GraphError> {
+        match l.h().number("expert_gating_func")? {
+            None | Some(0) => Ok(self.facts.gating),
+            Some(1) => Ok(Gating::Softmax),
+            Some(2) => Ok(Gating::Sigmoid),
+            Some(3) => Ok(Gating::Chosen),
+            Some(n) => Err(l.h().bad("expert_gating_func", n, "kjit knows 1 (softmax), 2 (sigmoid) and 3")),
+        }
+    }
+
+    fn groups(&self, l: &Layer<'_, '_>) -> Result<Option<Groups>, GraphError> {
+        let h = l.h();
+        let Some(count) = h.number("expert_group_count")?.filter(|n| *n > 1) else { return Ok(None) };
+        let used = h.size("expert_group_used_count")?;
+        if !self.count.is_multiple_of(count) || used > count || used * (self.count / count) < self.used {
+            let why = format!("{used} of them must hold the {} chosen of {} experts", self.used, self.count);
+            return Err(h.bad("expert_group_count", count, &why));
+        }
+        Ok(Some(Groups { count, used }))
+    }
+}
+
+/// The chosen experts' units, weighted by their shares, and the experts that all tokens share; `scored` is
+/// what the router reads.
+pub fn experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, scored: ValueId) -> Result<ValueId, GraphError> {
+    let (e, width) = (Mixture::read(l)?, l.h().width);
+    let scores = l.project(b, "ffn_gate_inp", scored, e.count, width)?;
+    let (chosen, shares) = routed(l, b, &e, scores)?;
+    let mut from = x;
+    if e.facts.share_input {
+        from = b.spread(l.name("ffn_spread"), x, shares);
+    }
+    let hidden = expert_units(l, b, &e, from, chosen)?;
+    let down = stack(l, b, "ffn_down_exps", (e.count, Part::all(width), e.ffn))?;
+    let bias = expert_bias(l, b, "ffn_down_exps", e.count, width)?;
+    let out = b.expert_matmul(l.name("ffn_down_exps"), hidden, chosen, down, bias);
+    let sum = match e.facts.share_input {
+        true => b.slot_sum(l.name("ffn_experts"), out),
+        false => b.expert_sum(l.name("ffn_experts"), out, shares),
+    };
+    match shared(l, b, x)? {
+        Some(shared) => Ok(b.add(l.name("ffn_out"), sum, shared)),
+        None => Ok(sum),
+    }
+}
+
+/// The chosen experts and their shares.
+fn routed(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    e: &Mixture,
+    scores: ValueId,
+) -> Result<(ValueId, ValueId), GraphError> {
+    let h = l.h();
+    let renormalise = h.flag("expert_weights_norm")?.unwrap_or(e.facts.renormalise);
+    let scale = h.factor("expert_weights_scale")?.unwrap_or(1.0);
+    let (gating, groups) = (e.gating(l)?, e.groups(l)?);
+    let bias = b.opt_vector(&l.name("exp_probs_b.bias"), e.count)?;
+    let factors = b.opt_vector(&l.name("ffn_down_exps.scale"), e.count)?;
+    Ok(b.route(&l.name("ffn_route"), scores, e.used, (renormalise, scale), |r| {
+        (r.gating, r.groups, r.bias, r.factors) = (gating, groups, bias, factors);
+    }))
+}
+
+/// From the experts' inputs to what their last matrices read.
+fn expert_units(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    e: &Mixture,
+    x: ValueId,
+    chosen: ValueId,
+) -> Result<ValueId, GraphError> {
+    let (width, act) = (l.h().width, e.facts.act);
+    let fused = l.has(b, "ffn_gate_up_exps");
+    if !fused && !l.has(b, "ffn_gate_exps") {
+        let up = stack(l, b, "ffn_up_exps", (e.count, Part::all(e.ffn), width))?;
+        let bias = expert_bias(l, b, "ffn_up_exps", e.count, e.ffn)?;
+        let up = b.expert_matmul(l.name("ffn_up_exps"), x, chosen, up, bias);
+        return Ok(b.act(l.name("ffn_act"), up, act));
+    }
+    let (gate, up) = match fused {
+        true => {
+            let mut part =
+                |at| stack(l, b, "ffn_gate_up_exps", (e.count, Part { at, take: e.ffn, of: 2 * e.ffn }, width));
+            (part(0)?, part(e.ffn)?)
+        }
+        false => {
+            let mut all = |name| stack(l, b, name, (e.count, Part::all(e.ffn), width));
+            (all("ffn_gate_exps")?, all("ffn_up_exps")?)
+        }
+    };
+    let gate_bias = expert_bias(l, b, "ffn_gate_exps", e.count, e.ffn)?;
+    let up_bias = expert_bias(l, b, "ffn_up_exps", e.count, e.ffn)?;
+    let gate = b.expert_matmul(l.name("ffn_gate_exps"), x, chosen, gate, gate_bias);
+    let up = b.expert_matmul(l.name("ffn_up_exps"), x, chosen, up, up_bias);
+    Ok(b.glu(l.name("ffn_glu"), gate, up, act))
+}
+
+/// A matrix per expert.
+fn stack(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    name: &str,
+    (count, rows, cols): (usize, Part, usize),
+) -> Result<WeightId, GraphError> {
+    b.experts_part(&l.weight_name(name), count, rows, cols)
+}
+
+/// A row per expert, if the file has them.
+fn expert_bias(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    name: &str,
+    count: usize,
+    rows: usize,
+) -> Result<Option<WeightId>, GraphError> {
+    b.opt_vector(&l.name(&format!("{name}.bias")), count * rows)
+}
+
+/// The experts that every token takes, if the layer has them; their width is their tensors'.
+fn shared(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Option<ValueId>, GraphError> {
+    // What the down projection reads is as wide as the unit.
+    let Some(&size) = b.dims(&l.weight_name("ffn_down_shexp")).and_then(|dims| dims.first()) else {
+        return Ok(None);
+    };
+    let ffn = match l.m.facts.ffn {
+        Ffn::Gated(act) if !l.has(b, "ffn_gate_shexp") => Ffn::Fused(act),
+        ffn => ffn,
+    };
+    let mut out = unit(l, b, x, ("_shexp", ffn), size as usize)?;
+    if l.has(b, "ffn_gate_inp_shexp") {
+        let gate = l.project(b, "ffn_gate_inp_shexp", x, 1, l.h().width)?;
+        out = b.glu(l.name("ffn_shared"), gate, out, Activation::Sigmoid);
+    }
+    Ok(Some(out))
+}

@@ -1,0 +1,129 @@
+//! A template that was read. Chains are lists, so that nothing here nests deeper than brackets and blocks do.
+
+use std::sync::Arc;
+
+/// A statement and its line.
+#[derive(Debug)]
+pub struct Node {
+    pub line: usize,
+    pub stmt: Stmt,
+}
+
+pub type Body = Vec<Node>;
+
+#[derive(Debug)]
+pub enum Stmt {
+    Text(String),
+    Emit(Expr),
+    /// The branches in order, each with its condition; what else.
+    If(Vec<(Expr, Body)>, Body),
+    For(Arc<For>),
+    Set(Target, Expr),
+    SetBlock(Target, Vec<Step>, Body),
+    Macro(Arc<Macro>),
+    /// The call, and the block as a macro named `caller`.
+    Call(Expr, Arc<Macro>),
+    Filter(Vec<Step>, Body),
+    With(Vec<(Target, Expr)>, Body),
+    /// A body without a scope of its own (`block`, `generation`).
+    Plain(Body),
+    Do(Expr),
+    Break,
+    Continue,
+}
+
+#[derive(Debug)]
+pub struct For {
+    pub target: Target,
+    pub list: Expr,
+    pub only_if: Option<Expr>,
+    pub body: Body,
+    pub otherwise: Body,
+    pub recursive: bool,
+}
+
+#[derive(Debug)]
+pub struct Macro {
+    pub name: String,
+    pub parameters: Vec<(String, Option<Expr>)>,
+    pub body: Body,
+}
+
+/// What is assigned to.
+#[derive(Debug)]
+pub enum Target {
+    Name(String),
+    /// An attribute of a namespace.
+    Attribute(String, String),
+    /// Unpacked.
+    Several(Vec<Target>),
+}
+
+#[derive(Debug)]
+pub enum Expr {
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    Name(String),
+    List(Vec<Expr>),
+    Tuple(Vec<Expr>),
+    Dict(Vec<(Expr, Expr)>),
+    Or(Vec<Expr>),
+    And(Vec<Expr>),
+    Not(Box<Expr>),
+    /// With `-` in front; twice, if `true`.
+    Negative(Box<Expr>, bool),
+    /// Operators of one rank, from left to right.
+    Chain(Box<Expr>, Vec<(Operator, Expr)>),
+    Compare(Box<Expr>, Vec<(Comparison, Expr)>),
+    /// `this if condition else that`
+    IfElse(Box<(Expr, Expr, Option<Expr>)>),
+    Postfix(Box<Expr>, Vec<Step>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    Add,
+    Sub,
+    Join,
+    Mul,
+    Div,
+    FloorDiv,
+    Rem,
+    Pow,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    In,
+    NotIn,
+}
+
+/// What is done to a value that stands before it.
+#[derive(Debug)]
+pub enum Step {
+    Attribute(String),
+    Item(Expr),
+    Slice([Option<Box<Expr>>; 3]),
+    Call(Arguments),
+    Filter(String, Arguments),
+    /// A test, and whether it is to fail.
+    Test(String, Arguments, bool),
+}
+
+#[derive(Debug, Default)]
+pub struct Arguments {
+    pub positional: Vec<Expr>,
+    pub named: Vec<(String, Expr)>,
+    /// `*list` and `**dict`.
+    pub spread: Option<Box<Expr>>,
+    pub spread_named: Option<Box<Expr>>,
+}

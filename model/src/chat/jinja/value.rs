@@ -1,0 +1,342 @@
+//! What templates compute with. Everything that takes memory is counted by the run's meter.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::ast;
+use super::meter::{Held, Meter};
+use super::run::Loop;
+use super::{Fault, MAX_DEPTH, limit, wrong};
+
+/// Bytes that a list takes for each element, and a text or a list for itself.
+const ELEMENT: usize = 32;
+const BASE: usize = 64;
+
+#[derive(Debug, Clone)]
+pub enum Value {
+    Undefined,
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(Rc<Held<Box<str>>>),
+    List(Rc<Held<List>>),
+    Map(Rc<Held<Map>>),
+    Namespace(Rc<RefCell<HashMap<String, Value>>>),
+    Macro(Arc<ast::Macro>),
+    /// The block of a `call`, and the scope that it stands in.
+    Caller(Arc<ast::Macro>, Scope),
+    Loop(Rc<Loop>),
+    Function(Function),
+    /// A method that nobody has called yet.
+    Method(Rc<(Value, String)>),
+}
+
+/// A scope by its place and its number, which no later one at this place has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    pub at: usize,
+    pub number: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Function {
+    Range,
+    Namespace,
+    Dict,
+    Raise,
+    Now,
+}
+
+#[derive(Debug)]
+pub struct List {
+    pub items: Vec<Value>,
+    pub tuple: bool,
+    pub inside: Inside,
+}
+
+/// What a list or an object has within.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Inside {
+    depth: u16,
+    /// A namespace, which may not come into a namespace: nothing then holds itself.
+    pub namespace: bool,
+}
+
+/// An object with its keys in their order.
+#[derive(Debug)]
+pub struct Map {
+    pub entries: Vec<(Value, Value)>,
+    /// Places by key.
+    places: HashMap<Key, usize>,
+    pub inside: Inside,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    None,
+    Int(i128),
+    Float(u64),
+    Text(Rc<str>),
+}
+
+impl Key {
+    fn of(value: &Value) -> Result<Key, Fault> {
+        Ok(match value {
+            Value::None => Key::None,
+            Value::Bool(b) => Key::Int(i128::from(*b)),
+            Value::Int(n) => Key::Int(*n),
+            Value::Float(x) => Key::Float(x.to_bits()),
+            Value::Text(text) => Key::Text(Rc::from(&****text)),
+            other => return wrong(format!("{} cannot be a key", other.kind())),
+        })
+    }
+}
+
+impl Map {
+    pub fn get(&self, key: &Value) -> Option<&Value> {
+        let place = self.places.get(&Key::of(key).ok()?)?;
+        self.entries.get(*place).map(|(_, value)| value)
+    }
+
+    pub fn get_text(&self, key: &str) -> Option<&Value> {
+        let place = self.places.get(&Key::Text(Rc::from(key)))?;
+        self.entries.get(*place).map(|(_, value)| value)
+    }
+}
+
+impl Value {
+    /// A text that was made already; small ones, or ones of the caller's.
+    pub fn text(text: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        meter.bytes(text.len())?;
+        meter.take(text.len() + BASE)?;
+        Ok(Value::Text(Held::taken(text.into(), text.len() + BASE, meter)))
+    }
+
+    /// A text that has grown.
+    pub fn grown(text: super::meter::Growing, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        meter.take(BASE)?;
+        let (text, taken) = text.finish();
+        Ok(Value::Text(Held::taken(text.into_boxed_str(), taken + BASE, meter)))
+    }
+
+    /// Whether there is room for a list of so many elements, asked before it is made.
+    pub fn room_for(elements: usize, meter: &Rc<Meter>) -> Result<(), Fault> {
+        let bytes = elements.saturating_mul(ELEMENT);
+        meter.work(1 + elements / 4)?;
+        meter.take(bytes)?;
+        meter.give_back(bytes);
+        Ok(())
+    }
+
+    pub fn list(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        Value::sequence(items, false, meter)
+    }
+
+    pub fn sequence(items: Vec<Value>, tuple: bool, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        meter.work(1 + items.len() / 4)?;
+        let inside = Inside::of(items.iter())?;
+        let bytes = BASE + items.len() * ELEMENT;
+        meter.take(bytes)?;
+        Ok(Value::List(Held::taken(List { items, tuple, inside }, bytes, meter)))
+    }
+
+    /// An object; a key that comes again has the later value in the earlier place.
+    pub fn map(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        let texts: usize = entries.iter().map(|(key, _)| if let Value::Text(t) = key { t.len() } else { 0 }).sum();
+        let bytes = BASE + entries.len() * 4 * ELEMENT + texts;
+        meter.work(1 + entries.len() + texts / 32)?;
+        meter.take(bytes)?;
+        let mut kept = Vec::<(Value, Value)>::with_capacity(entries.len());
+        let mut places = HashMap::<Key, usize>::new();
+        let filled = (|| {
+            for (key, value) in entries {
+                match places.entry(Key::of(&key)?) {
+                    std::collections::hash_map::Entry::Occupied(place) => {
+                        if let Some(entry) = kept.get_mut(*place.get()) {
+                            entry.1 = value;
+                        }
+                    }
+                    std::collections::hash_map::Entry::Vacant(place) => {
+                        place.insert(kept.len());
+                        kept.push((key, value));
+                    }
+                }
+            }
+            Inside::of(kept.iter().map(|(_, value)| value))
+        })();
+        match filled {
+            Ok(inside) => Ok(Value::Map(Held::taken(Map { entries: kept, places, inside }, bytes, meter))),
+            Err(fault) => {
+                meter.give_back(bytes);
+                Err(fault)
+            }
+        }
+    }
+
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What messages call it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::Undefined => "an undefined value",
+            Value::None => "none",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) | Value::Float(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(list) if list.tuple => "a tuple",
+            Value::List(_) => "a list",
+            Value::Map(_) => "an object",
+            Value::Namespace(_) => "a namespace",
+            Value::Loop(_) => "a loop",
+            Value::Macro(_) | Value::Caller(..) | Value::Function(_) | Value::Method(_) => "a function",
+        }
+    }
+
+    /// Python's truth.
+    pub fn is_true(&self) -> bool {
+        match self {
+            Value::Undefined | Value::None => false,
+            Value::Bool(b) => *b,
+            Value::Int(n) => *n != 0,
+            Value::Float(x) => *x != 0.0,
+            Value::Text(text) => !text.is_empty(),
+            Value::List(list) => !list.items.is_empty(),
+            Value::Map(map) => !map.entries.is_empty(),
+            _ => true,
+        }
+    }
+
+    pub fn inside(&self) -> Inside {
+        match self {
+            Value::List(list) => list.inside,
+            Value::Map(map) => map.inside,
+            Value::Namespace(_) | Value::Caller(..) | Value::Loop(_) => Inside { depth: 0, namespace: true },
+            Value::Method(method) => method.0.inside(),
+            _ => Inside::default(),
+        }
+    }
+}
+
+impl Inside {
+    fn of<'v>(values: impl Iterator<Item = &'v Value>) -> Result<Inside, Fault> {
+        let mut all = Inside::default();
+        for value in values {
+            let inside = value.inside();
+            all = Inside { depth: all.depth.max(inside.depth), namespace: all.namespace || inside.namespace };
+        }
+        if all.depth >= MAX_DEPTH {
+            return limit(format!("lists and objects are nested more than {MAX_DEPTH} deep"));
+        }
+        Ok(Inside { depth: all.depth + 1, ..all })
+    }
+}
+
+/// A value from outside: JSON, its keys in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Data {
+    /// Not there at all.
+    Undefined,
+    /// `null`
+    None,
+    /// `true`, `false`
+    Bool(bool),
+    /// A whole number.
+    Int(i128),
+    /// Any other number.
+    Float(f64),
+    /// A text.
+    Text(String),
+    /// An array.
+    List(Vec<Data>),
+    /// An object.
+    Map(Vec<(String, Data)>),
+}
+
+impl Data {
+    /// As a template's value. Its nesting is what the reader of JSON lets through (128).
+    pub fn into_value(self, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        Ok(match self {
+            Data::Undefined => Value::Undefined,
+            Data::None => Value::None,
+            Data::Bool(b) => Value::Bool(b),
+            Data::Int(n) => Value::Int(n),
+            Data::Float(x) => Value::Float(x),
+            Data::Text(text) => Value::text(&text, meter)?,
+            Data::List(items) => {
+                let items = items.into_iter().map(|item| item.into_value(meter)).collect::<Result<_, _>>()?;
+                Value::list(items, meter)?
+            }
+            Data::Map(entries) => {
+                let entry = |(key, value): (String, Data)| Ok((Value::text(&key, meter)?, value.into_value(meter)?));
+                Value::map(entries.into_iter().map(entry).collect::<Result<_, Fault>>()?, meter)?
+            }
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Data, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Data;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+                out.write_str("JSON")
+            }
+
+            fn visit_unit<E>(self) -> Result<Data, E> {
+                Ok(Data::None)
+            }
+
+            fn visit_bool<E>(self, b: bool) -> Result<Data, E> {
+                Ok(Data::Bool(b))
+            }
+
+            fn visit_i64<E>(self, n: i64) -> Result<Data, E> {
+                Ok(Data::Int(n.into()))
+            }
+
+            fn visit_u64<E>(self, n: u64) -> Result<Data, E> {
+                Ok(Data::Int(n.into()))
+            }
+
+            fn visit_f64<E>(self, x: f64) -> Result<Data, E> {
+                Ok(Data::Float(x))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Data, E> {
+                Ok(Data::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Data, A::Error> {
+                let mut all = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    all.push(item);
+                }
+                Ok(Data::List(all))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Data, A::Error> {
+                let mut all = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    all.push(entry);
+                }
+                Ok(Data::Map(all))
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}

@@ -1,0 +1,104 @@
+//! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to the next of the tokens that
+//! end one.
+
+use super::{Part, Scan, calls, calls_or_content, scan};
+
+const MESSAGE: &str = "<|message|>";
+const CHANNEL: &str = "<|channel|>";
+/// What ends a body; the last two begin the next header.
+const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
+
+#[derive(Debug, Clone, PartialEq)]
+enum Place {
+    /// Between a body's end and the next header's begin: nothing is said here.
+    Between,
+    Header,
+    Content,
+    Reasoning,
+    /// Of a tool, with what was written before the body.
+    Call {
+        name: String,
+        header: String,
+    },
+}
+
+#[derive(Debug)]
+pub struct Channels {
+    tools: bool,
+    place: Place,
+    held: String,
+}
+
+impl Channels {
+    pub fn new(tools: bool) -> Channels {
+        // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks to the
+        // reader.
+        Channels { tools, place: Place::Content, held: String::new() }
+    }
+
+    pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
+        self.held.push_str(text);
+        while self.step(out) {}
+    }
+
+    fn step(&mut self, out: &mut Vec<Part>) -> bool {
+        if self.place == Place::Header {
+            let Scan::Found(_, at) = scan(&self.held, &[MESSAGE]) else { return false };
+            let header: String = self.held.drain(..at).collect();
+            self.held.drain(..MESSAGE.len());
+            self.place = self.body_of(header);
+            return true;
+        }
+        match scan(&self.held, &ENDS) {
+            Scan::Found(i, at) => {
+                self.hand_out(at, true, out);
+                let end = ENDS.get(i).copied().unwrap_or_default();
+                self.place = match end {
+                    "<|start|>" | CHANNEL => Place::Header,
+                    _ => Place::Between,
+                };
+                // A header keeps the word that its channel follows.
+                self.held.drain(..if end == CHANNEL { 0 } else { end.len() });
+                true
+            }
+            Scan::Until(at) => {
+                self.hand_out(at, false, out);
+                false
+            }
+        }
+    }
+
+    pub fn finish(&mut self, out: &mut Vec<Part>) {
+        self.hand_out(self.held.len(), true, out);
+    }
+
+    /// `assistant<|channel|>commentary to=functions.name <|constrain|>json`, in any order.
+    fn body_of(&self, header: String) -> Place {
+        let until =
+            |text: &str| text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default().to_owned();
+        let to = header.split_once("to=").map(|(_, rest)| until(rest));
+        if let Some(name) = to.as_deref().and_then(|to| to.strip_prefix("functions.")).filter(|_| self.tools) {
+            return Place::Call { name: name.to_owned(), header };
+        }
+        match header.rsplit_once(CHANNEL).map(|(_, rest)| until(rest.trim_start())).as_deref() {
+            Some("analysis") => Place::Reasoning,
+            _ => Place::Content,
+        }
+    }
+
+    fn hand_out(&mut self, bytes: usize, ended: bool, out: &mut Vec<Part>) {
+        if matches!(self.place, Place::Call { .. }) && !ended {
+            return;
+        }
+        let text: String = self.held.drain(..bytes.min(self.held.len())).collect();
+        match &self.place {
+            Place::Call { name, header } => {
+                let written = format!("{header}{MESSAGE}{text}");
+                calls_or_content(calls::named(name, &text).map(|call| vec![call]), written, out);
+            }
+            Place::Content if !text.is_empty() => out.push(Part::Content(text)),
+            Place::Reasoning if !text.is_empty() => out.push(Part::Reasoning(text)),
+            _ => {}
+        }
+    }
+}

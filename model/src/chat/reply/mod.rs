@@ -1,0 +1,112 @@
+//! What an answer consists of: text, reasoning, calls of tools. Models write the last two in the form that
+//! their chat template taught them; [`Form::of`] knows it by the template, and [`ReplyParser`] reads an
+//! answer in pieces, however the stream was cut.
+
+mod calls;
+mod channels;
+mod form;
+mod tagged;
+
+pub use form::Form;
+
+use channels::Channels;
+use tagged::Tagged;
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The tool.
+    pub name: String,
+    /// Its arguments: a JSON object.
+    pub arguments: String,
+}
+
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Text for the reader.
+    Content(String),
+    /// What the model wrote to itself.
+    Reasoning(String),
+    /// A call, whole. One that cannot be read is content, as it was written.
+    Call(ToolCall),
+}
+
+/// Reads one answer.
+#[derive(Debug)]
+pub struct ReplyParser(Reader);
+
+#[derive(Debug)]
+enum Reader {
+    Tagged(Tagged),
+    Channels(Channels),
+    /// The whole answer is one call, or a list of them, because nothing else was allowed.
+    Forced(String),
+}
+
+impl ReplyParser {
+    /// For an answer in a form. `tools`: some were offered, otherwise no call is looked for. `prompt` is the
+    /// rendered prompt, which may have begun the reasoning already.
+    pub fn new(form: Form, tools: bool, prompt: &str) -> ReplyParser {
+        ReplyParser(match form {
+            Form::Channels => Reader::Channels(Channels::new(tools)),
+            form => Reader::Tagged(Tagged::new(form, tools, prompt)),
+        })
+    }
+
+    /// For an answer that was forced to be `{"name": …, "arguments": …}`, or a list of such.
+    pub fn forced() -> ReplyParser {
+        ReplyParser(Reader::Forced(String::new()))
+    }
+
+    /// The next piece of the answer's text; what is certain now is appended to `out`.
+    pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
+        match &mut self.0 {
+            Reader::Tagged(tagged) => tagged.push(text, out),
+            Reader::Channels(channels) => channels.push(text, out),
+            Reader::Forced(all) => all.push_str(text),
+        }
+    }
+
+    /// The end of the answer.
+    pub fn finish(&mut self, out: &mut Vec<Part>) {
+        match &mut self.0 {
+            Reader::Tagged(tagged) => tagged.finish(out),
+            Reader::Channels(channels) => channels.finish(out),
+            Reader::Forced(all) => calls_or_content(calls::json(all), std::mem::take(all), out),
+        }
+    }
+}
+
+/// The calls, if they could be read; else what was written.
+fn calls_or_content(calls: Option<Vec<ToolCall>>, written: String, out: &mut Vec<Part>) {
+    match calls {
+        Some(calls) => out.extend(calls.into_iter().map(Part::Call)),
+        None if written.is_empty() => {}
+        None => out.push(Part::Content(written)),
+    }
+}
+
+/// Where one of some texts stands first.
+enum Scan {
+    /// The index of the text, and its begin.
+    Found(usize, usize),
+    /// Nowhere, but from here on one may have begun.
+    Until(usize),
+}
+
+fn scan(text: &str, needles: &[&str]) -> Scan {
+    // At one place the longest counts, should one begin another.
+    let found =
+        needles.iter().enumerate().filter_map(|(i, n)| text.find(n).map(|at| (at, std::cmp::Reverse(n.len()), i)));
+    match found.min() {
+        Some((at, _, i)) => Scan::Found(i, at),
+        None => {
+            let held = needles.iter().map(|n| crate::stop::partial_suffix(text, n)).max().unwrap_or(0);
+            Scan::Until(text.len() - held)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

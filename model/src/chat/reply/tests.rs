@@ -1,0 +1,202 @@
+use super::{Form, Part, ReplyParser, ToolCall};
+use Part::{Call, Content, Reasoning};
+
+fn call(name: &str, arguments: &str) -> Part {
+    Call(ToolCall { name: name.into(), arguments: arguments.into() })
+}
+
+fn content(text: &str) -> Part {
+    Content(text.into())
+}
+
+fn reasoning(text: &str) -> Part {
+    Reasoning(text.into())
+}
+
+/// An answer in pieces, neighbours of one kind put together.
+fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
+    let mut parts = vec![];
+    for piece in pieces {
+        parser.push(piece, &mut parts);
+    }
+    parser.finish(&mut parts);
+    let mut joined: Vec<Part> = vec![];
+    for part in parts {
+        match (joined.last_mut(), part) {
+            (Some(Content(a)), Content(b)) | (Some(Reasoning(a)), Reasoning(b)) => a.push_str(&b),
+            (_, part) => joined.push(part),
+        }
+    }
+    joined
+}
+
+/// What models of each form write (whole answers, as their templates have them), and what it consists of.
+fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)> {
+    use Form::{Channels, Hermes, Llama3, Mistral};
+    let weather = r#"{"city": "Paris"}"#;
+    vec![
+        ("plain", Hermes, "", " Héllo < there, <tool> \n", vec![content(" Héllo < there, <tool> \n")]),
+        ("think", Hermes, "", "<think>\nHm, ü.\n</think>\n\nYes.", vec![reasoning("Hm, ü."), content("Yes.")]),
+        (
+            "begun",
+            Hermes,
+            "user<think>\n",
+            "Hm </thin.\n</think>\n\nYes.",
+            vec![reasoning("Hm </thin."), content("Yes.")],
+        ),
+        ("no end", Hermes, "x<think>", "Hm, and so", vec![reasoning("Hm, and so")]),
+        ("later it is text", Hermes, "", "Say <think> so", vec![content("Say <think> so")]),
+        (
+            "qwen",
+            Hermes,
+            "",
+            "<think>\nTools.\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+             </tool_call>\n<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>",
+            vec![reasoning("Tools."), content("Let me see."), call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "cut off",
+            Hermes,
+            "",
+            "<tool_call>\n{\"name\": \"weather\", \"argum",
+            vec![content("<tool_call>\n{\"name\": \"weather\", \"argum")],
+        ),
+        (
+            "its end is missing",
+            Hermes,
+            "",
+            "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
+            vec![call("weather", weather)],
+        ),
+        ("no JSON", Hermes, "", "<tool_call>weather</tool_call> ok", vec![content("<tool_call>weather</tool_call>ok")]),
+        (
+            "coder",
+            Hermes,
+            "",
+            "<tool_call>\n<function=run>\n<parameter=code>\nprint(1)\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+            vec![call("run", r#"{"code":"print(1)","n":3}"#)],
+        ),
+        (
+            "llama bare",
+            Llama3,
+            "",
+            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+            vec![call("weather", weather)],
+        ),
+        (
+            "llama two",
+            Llama3,
+            "",
+            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}; {\"name\": \"time\", \"parameters\": {}}",
+            vec![call("weather", weather), call("time", "{}")],
+        ),
+        ("llama json", Llama3, "", "{\"a\": 1} is JSON", vec![content("{\"a\": 1} is JSON")]),
+        (
+            "mistral",
+            Mistral,
+            "",
+            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\", \"arguments\": {}}]",
+            vec![call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "mistral later",
+            Mistral,
+            "",
+            "[THINK]Hm[/THINK]I look.[TOOL_CALLS]weather[CALL_ID]abc123def[ARGS]{\"city\": \"Paris\"}[TOOL_CALLS]time[ARGS]{}",
+            vec![reasoning("Hm"), content("I look."), call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "channels",
+            Channels,
+            "",
+            "<|channel|>analysis<|message|>User asks.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+            vec![reasoning("User asks."), content("Yes.")],
+        ),
+        (
+            "channels with a call",
+            Channels,
+            "",
+            "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary<|message|>One moment.<|end|><|start|>\
+             assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+            vec![reasoning("Look."), content("One moment."), call("weather", weather)],
+        ),
+        (
+            "recipient first, end is a token that is not written",
+            Channels,
+            "",
+            "<|channel|>analysis<|message|>L<|end|><|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}",
+            vec![reasoning("L"), call("weather", weather)],
+        ),
+        ("no channel", Channels, "", "Just text", vec![content("Just text")]),
+    ]
+}
+
+#[test]
+fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
+    for (name, form, prompt, text, want) in recorded() {
+        let parser = || ReplyParser::new(form, true, prompt);
+        assert_eq!(read(parser(), &[text]), want, "{name}");
+        for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+            let (a, b) = text.split_at(at);
+            assert_eq!(read(parser(), &[a, b]), want, "{name}, cut at {at}");
+        }
+        let letters: Vec<String> = text.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        assert_eq!(read(parser(), &letters), want, "{name}, letter by letter");
+    }
+}
+
+#[test]
+fn without_tools_a_call_is_text() {
+    let text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    assert_eq!(read(ReplyParser::new(Form::Hermes, false, ""), &[text]), [content(text)]);
+    let text = "{\"name\": \"f\", \"parameters\": {}}";
+    assert_eq!(read(ReplyParser::new(Form::Llama3, false, ""), &[text]), [content(text)]);
+}
+
+#[test]
+fn a_forced_answer_is_calls_and_one_that_was_cut_off_is_text() {
+    let text = "{\"name\": \"f\", \"arguments\": {\"x\": 1}}";
+    assert_eq!(read(ReplyParser::forced(), &[text]), [call("f", "{\"x\": 1}")]);
+    assert_eq!(read(ReplyParser::forced(), &["{\"na", "me\""]), [content("{\"name\"")]);
+}
+
+#[test]
+fn templates_tell_their_form() {
+    for (template, form) in [
+        ("… <|channel|> …", Form::Channels),
+        ("[AVAILABLE_TOOLS] [TOOL_CALLS]", Form::Mistral),
+        ("<|im_start|> <tool_call>", Form::Hermes),
+        ("<|start_header_id|> ipython", Form::Llama3),
+        ("<|im_start|>", Form::Hermes),
+    ] {
+        assert_eq!(Form::of(template), form, "{template}");
+    }
+}
+
+proptest::proptest! {
+    /// Nothing that a model writes makes a parser fail, and any two cuttings agree.
+    #[test]
+    fn any_text_cut_anyhow_gives_the_same(
+        words in proptest::collection::vec(proptest::sample::select(vec![
+            "<think>", "</think>", "<tool_call>", "</tool_call>", "{\"name\":\"f\"}", "{", "[TOOL_CALLS]", "[ARGS]", "<|channel|>",
+            "analysis", "<|message|>", "<|start|>", "<|end|>", "<|call|>", " to=functions.f", "<|python_tag|>", " ", "\n", "ü", "x",
+            "<function=f>", "[THINK]", "[/THINK]", "<",
+        ]), 0..12),
+        cuts in proptest::collection::vec(0usize..200, 0..6),
+        form in proptest::sample::select(vec![Form::Hermes, Form::Llama3, Form::Mistral, Form::Channels]),
+    ) {
+        let text = words.concat();
+        let mut cuts: Vec<usize> = cuts.into_iter().filter(|&c| c < text.len() && text.is_char_boundary(c)).collect();
+        cuts.sort_unstable();
+        let mut pieces = vec![];
+        let mut from = 0;
+        for cut in cuts {
+            pieces.push(&text[from..cut]);
+            from = cut;
+        }
+        pieces.push(&text[from..]);
+        let parser = || ReplyParser::new(form, true, "");
+        proptest::prop_assert_eq!(read(parser(), &[text.as_str()]), read(parser(), &pieces));
+    }
+}

@@ -1,0 +1,184 @@
+//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the crate `llguidance`, which knows at every
+//! token which others may follow.
+//!
+//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is made for a request, in a few
+//! milliseconds, and asked for a mask at every token, which takes some tens of µs.
+
+use crate::sample::TokenMask;
+use crate::serve::Constraint;
+use crate::tokenizer::Tokenizer;
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// White space in JSON where a schema says nothing else: none, one space, or a line break and indentation. A model that may write as much as it
+/// likes sometimes writes nothing else until its tokens are used up.
+const WHITE_SPACE: &str = r"( |\n {0,16})?";
+
+/// Why there is no constraint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// The vocabulary cannot be used.
+    #[error("answers cannot be constrained with this vocabulary: {0}")]
+    Vocabulary(String),
+    /// The schema, expression or grammar cannot be used.
+    #[error("the {what} cannot be kept: {why}")]
+    Grammar {
+        /// What was given.
+        what: &'static str,
+        /// What is wrong with it, in a line.
+        why: String,
+    },
+}
+
+/// Makes constraints for one vocabulary.
+pub struct Grammars {
+    factory: ParserFactory,
+    n_vocab: usize,
+    ends: Vec<u32>,
+}
+
+/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into tokens by the model alone.
+struct Vocabulary(TokTrie);
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.0
+    }
+
+    fn tokenize_bytes(&self, text: &[u8]) -> Vec<u32> {
+        self.0.greedy_tokenize(text)
+    }
+
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+}
+
+impl Grammars {
+    /// For this vocabulary, of a model that scores so many tokens.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library refuses it.
+    pub fn new(tokenizer: &Tokenizer, n_vocab: usize) -> Result<Grammars, GrammarError> {
+        let wrong = |why: String| GrammarError::Vocabulary(why);
+        let ends = tokenizer.eog_ids().to_vec();
+        let end = tokenizer.eot().or(tokenizer.eos()).or(ends.first().copied());
+        let end = end.ok_or_else(|| wrong("no token ends an answer".to_owned()))?;
+        let bytes = |id: u32| {
+            let mut text = vec![];
+            match tokenizer.is_control(id) {
+                // The library's mark of what no text becomes.
+                Ok(true) => {
+                    text.push(TokTrie::SPECIAL_TOKEN_MARKER);
+                    text.extend_from_slice(tokenizer.token_text(id).unwrap_or_default());
+                }
+                Ok(false) => {
+                    // An id that is known has a piece; the byte that is the mark begins no text.
+                    let _ = tokenizer.push_piece(id, false, &mut text);
+                    if text.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
+                        text.clear();
+                    }
+                }
+                // Padding behind the vocabulary.
+                Err(_) => {}
+            }
+            text
+        };
+        let size = u32::try_from(n_vocab).map_err(|e| wrong(e.to_string()))?;
+        let words: Vec<Vec<u8>> = (0..size).map(bytes).collect();
+        let env: TokEnv = Arc::new(Vocabulary(TokTrie::from(&TokRxInfo::new(size, end), &words)));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| wrong(line(&e)))?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(Grammars { factory, n_vocab, ends })
+    }
+
+    /// Answers that are JSON and keep to this schema.
+    ///
+    /// # Errors
+    /// The schema is wrong, or has what is not supported.
+    pub fn json_schema(&self, schema: &Value) -> Result<Box<dyn Constraint>, GrammarError> {
+        let mut schema = schema.clone();
+        if let Some(fields) = schema.as_object_mut() {
+            let white = || serde_json::json!({ "whitespace_pattern": WHITE_SPACE });
+            fields.entry("x-guidance").or_insert_with(white);
+        }
+        self.made("JSON schema", TopLevelGrammar::from_json_schema(schema))
+    }
+
+    /// Answers that are a JSON object.
+    ///
+    /// # Errors
+    /// As [`Grammars::json_schema`].
+    pub fn json_object(&self) -> Result<Box<dyn Constraint>, GrammarError> {
+        self.json_schema(&serde_json::json!({ "type": "object" }))
+    }
+
+    /// Answers that match this regular expression as a whole, in the syntax of the crate `regex`.
+    ///
+    /// # Errors
+    /// The expression is wrong.
+    pub fn regex(&self, expression: &str) -> Result<Box<dyn Constraint>, GrammarError> {
+        self.made("regular expression", TopLevelGrammar::from_regex(expression))
+    }
+
+    /// Answers of this grammar, in llguidance's form of Lark; what begins it is the rule `start`.
+    ///
+    /// # Errors
+    /// The grammar is wrong.
+    pub fn lark(&self, grammar: &str) -> Result<Box<dyn Constraint>, GrammarError> {
+        self.made("grammar", TopLevelGrammar::from_lark(grammar.to_owned()))
+    }
+
+    fn made(&self, what: &'static str, grammar: TopLevelGrammar) -> Result<Box<dyn Constraint>, GrammarError> {
+        let matcher = Matcher::new(self.factory.create_parser(grammar));
+        match matcher.get_error() {
+            Some(why) => Err(GrammarError::Grammar { what, why: one_line(&why) }),
+            None => Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone() })),
+        }
+    }
+}
+
+/// An error of the library in a line.
+fn line(error: &impl std::fmt::Display) -> String {
+    one_line(&error.to_string())
+}
+
+fn one_line(text: &str) -> String {
+    const MOST: usize = 300;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(MOST).collect()
+}
+
+/// A grammar, and how far an answer is in it.
+struct Grammar {
+    matcher: Matcher,
+    n_vocab: usize,
+    ends: Vec<u32>,
+}
+
+impl Constraint for Grammar {
+    fn allowed(&mut self) -> Result<TokenMask, String> {
+        let bits = self.matcher.compute_mask_or_eos().map_err(|e| line(&e))?;
+        let mut mask = TokenMask::of_bits(self.n_vocab, bits.as_slice());
+        // Where one end may come, every one may.
+        if self.ends.iter().any(|id| mask.allows(*id)) || self.matcher.is_accepting().unwrap_or(false) {
+            self.ends.iter().for_each(|id| mask.allow(*id));
+        }
+        Ok(mask)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        if self.ends.contains(&token) {
+            return Ok(true);
+        }
+        self.matcher.consume_token(token).map_err(|e| line(&e))?;
+        match self.matcher.get_error() {
+            Some(why) => Err(one_line(&why)),
+            None => Ok(self.matcher.is_stopped()),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! The sequences of a session on a GPU.
+//!
+//! Each sequence has a *slot*: a stretch of the state, a ring of ids in page-locked memory, a position and a
+//! choice of options. Ids of all tokens are in the ring, by position: the host writes the prompt's there, the
+//! device's sampler the answer's, and the embedding reads both in place. So a token costs no copy in either
+//! direction: the host watches the words as they appear while the device goes on. The position is a word on
+//! the device; the sampler moves it on.
+//!
+//! Single tokens go through *rows*: a token of each of some sequences, every matrix read once for all of
+//! them. The list of their slots is an argument in memory, so that sequences of any lengths go together, join
+//! and leave. A model that was opened for one sequence has one row, and launches that know the slot.
+
+mod decode;
+mod step;
+
+use super::early::Early;
+use super::open::Statistics;
+use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
+use super::resident::{NONE, Resident, Whose};
+use crate::graph::Graph;
+use crate::sample::{SampleOptions, Sampler};
+use crate::session::SessionError;
+use half::f16;
+use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_kernels::product::tiled_index;
+
+/// What is drawn where a slot's own options say how.
+const DRAW: Choice = Choice::Draw { top_k: 1, temperature: 1.0, top_p: 1.0, min_p: 0.0 };
+/// Random numbers that are put in place at once for steps that come one by one.
+const NUMBERS: usize = 64;
+
+/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step: nothing is
+/// allocated, compiled, copied or waited for in between.
+pub struct GpuRunner {
+    resident: Resident,
+    graph: Graph,
+    context: usize,
+    slots: Vec<Slot>,
+    /// The list of slots on its way to the device.
+    rows: PinnedBuffer<u32>,
+    /// The list that is there.
+    listed: Vec<usize>,
+    /// Rows of logits on their way out.
+    logits: PinnedBuffer<f32>,
+    /// Captured launches, by what they are for; recorded when first needed.
+    recordings: Vec<(Recorded, Recording)>,
+    /// What ran last.
+    last: Last,
+    statistics: Statistics,
+    /// How a start without the kernels for prompts goes.
+    early: Option<Early>,
+    /// What there is to say of kernels that were not proven, or of variants that were not taken.
+    remarks: Vec<String>,
+    /// Whether the kernels for prompts are there.
+    prompts_ready: bool,
+}
+
+/// What is known of a slot's words.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    /// Where the device's position is; none where that is not known.
+    at: Option<usize>,
+    /// Words of the ring from here on are [`NONE`].
+    used: usize,
+    /// The options that are in place, as bits.
+    options: Option<[u32; 4]>,
+    /// Random numbers that are in place: the position of the first that was not used, the state that gives
+    /// it, and the position behind the last.
+    numbers: Option<(usize, [u64; 4], usize)>,
+}
+
+/// What a recording is for: rows, and the choice behind them.
+type Recorded = (usize, Option<Choice>);
+
+/// What ran last: a program for prompts and its tokens, or rows.
+#[derive(Debug, Clone, Copy)]
+enum Last {
+    Prompt(usize, usize),
+    Rows(usize),
+}
+
+/// The launches for some rows.
+struct Rows<'a> {
+    program: &'a Program,
+    greedy: &'a Launch,
+    draw: &'a Launch,
+    whose: Whose,
+}
+
+/// The choice on the device that a sampler's options ask for.
+fn choice_of(o: &SampleOptions) -> Choice {
+    if o.temperature <= 0.0 {
+        return Choice::Greedy;
+    }
+    let top_k = u32::try_from(o.top_k).unwrap_or(u32::MAX);
+    Choice::Draw { top_k, temperature: o.temperature, top_p: o.top_p, min_p: o.min_p }
+}
+
+/// The bits of a slot's options; greedy is the likeliest one.
+fn bits_of(choice: Choice) -> [u32; 4] {
+    match choice {
+        Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
+        Choice::Draw { top_k, temperature, top_p, min_p } => {
+            [top_k, temperature.to_bits(), top_p.to_bits(), min_p.to_bits()]
+        }
+    }
+}
+
+impl GpuRunner {
+    pub(super) fn new(
+        resident: Resident,
+        graph: Graph,
+        context: usize,
+        statistics: Statistics,
+        early: Option<Early>,
+    ) -> Result<GpuRunner, SessionError> {
+        let device = resident.stream.device();
+        let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
+        // What lies in the rings was never written.
+        let slots = vec![Slot { used: context + 1, ..Slot::default() }; resident.plan.slots];
+        let mut runner = GpuRunner {
+            resident,
+            graph,
+            context,
+            slots,
+            rows,
+            listed: vec![],
+            logits,
+            recordings: vec![],
+            last: Last::Rows(1),
+            statistics,
+            prompts_ready: early.is_none(),
+            early,
+            remarks: vec![],
+        };
+        // They may have come while the weights travelled.
+        runner.prompts_ready(0)?;
+        Ok(runner)
+    }
+
+    /// Kernels that compute wrongly on this device and were not taken, and those that could not be proven: a
+    /// line each.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    pub(super) fn remark(&mut self, lines: Vec<String>) {
+        self.remarks.extend(lines);
+    }
+
+    /// What was still to come when the model was opened, and how that went; none if nothing was.
+    pub fn early(&self) -> Option<&Early> {
+        self.early.as_ref()
+    }
+
+    /// What opening took and what is held.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// The device.
+    pub fn device(&self) -> &DeviceInfo {
+        self.resident.stream.device().info()
+    }
+
+    /// The same, opened: for its counts of what it was asked to do.
+    pub fn opened(&self) -> &Device {
+        self.resident.stream.device()
+    }
+
+    /// The plan that is run.
+    pub fn plan(&self) -> &Plan {
+        &self.resident.plan
+    }
+
+    /// Steps that one launch does for a token of one sequence; none where each is a launch.
+    pub fn persistent(&self) -> Option<usize> {
+        let one = self.resident.plan.persistent.as_ref().filter(|_| self.resident.persistent.is_some());
+        one.map(|one| one.instructions.len())
+    }
+
+    /// What is computed.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Tokens of each sequence that fit.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Rows of a kept value for what ran last: the tokens of a prompt that went through together, or a token
+    /// of each sequence. `None` where a fused step keeps it to itself.
+    ///
+    /// # Errors
+    /// No such value; a device that failed.
+    pub fn tap(&self, name: &str) -> Result<Option<Vec<f32>>, SessionError> {
+        let id = self.graph.find(name);
+        let id = id.ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))?;
+        let r = &self.resident;
+        let (program, rows) = match self.last {
+            Last::Prompt(index, rows) => (self.prompt(index)?, rows),
+            Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
+        };
+        let Some(kept) = program.kept.iter().find(|k| k.value == id) else { return Ok(None) };
+        let (v, view) = (self.graph.value(id), r.buffer(program, kept.buffer)?);
+        let cols = v.slots * v.width;
+        if !kept.tiled {
+            return Ok(Some(r.stream.read(&view.cast::<f32>()?.slice(..rows * cols)?)?));
+        }
+        let halves = r.stream.read(&view.cast::<u16>()?)?;
+        let at = |i: usize| halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits());
+        Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
+    }
+
+    /// Fills all memory that launches pass on to each other with NaN, so that what is read before it was
+    /// written shows: for tests.
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub fn poison(&self) -> Result<(), SessionError> {
+        let r = &self.resident;
+        for program in r.plan.programs() {
+            for (i, _) in program.buffers.iter().enumerate().filter(|(_, b)| !b.zeroed) {
+                r.stream.fill(&r.buffer(program, BufferId(i as u32))?, 0xff)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernels for prompts are there. If they have just come, they take over here: between two
+    /// tokens. `at`: tokens that are in the sequence at hand.
+    fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
+        if !self.prompts_ready
+            && let Some(early) = &self.early
+            && let Some(kernels) = early.arrived(self.resident.stream.device(), at)?
+        {
+            for (job, kernel) in kernels {
+                if let Some(place) = self.resident.kernels.get_mut(job.0 as usize) {
+                    *place = Some(kernel);
+                }
+            }
+            self.prompts_ready = true;
+        }
+        Ok(self.prompts_ready)
+    }
+
+    fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
+        let found = self.resident.plan.prompts.get(index);
+        found.ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
+    }
+
+    /// The launches for a token of each of so many sequences.
+    fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
+        let plan = &self.resident.plan;
+        if plan.batches.is_empty() && n == 1 {
+            let (program, greedy, draw) = (&plan.decode, &plan.greedy, &plan.draw);
+            return Ok(Rows { program, greedy, draw, whose: Whose::Slot(0) });
+        }
+        let found = plan.batches.iter().find(|b| b.program.tokens as usize >= n);
+        let batch = found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
+        Ok(Rows { program: &batch.program, greedy: &batch.greedy, draw: &batch.draw, whose: Whose::All })
+    }
+
+    /// What launches of a program are evaluated with.
+    fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
+        let r = &self.resident;
+        let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
+        now.map_err(|e| SessionError::Device(e.to_string()))
+    }
+
+    /// The place of the recording of rows with a choice behind them, made unless it is there.
+    fn record(&mut self, what: Recorded) -> Result<usize, SessionError> {
+        if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
+            return Ok(at);
+        }
+        let (n, choice) = what;
+        let (r, rows) = (&self.resident, self.rows_of(n)?);
+        let now = self.now(rows.program, n, choice.unwrap_or(Choice::Greedy))?;
+        let recording = r.stream.capture(|| {
+            r.issue_rows(rows.program, &now, rows.whose)?;
+            match choice {
+                None => Ok(()),
+                Some(Choice::Greedy) => r.launch(rows.program, rows.greedy, &now, rows.whose),
+                Some(Choice::Draw { .. }) => r.launch(rows.program, rows.draw, &now, rows.whose),
+            }
+        })?;
+        // Where options are arguments, each choice is another recording: the last one of each kind is kept.
+        let same = |(w, _): &(Recorded, Recording)| {
+            w.0 == n && w.1.is_some_and(|c| c != Choice::Greedy) && choice.is_some_and(|c| c != Choice::Greedy)
+        };
+        self.recordings.retain(|one| !same(one));
+        self.recordings.push((what, recording));
+        Ok(self.recordings.len() - 1)
+    }
+
+    fn replay(&self, recording: usize) -> Result<(), SessionError> {
+        let found = self.recordings.get(recording);
+        let (_, recording) = found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
+        Ok(self.resident.stream.replay(recording)?)
+    }
+
+    /// The choice that is recorded behind rows: where each slot has its own options, a draw by those stands
+    /// for all.
+    fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
+        let drawn = choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
+        if drawn != Choice::Greedy && !self.resident.plan.batches.is_empty() { DRAW } else { drawn }
+    }
+
+    fn slot(&self, slot: usize) -> Slot {
+        self.slots.get(slot).cloned().unwrap_or_default()
+    }
+
+    fn note(&mut self, slot: usize, change: impl FnOnce(&mut Slot)) {
+        if let Some(s) = self.slots.get_mut(slot) {
+            change(s);
+        }
+    }
+
+    /// Puts ids in place behind a sequence's first tokens, and sees to it that what the device will choose
+    /// after them can be told from what was there.
+    fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
+        let (ring, end) = (slot * (self.context + 1), first + tokens.len());
+        let used = self.slot(slot).used.max(end);
+        let ids = &self.resident.control.tokens;
+        // A token that the device itself has chosen is there, and writing would wait for the device.
+        let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
+        if !there {
+            ids.slice(ring + first..ring + used)?.write(|to| {
+                let (ids, rest) = to.split_at_mut(tokens.len().min(to.len()));
+                ids.copy_from_slice(tokens);
+                rest.fill(NONE);
+            })?;
+        }
+        self.note(slot, |s| s.used = end);
+        Ok(())
+    }
+
+    /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot has room for: one copy for each layer's,
+    /// whatever their layout; 8b's 4096 tokens are half a gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
+    pub(crate) fn copy(&mut self, from: usize, to: usize) -> Result<(), SessionError> {
+        let (r, slots) = (&self.resident, self.slots.len().max(1));
+        for cache in r.caches.iter().flat_map(|(keys, values)| [keys, values]) {
+            let each = cache.len() / slots;
+            let of = |slot: usize| cache.slice(slot * each..(slot + 1) * each);
+            r.stream.copy(&of(from)?, &of(to)?)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a sequence's position to this one, in the order of the stream.
+    fn move_to(&mut self, slot: usize, position: usize) -> Result<(), SessionError> {
+        if self.slot(slot).at != Some(position) {
+            let r = &self.resident;
+            let number = r.control.numbers.slice(position..position + 1)?;
+            r.stream.copy_in(&number, &r.control.position.slice(slot..slot + 1)?)?;
+            self.note(slot, |s| s.at = Some(position));
+        }
+        Ok(())
+    }
+
+    /// Says which slots the next rows are for, in the order of the stream.
+    fn list(&mut self, slots: &[usize]) -> Result<(), SessionError> {
+        if self.resident.plan.batches.is_empty() || self.listed == slots {
+            return Ok(());
+        }
+        self.listed.clear();
+        self.rows.write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
+        let to = self.resident.control.slots.slice(..slots.len())?;
+        self.resident.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
+        self.listed.extend_from_slice(slots);
+        Ok(())
+    }
+
+    /// Puts in place how a sequence's tokens are chosen, and the random numbers of so many draws, the first
+    /// after the token at `position`.
+    fn put_options(
+        &mut self,
+        slot: usize,
+        position: usize,
+        sampler: &Sampler,
+        draws: usize,
+    ) -> Result<(), SessionError> {
+        let choice = choice_of(sampler.options());
+        self.put_bits(slot, choice)?;
+        let (known, state) = (self.slot(slot).numbers, sampler.random_state());
+        let there = |(first, of, end): (usize, [u64; 4], usize)| {
+            first == position && of == state && end >= (position + draws).min(self.context)
+        };
+        if choice != Choice::Greedy && !known.is_some_and(there) {
+            let (r, ring) = (&self.resident, slot * (self.context + 1));
+            let end = (position + draws.max(NUMBERS)).min(self.context);
+            let place = r.control.fractions.slice(ring + position..ring + end)?;
+            r.stream.write(&place, &sampler.fractions(end - position))?;
+            self.note(slot, |s| s.numbers = Some((position, state, end)));
+        }
+        Ok(())
+    }
+
+    /// Puts in place how a slot's tokens are chosen.
+    fn put_bits(&mut self, slot: usize, choice: Choice) -> Result<(), SessionError> {
+        let bits = bits_of(choice);
+        if self.slot(slot).options != Some(bits) {
+            let r = &self.resident;
+            r.stream.write(&r.control.options.slice(slot..slot + 1)?, &[bits])?;
+            self.note(slot, |s| s.options = Some(bits));
+        }
+        Ok(())
+    }
+
+    /// A sampler's draws were made on the device: their numbers are used up, there and here.
+    fn drawn(&mut self, slot: usize, position: usize, sampler: &mut Sampler, draws: usize) {
+        if choice_of(sampler.options()) != Choice::Greedy && draws > 0 {
+            sampler.skip(draws);
+            let state = sampler.random_state();
+            self.note(slot, |s| s.numbers = s.numbers.map(|(_, _, end)| (position + draws, state, end)));
+        }
+    }
+
+    /// Nothing is known any more of these slots: the device was asked for something and failed.
+    fn doubt(&mut self, slots: &[usize]) {
+        self.listed.clear();
+        let used = self.context + 1;
+        slots.iter().for_each(|&slot| self.note(slot, |s| *s = Slot { used, ..Slot::default() }));
+    }
+}

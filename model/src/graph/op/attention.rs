@@ -1,0 +1,148 @@
+//! Attention.
+
+use super::{Op, Operation, maybe};
+use crate::graph::{Builder, Dtype, Graph, StateId, ValueId, WeightId};
+use crate::host::Run;
+use crate::host::attention::{Layer, attend};
+use crate::host::share::Shared;
+
+/// Which positions a token sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// Those up to its own; the state's window bounds them.
+    Causal,
+    /// Those up to its own in its own stretch of so many positions.
+    Chunk(usize),
+    /// All, later ones too: encoders, which take all tokens at once.
+    All,
+    /// All that are no further than half of so many away, on both sides.
+    Around(usize),
+}
+
+/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of this token's queries over a state; neighbouring query
+/// heads share a key head (Ainslie et al. 2023, arXiv 2305.13245): `out = softmax(cap(scale · q·k) − slope ·
+/// distance) · v`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Queries, `heads · key size` wide.
+    pub q: ValueId,
+    /// Keys and values, or a latent; its window applies.
+    pub state: StateId,
+    /// Query heads.
+    pub heads: usize,
+    /// Factor on `q·k`.
+    pub scale: f32,
+    /// `cap · tanh(s / cap)` on scores, where a model has it.
+    pub soft_cap: Option<f32>,
+    /// What is seen.
+    pub mask: Mask,
+    /// A score for each head that takes part in the softmax and has no value (gpt-oss, arXiv 2508.10925).
+    pub sinks: Option<WeightId>,
+    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent of the slopes' series; heads' slopes
+    /// follow from it.
+    pub alibi: Option<f32>,
+    /// Positions that are seen, of those that the mask lets through; all where there is no such list.
+    pub only: Option<ValueId>,
+    /// `heads · value size` wide.
+    pub out: ValueId,
+}
+
+impl Attention {
+    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, n the power of two below their
+    /// number; the rest take the odd ones of the series twice as dense.
+    pub fn slopes(&self) -> Option<Vec<f32>> {
+        let max = self.alibi?;
+        let n = 1usize << self.heads.max(1).ilog2();
+        let (m0, m1) = (2f32.powf(-max / n as f32), 2f32.powf(-max / 2.0 / n as f32));
+        let slope = |h: usize| if h < n { m0.powi(h as i32 + 1) } else { m1.powi(2 * (h - n) as i32 + 1) };
+        Some((0..self.heads).map(slope).collect())
+    }
+}
+
+impl Operation for Attention {
+    fn reads(&self) -> Vec<ValueId> {
+        std::iter::once(self.q).chain(self.only).collect()
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.sinks.into_iter().collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args = vec![
+            graph.value(self.q).name.clone(),
+            format!("cache {}", graph.state(self.state).name),
+            format!("heads {}", self.heads),
+            format!("scale {}", self.scale),
+        ];
+        args.extend(self.soft_cap.map(|c| format!("soft cap {c}")));
+        match self.mask {
+            Mask::Causal => {}
+            Mask::Chunk(n) => args.push(format!("chunks of {n}")),
+            Mask::All => args.push("all positions".into()),
+            Mask::Around(n) => args.push(format!("around {n}")),
+        }
+        args.extend(maybe("sinks", graph, self.sinks));
+        args.extend(self.alibi.map(|m| format!("alibi {m}")));
+        args.extend(self.only.map(|v| format!("only {}", graph.value(v).name)));
+        args
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (q, rows) = (host.input(self.q), host.rows);
+        let slopes = self.slopes();
+        let sinks = self.sinks.map(|w| host.weights.vector(w));
+        let only = self.only.map(|v| host.input(v));
+        let only_width = only.map_or(0, |o| o.len() / rows);
+        let (mut at, q_width, out_width) = (0, q.len() / rows, outs[0].len() / rows);
+        for piece in &host.pieces {
+            let (keys, values, value_dim) = piece.state.kept(self.state);
+            let layer = Layer {
+                q: &q[at * q_width..][..piece.rows * q_width],
+                heads: self.heads,
+                dim: q_width / self.heads,
+                value_dim,
+                first: piece.first,
+                end: piece.first + piece.rows,
+                keys,
+                values,
+                window: host.graph.state(self.state).window(),
+                mask: self.mask,
+                scale: self.scale,
+                soft_cap: self.soft_cap,
+                sinks,
+                slopes: slopes.as_deref(),
+                only: only.map(|o| (&o[at * only_width..][..piece.rows * only_width], only_width)),
+                out: Shared::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
+            };
+            attend(host.pool, host.isa, layer, piece.rows);
+            at += piece.rows;
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`Attention`]: causal, without cap, sinks and slopes, which `with` may change.
+    pub fn attention(
+        &mut self,
+        name: impl Into<String>,
+        q: ValueId,
+        (state, heads, scale): (StateId, usize, f32),
+        with: impl FnOnce(&mut Attention),
+    ) -> ValueId {
+        let width = heads * self.graph().state(state).value_size();
+        let out = self.value(name.into(), 1, width, Dtype::Real);
+        let (mask, soft_cap, sinks, alibi, only) = (Mask::Causal, None, None, None, None);
+        let mut op = Attention { q, state, heads, scale, soft_cap, mask, sinks, alibi, only, out };
+        with(&mut op);
+        self.push(Op::Attention(op), out)
+    }
+}

@@ -1,0 +1,84 @@
+//! Rows of a table, by token or by position.
+
+use super::{Op, Operation};
+use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
+use crate::host::Run;
+
+/// What chooses a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The token.
+    Token,
+    /// The token's position: the table bounds the context.
+    Position,
+}
+
+/// `out[t] = scale · table[token[t]]`, or of its position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embed {
+    /// The matrix, a row for each token of the vocabulary or each position.
+    pub table: WeightId,
+    /// What chooses the row.
+    pub by: By,
+    /// Factor (Gemma: √width).
+    pub scale: f32,
+    /// The rows.
+    pub out: ValueId,
+}
+
+impl Operation for Embed {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![self.table]
+    }
+
+    fn bytes(&self, graph: &Graph) -> u64 {
+        let table = graph.weight(self.table);
+        (table.bytes() / table.rows.max(1)) as u64
+    }
+
+    fn name(&self) -> &'static str {
+        match self.by {
+            By::Token => "embed",
+            By::Position => "embed_position",
+        }
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        vec![graph.weight(self.table).name.clone(), format!("scale {}", self.scale)]
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let w = host.weights.matrix(host.graph, self.table, 0);
+        let one = |row: usize, out: &mut [f32]| {
+            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and positions
+            // were checked by `feed`.
+            let decoded = w.format.decode(w.part(row, 0, w.cols), out);
+            debug_assert!(decoded.is_ok());
+            if self.scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= self.scale);
+            }
+        };
+        let rows = outs[0].chunks_exact_mut(w.cols);
+        match self.by {
+            By::Token => host.tokens.iter().zip(rows).for_each(|(&token, out)| one(token as usize, out)),
+            By::Position => host.positions().zip(rows).for_each(|(position, out)| one(position, out)),
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`Embed`].
+    pub fn embed(&mut self, name: impl Into<String>, table: WeightId, by: By, scale: f32) -> ValueId {
+        let width = self.graph().weight(table).cols;
+        let out = self.value(name.into(), 1, width, Dtype::Real);
+        self.push(Op::Embed(Embed { table, by, scale, out }), out)
+    }
+}

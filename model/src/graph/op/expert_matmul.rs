@@ -1,0 +1,102 @@
+//! Products with the matrices of chosen experts.
+
+use super::{Op, Operation, maybe};
+use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
+use crate::host::Run;
+use crate::host::multiply::{Product, multiply};
+use crate::host::share::Shared;
+
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertMatMul {
+    /// Input, one slot or one per expert chosen.
+    pub x: ValueId,
+    /// Which matrices.
+    pub experts: ValueId,
+    /// A matrix per expert.
+    pub weight: WeightId,
+    /// A row per expert, added.
+    pub bias: Option<WeightId>,
+    /// A slot per chosen expert.
+    pub out: ValueId,
+}
+
+impl Operation for ExpertMatMul {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x, self.experts]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![self.weight]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.bias.into_iter().collect()
+    }
+
+    fn bytes(&self, graph: &Graph) -> u64 {
+        let w = graph.weight(self.weight);
+        (w.bytes() / w.experts.max(1) * graph.value(self.experts).width) as u64
+    }
+
+    fn name(&self) -> &'static str {
+        "expert_matmul"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let v = |id: ValueId| graph.value(id).name.clone();
+        let mut args = vec![v(self.x), v(self.experts), graph.weight(self.weight).name.clone()];
+        args.extend(maybe("bias", graph, self.bias));
+        args
+    }
+
+    /// Every (token, slot) with its expert's matrix; those of one expert are gathered and multiplied
+    /// together.
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (x, experts) = (host.input(self.x), host.input(self.experts));
+        let slots = host.graph.value(self.experts).width;
+        let shared = host.graph.value(self.x).slots == 1;
+        let w = host.graph.weight(self.weight);
+        let (rows, cols) = (w.rows, w.cols);
+        let bias = self.bias.map(|b| host.weights.vector(b));
+        let mut uses: Vec<(usize, usize)> = experts.iter().map(|&e| e as usize).zip(0..).collect();
+        uses.sort_unstable();
+        let (mut gathered, mut results) = (vec![], vec![]);
+        for run in uses.chunk_by(|a, b| a.0 == b.0) {
+            gathered.clear();
+            for &(_, slot) in run {
+                let row = if shared { slot / slots } else { slot };
+                gathered.extend_from_slice(&x[row * cols..][..cols]);
+            }
+            results.resize(run.len() * rows, 0.0);
+            let expert = run[0].0;
+            let w = host.weights.matrix(host.graph, self.weight, expert);
+            let bias = bias.map(|b| &b[expert * rows..][..rows]);
+            let product = Product { w, bias, out: Shared::new(&mut results[..run.len() * rows]) };
+            multiply(host.pool, host.isa, &gathered, run.len(), &[product], host.rounded.as_deref_mut());
+            for (&(_, slot), y) in run.iter().zip(results.chunks_exact(rows)) {
+                outs[0][slot * rows..][..rows].copy_from_slice(y);
+            }
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`ExpertMatMul`].
+    pub fn expert_matmul(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        experts: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
+        let (slots, rows) = (self.graph().value(experts).width, self.graph().weight(weight).rows);
+        let out = self.value(name.into(), slots, rows, Dtype::Real);
+        self.push(Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }), out)
+    }
+}

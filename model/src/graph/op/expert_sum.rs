@@ -1,0 +1,68 @@
+//! Slots brought together.
+
+use super::{Op, Operation};
+use crate::graph::{Builder, Dtype, Graph, ValueId};
+use crate::host::Run;
+
+/// `out = Σ over slots of shares[slot] · x[slot]`; without shares, the plain sum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertSum {
+    /// A slot per chosen expert.
+    pub x: ValueId,
+    /// Factor per slot.
+    pub shares: Option<ValueId>,
+    /// One slot.
+    pub out: ValueId,
+}
+
+impl Operation for ExpertSum {
+    fn reads(&self) -> Vec<ValueId> {
+        std::iter::once(self.x).chain(self.shares).collect()
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "expert_sum"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        self.reads().iter().map(|v| graph.value(*v).name.clone()).collect()
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (x, shares) = (host.input(self.x), self.shares.map(|s| host.input(s)));
+        let (width, slots) = (host.graph.value(self.out).width, host.graph.value(self.x).slots);
+        host.by_rows(outs[0], &|at, out| {
+            for (i, out) in out.chunks_exact_mut(width).enumerate() {
+                let t = at / width + i;
+                out.fill(0.0);
+                for s in 0..slots {
+                    let share = shares.map_or(1.0, |shares| shares[t * slots + s]);
+                    let x = &x[(t * slots + s) * width..][..width];
+                    out.iter_mut().zip(x).for_each(|(o, x)| *o += share * x);
+                }
+            }
+        });
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`ExpertSum`].
+    pub fn expert_sum(&mut self, name: impl Into<String>, x: ValueId, shares: ValueId) -> ValueId {
+        self.sum_slots(name.into(), x, Some(shares))
+    }
+
+    /// Appends an [`ExpertSum`] without shares.
+    pub fn slot_sum(&mut self, name: impl Into<String>, x: ValueId) -> ValueId {
+        self.sum_slots(name.into(), x, None)
+    }
+
+    fn sum_slots(&mut self, name: String, x: ValueId, shares: Option<ValueId>) -> ValueId {
+        let width = self.graph().value(x).width;
+        let out = self.value(name, 1, width, Dtype::Real);
+        self.push(Op::ExpertSum(ExpertSum { x, shares, out }), out)
+    }
+}

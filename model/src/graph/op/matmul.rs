@@ -1,0 +1,85 @@
+//! Products with a matrix: where the time goes.
+
+use super::{Op, Operation, maybe};
+use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
+use crate::host::Run;
+use crate::host::multiply::{Product, multiply};
+use crate::host::share::Shared;
+
+/// `out = weight · x + bias`, the weight a row per output.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatMul {
+    /// Input, as wide as a row of the weight.
+    pub x: ValueId,
+    /// The matrix.
+    pub weight: WeightId,
+    /// Added to each row's result.
+    pub bias: Option<WeightId>,
+    /// As wide as the weight has rows.
+    pub out: ValueId,
+}
+
+impl Operation for MatMul {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![self.weight]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.bias.into_iter().collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args = vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
+        args.extend(maybe("bias", graph, self.bias));
+        args
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        products(&[self], host, outs);
+    }
+}
+
+/// Runs operations that the host does together: successive products of the same input, or one of any kind.
+pub(crate) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    let all: Vec<&MatMul> = ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
+    match (ops, all.len()) {
+        ([op], _) => op.run(host, outs),
+        _ => products(&all, host, outs),
+    }
+}
+
+fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    let Some(first) = ops.first() else { return };
+    let products: Vec<Product<'_>> = ops
+        .iter()
+        .zip(outs)
+        .map(|(op, out)| Product {
+            w: host.weights.matrix(host.graph, op.weight, 0),
+            bias: op.bias.map(|b| host.weights.vector(b)),
+            out: Shared::new(out),
+        })
+        .collect();
+    let (x, rows) = (host.input(first.x), host.rows);
+    multiply(host.pool, host.isa, x, rows, &products, host.rounded.as_deref_mut());
+}
+
+impl Builder<'_> {
+    /// Appends a [`MatMul`].
+    pub fn matmul(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId, bias: Option<WeightId>) -> ValueId {
+        let rows = self.graph().weight(weight).rows;
+        let out = self.value(name.into(), 1, rows, Dtype::Real);
+        self.push(Op::MatMul(MatMul { x, weight, bias, out }), out)
+    }
+}

@@ -1,0 +1,190 @@
+//! The operations. Each is one file: a struct of what it reads, its parameters and what it writes; how it
+//! prints; what it means, as the host computes it; and the builder's method that appends it. A new one is a
+//! file here and its name in the list below.
+//!
+//! The host's meaning of an operation is plain loops over rows in f32, unless every model spends its time
+//! there: then it calls a kernel of [`host`](crate::host). Which operations one GPU launch does together is
+//! said in `gpu/fuse`; what no rule there knows is a step of its own, and what no kernel knows is refused by
+//! name (`gpu/fit.rs`).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rows of values whose shapes the builder made, over weights whose shapes it checked"
+)]
+
+mod act;
+mod add;
+mod affine;
+mod attention;
+mod concat;
+mod conv;
+mod dot;
+mod embed;
+mod expert_matmul;
+mod expert_sum;
+mod glu;
+mod head_matmul;
+mod kv_write;
+mod linear_attention;
+mod matmul;
+mod norm;
+mod repeat;
+mod rope;
+mod route;
+mod scan;
+mod shift;
+mod slice;
+mod spread;
+mod temper;
+mod top_keys;
+
+pub use attention::Mask;
+pub use embed::By;
+pub use linear_attention::LinearInputs;
+pub use norm::NormKind;
+pub use route::{Gating, Groups};
+pub use scan::ScanInputs;
+
+use super::{Graph, StateId, ValueId, WeightId};
+use crate::host::Run;
+pub(crate) use matmul::run_together;
+
+/// What every operation says of itself.
+pub trait Operation: Into<Op> {
+    /// The values it reads.
+    fn reads(&self) -> Vec<ValueId>;
+
+    /// The values it makes.
+    fn writes(&self) -> Vec<ValueId>;
+
+    /// The weights it multiplies with, as they lie in the file.
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![]
+    }
+
+    /// The weights it wants as plain floats.
+    fn vectors(&self) -> Vec<WeightId> {
+        vec![]
+    }
+
+    /// The state that it changes: it must then be run for every token, in their order.
+    fn keeps(&self) -> Option<StateId> {
+        None
+    }
+
+    /// Bytes of weights read for one token.
+    fn bytes(&self, graph: &Graph) -> u64 {
+        self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
+    }
+
+    /// Its name in the text of a graph.
+    fn name(&self) -> &'static str;
+
+    /// What stands between its parentheses there.
+    fn args(&self, graph: &Graph) -> Vec<String>;
+
+    /// What it means: from the rows of its inputs to those of its results, in the order of
+    /// [`Operation::writes`].
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
+}
+
+/// From the list of operations, the one type of them all.
+macro_rules! operations {
+    ($($module:ident::$Name:ident,)*) => {
+        $(pub use $module::$Name;)*
+
+        /// One operation.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Op {
+            $(#[doc = concat!("[`struct@", stringify!($Name), "`]")] $Name($Name),)*
+        }
+
+        $(impl From<$Name> for Op {
+            fn from(op: $Name) -> Op {
+                Op::$Name(op)
+            }
+        })*
+
+        impl Op {
+            /// The values it reads.
+            pub fn reads(&self) -> Vec<ValueId> {
+                match self { $(Op::$Name(op) => op.reads(),)* }
+            }
+
+            /// The values it makes: none where it only changes a state, two for a routing, else one.
+            pub fn writes(&self) -> Vec<ValueId> {
+                match self { $(Op::$Name(op) => op.writes(),)* }
+            }
+
+            /// The weights that it wants as plain floats.
+            pub fn vectors(&self) -> Vec<WeightId> {
+                match self { $(Op::$Name(op) => op.vectors(),)* }
+            }
+
+            /// The weights it reads.
+            pub fn weights(&self) -> Vec<WeightId> {
+                let mut all = match self { $(Op::$Name(op) => op.matrices(),)* };
+                all.extend(self.vectors());
+                all
+            }
+
+            /// The state that it changes.
+            pub fn keeps(&self) -> Option<StateId> {
+                match self { $(Op::$Name(op) => op.keeps(),)* }
+            }
+
+            /// Bytes of weights read for one token.
+            pub fn bytes(&self, graph: &Graph) -> u64 {
+                match self { $(Op::$Name(op) => op.bytes(graph),)* }
+            }
+
+            /// Its name in the text of a graph.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$Name(op) => op.name(),)* }
+            }
+
+            /// What stands between its parentheses there.
+            pub fn args(&self, graph: &Graph) -> Vec<String> {
+                match self { $(Op::$Name(op) => op.args(graph),)* }
+            }
+
+            /// What it means.
+            pub(crate) fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+                match self { $(Op::$Name(op) => op.run(host, outs),)* }
+            }
+        }
+    };
+}
+
+operations! {
+    act::Act,
+    add::Add,
+    affine::Affine,
+    attention::Attention,
+    concat::Concat,
+    conv::Conv,
+    dot::Dot,
+    embed::Embed,
+    expert_matmul::ExpertMatMul,
+    expert_sum::ExpertSum,
+    glu::Glu,
+    head_matmul::HeadMatMul,
+    kv_write::KvWrite,
+    linear_attention::LinearAttention,
+    matmul::MatMul,
+    norm::Norm,
+    repeat::Repeat,
+    rope::Rope,
+    route::Route,
+    scan::Scan,
+    shift::Shift,
+    slice::Slice,
+    spread::Spread,
+    temper::Temper,
+    top_keys::TopKeys,
+}
+
+/// An argument that is there only sometimes.
+fn maybe(label: &str, graph: &Graph, weight: Option<WeightId>) -> Option<String> {
+    weight.map(|w| format!("{label} {}", graph.weight(w).name))
+}

@@ -1,0 +1,57 @@
+//! Rotary position embedding.
+
+use super::{Op, Operation};
+use crate::graph::{Builder, Graph, RopeId, ValueId};
+use crate::host::Run;
+
+/// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), angles by
+/// [`Rope`](crate::graph::Rope).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rope {
+    /// `heads · head_dim` wide.
+    pub x: ValueId,
+    /// Heads in a row.
+    pub heads: usize,
+    /// Which angles.
+    pub rope: RopeId,
+    /// As `x`.
+    pub out: ValueId,
+}
+
+impl Operation for Rope {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        vec![graph.value(self.x).name.clone(), format!("heads {}", self.heads), format!("rope {}", self.rope.0)]
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (x, rows, heads) = (host.input(self.x), host.rows, self.heads);
+        let width = x.len() / rows;
+        let (table, mut threads) = host.angles(self.rope);
+        threads.run(outs[0], &|at, out| {
+            out.copy_from_slice(&x[at..at + out.len()]);
+            for (i, row) in out.chunks_exact_mut(width).enumerate() {
+                table.turn(at / width + i, width / heads, row);
+            }
+        });
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Rope`].
+    pub fn rope(&mut self, name: impl Into<String>, x: ValueId, heads: usize, rope: RopeId) -> ValueId {
+        let out = self.like(name.into(), x);
+        self.push(Op::Rope(Rope { x, heads, rope, out }), out)
+    }
+}

@@ -1,0 +1,74 @@
+//! All products of one input, split into tasks for the threads.
+
+use super::dot::{DotProduct, Input};
+use super::gemm::PanelProduct;
+use super::matvec::RowProduct;
+use super::pool::Pool;
+use super::product::{Matrix, Part};
+use super::quantise::{Quantise, Quantised};
+use super::share::Shared;
+use super::simd::{Isa, LANES};
+use kjit_kernels::format::Encoding;
+
+/// Tokens from which decoding a panel of weights pays.
+const PANEL_TOKENS: usize = 8;
+
+/// One product of a step.
+pub struct Product<'a> {
+    /// The matrix.
+    pub w: Matrix<'a>,
+    /// Added to each row's result.
+    pub bias: Option<&'a [f32]>,
+    /// Where to: `tokens` rows as wide as the matrix has rows.
+    pub out: Shared<'a>,
+}
+
+/// All products of the same input.
+pub fn multiply(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &[f32],
+    tokens: usize,
+    products: &[Product],
+    rounded: Option<&mut Quantised>,
+) {
+    let panels = tokens >= PANEL_TOKENS;
+    let rounded = match (rounded, products.first()) {
+        (Some(to), Some(p)) if !panels => {
+            if products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
+                // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+                unsafe { isa.run(Quantise { x, cols: p.w.cols, to }) };
+            }
+            Some(&*to)
+        }
+        _ => None,
+    };
+    let all: usize = products.iter().map(|p| p.w.rows).sum();
+    // Few tokens: runs of rows, eight for each thread, so that a thread that was put off its core holds up
+    // little.
+    let run = if panels { LANES } else { all.div_ceil(8 * pool.threads()).clamp(8, 256) };
+    let tasks = products.iter().map(|p| p.w.rows.div_ceil(run)).sum();
+    pool.run(tasks, &|task| {
+        let mut task = task;
+        for p in products {
+            let here = p.w.rows.div_ceil(run);
+            if task >= here {
+                task -= here;
+                continue;
+            }
+            let (w, bias, row) = (p.w, p.bias, task * run);
+            let (rows, out, stride) = (run.min(w.rows - row), p.out.start(), w.rows);
+            let part = Part { w, row, rows, x, tokens, bias, out, stride };
+            // SAFETY: the result has `tokens` rows as wide as the matrix has rows, and no other task has
+            // these of them.
+            unsafe {
+                match rounded {
+                    _ if panels => isa.run(PanelProduct(part)),
+                    None => isa.run(RowProduct(part)),
+                    Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded }))),
+                }
+            }
+            return;
+        }
+    });
+}

@@ -1,0 +1,218 @@
+//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the last time may come again
+//! (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv 2304.04487). Drafted tokens are run together with the one at hand, and
+//! those are kept that would have been chosen anyway: the text is the same, but for near-ties.
+
+use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work, check_scores};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Tokens that must agree, the most first: long agreements are right more often.
+const LENGTHS: [usize; 3] = [4, 3, 2];
+/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device hardly more than one.
+pub const MOST: usize = 7;
+
+/// The places of a text's short pieces.
+#[derive(Debug, Clone, Default)]
+pub struct Lookup {
+    /// By a piece's tokens, the unused ones zero, and their number: the position behind its last place.
+    places: HashMap<([u32; 4], u8), u32>,
+    /// Tokens whose pieces are entered: those that end before the last token.
+    entered: usize,
+}
+
+/// A piece as it is looked for.
+fn key(piece: &[u32]) -> ([u32; 4], u8) {
+    let mut tokens = [0; 4];
+    tokens.iter_mut().zip(piece).for_each(|(to, from)| *to = *from);
+    (tokens, piece.len() as u8)
+}
+
+impl Lookup {
+    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text: what it was the last time, and more.
+    pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
+        // Pieces that end with the last token are looked for, not found.
+        for end in self.entered + 1..tokens.len() {
+            for n in LENGTHS {
+                if let Some(piece) = end.checked_sub(n).and_then(|start| tokens.get(start..end)) {
+                    self.places.insert(key(piece), end as u32);
+                }
+            }
+            self.entered = end;
+        }
+        let last = |n: &usize| tokens.len().checked_sub(*n).and_then(|start| tokens.get(start..));
+        let found = LENGTHS.iter().filter_map(last).find_map(|piece| self.places.get(&key(piece)));
+        let mut draft = vec![];
+        if let Some(&at) = found {
+            // Where the place is so near that the text ends first, what is drafted goes on repeating itself.
+            for from in at as usize..at as usize + most.min(MOST) {
+                let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
+                let next = tokens.get(from).or(beyond).copied();
+                draft.extend(next);
+            }
+        }
+        draft
+    }
+}
+
+/// Whether drafts pay, by what steps took: a step with drafted tokens takes longer and gives more.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pays {
+    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond what it gives without; zero: none was seen.
+    plain: f64,
+    drafted: f64,
+    gained: f64,
+    /// Steps since the last one of the other kind.
+    since: u32,
+}
+
+/// Steps without drafts that are watched before the first one with.
+const WATCHED: u32 = 3;
+/// After so many steps it is tried the other way: texts change, and so does the number of those that share a step.
+const AGAIN: u32 = 48;
+
+impl Pays {
+    /// Whether the next step may have drafts, of so many sequences in it.
+    pub fn go(&self, sequences: usize) -> bool {
+        if self.plain == 0.0 || self.drafted == 0.0 {
+            return self.since >= WATCHED;
+        }
+        let n = sequences.max(1) as f64;
+        let pays = (n + self.gained) * self.plain > n * self.drafted;
+        // The other way once in a while.
+        pays != (self.since >= AGAIN)
+    }
+
+    /// Enters a step: how long it took, and the drafted tokens that were right where there were any.
+    pub fn saw(&mut self, took: Duration, accepted: Option<usize>) {
+        let mean = |old: f64, new: f64| if old == 0.0 { new } else { old + (new - old) / 8.0 };
+        let took = took.as_secs_f64().max(1e-9);
+        let before = (self.drafted > 0.0, self.since);
+        match accepted {
+            None => self.plain = mean(self.plain, took),
+            Some(n) => {
+                self.drafted = mean(self.drafted, took);
+                self.gained += (n as f64 - self.gained) / if before.0 { 8.0 } else { 1.0 };
+            }
+        }
+        self.since = self.since.saturating_add(1);
+        if accepted.is_some() && !before.0 || before.1 >= AGAIN {
+            self.since = 0;
+        }
+    }
+}
+
+/// Tokens that were drafted, and those of them that were right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drafts {
+    /// Drafted.
+    pub drafted: usize,
+    /// Right.
+    pub accepted: usize,
+}
+
+/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of the whole text; it ends with `start`, the
+/// tokens that are fed first. A model with a recurrent state is decoded without drafts: what was wrong costs it more than what was right.
+///
+/// # Errors
+/// As [`Session::decode`].
+pub fn decode(
+    session: &mut Session,
+    sequence: SequenceId,
+    mut text: Vec<u32>,
+    start: usize,
+    sink: &mut dyn FnMut(u32) -> After,
+) -> Result<Drafts, SessionError> {
+    let (mut lookup, mut pays, mut drafts) = (Lookup::default(), Pays::default(), Drafts::default());
+    let (n_vocab, context, recurrent) = (session.n_vocab(), session.context(), session.graph().is_recurrent());
+    let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
+    loop {
+        let (len, fed) = (session.len(sequence)?, tokens.len());
+        let room = context.saturating_sub(len + fed);
+        // The prompt's own step says nothing of the others'.
+        let may = fed == 1 && !recurrent && pays.go(1);
+        if may {
+            tokens.extend(lookup.draft(&text, room));
+        }
+        let draft = tokens.get(fed..).unwrap_or_default();
+        let want = if draft.is_empty() { Want::Choose } else { Want::All };
+        let begun = Instant::now();
+        let given = session.step(&[Work { sequence, tokens: &tokens, want }])?.pop();
+        let (mut ended, mut right) = (false, 0);
+        match given {
+            Some(Given::Logits(rows)) => {
+                for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
+                    check_scores(row)?;
+                    let id = session.sampler(sequence)?.sample(&mut row.to_vec());
+                    text.push(id);
+                    ended = sink(id) != After::Go;
+                    if ended || draft.get(i) != Some(&id) {
+                        break;
+                    }
+                    right += 1;
+                }
+                session.truncate(sequence, len + 1 + right)?;
+            }
+            Some(Given::Token(id)) => {
+                text.push(id);
+                ended = sink(id) != After::Go;
+            }
+            Some(Given::Nothing) | None => return Err(SessionError::NoTokens),
+        }
+        if fed == 1 {
+            pays.saw(begun.elapsed(), (!draft.is_empty()).then_some(right));
+        }
+        drafts.drafted += draft.len();
+        drafts.accepted += right;
+        if ended || session.len(sequence)? >= context {
+            return Ok(drafts);
+        }
+        tokens.clear();
+        tokens.extend(text.last());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lookup, MOST, Pays};
+    use std::time::Duration;
+
+    #[test]
+    fn the_last_place_of_the_longest_piece_says_what_may_come() {
+        let mut lookup = Lookup::default();
+        let text = [1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 8, 3, 4];
+        assert_eq!(lookup.draft(&text, 3), [6, 7, 8], "the last place of 3 4");
+        let mut longer = text.to_vec();
+        longer.truncate(12);
+        longer.extend([1, 2, 3, 4]);
+        assert_eq!(Lookup::default().draft(&longer, 2), [5, 9], "1 2 3 4 is longer than 2 3 4");
+        assert_eq!(Lookup::default().draft(&[5, 6, 7], 9), [0u32; 0]);
+        assert_eq!(Lookup::default().draft(&[], 9), [0u32; 0]);
+        assert_eq!(Lookup::default().draft(&[1, 5, 6, 5, 6, 5, 6], 5), [5, 6, 5, 6, 5], "what goes round goes on");
+        // Fed token by token as all at once, and never more than is there or asked for.
+        let text: Vec<u32> = (0..400u32).map(|i| i * i * 7 % 11).collect();
+        let mut lookup = Lookup::default();
+        for n in 0..text.len() {
+            let seen = lookup.draft(&text[..n], 5);
+            assert_eq!(seen, Lookup::default().draft(&text[..n], 5), "{n} tokens");
+            assert!(seen.len() <= 5);
+        }
+        assert!(lookup.draft(&text, 100).len() <= MOST);
+    }
+
+    #[test]
+    fn drafts_are_made_where_they_pay_and_tried_again_where_they_do_not() {
+        let steps = |drafted: Duration, right: usize| {
+            let (mut pays, mut with) = (Pays::default(), 0);
+            for _ in 0..490 {
+                let go = pays.go(1);
+                with += usize::from(go);
+                if go { pays.saw(drafted, Some(right)) } else { pays.saw(Duration::from_millis(10), None) }
+            }
+            with
+        };
+        let good = steps(Duration::from_millis(18), 4);
+        assert!((460..487).contains(&good), "{good} of 490 steps, which give 5 tokens in the time of 1.8");
+        let bad = steps(Duration::from_millis(18), 0);
+        assert!((5..25).contains(&bad), "{bad} of 490 steps, which give nothing");
+    }
+}

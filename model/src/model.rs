@@ -1,0 +1,266 @@
+//! A model, opened: file, tokenizer, chat template and a session on the device that was asked for.
+
+use crate::arch;
+use crate::chat::{ChatError, ChatTemplate, Message};
+use crate::device::{DeviceChoice, DeviceTaken};
+use crate::generate::{Answer, Request, generate};
+use crate::gguf::{self, Gguf};
+use crate::graph::{Graph, GraphError};
+use crate::host::Cpu;
+use crate::sample::SampleOptions;
+use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use kjit_engine::{CompileCounts, Config, Engine, Target};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Why a model could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file is no model, or damaged.
+    #[error(transparent)]
+    File(#[from] gguf::Error),
+    /// Its metadata and tensors are no model that kjit runs.
+    #[error("{path}: {source}")]
+    Graph {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: GraphError,
+    },
+    /// Its vocabulary cannot be used.
+    #[error("{path}: {source}")]
+    Tokenizer {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: TokenizerError,
+    },
+    /// Not as many tokens as scores: an id without a text could be chosen, or a text has no score.
+    #[error(
+        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: the two do not belong together; \
+         convert the model again with its own tokenizer"
+    )]
+    Vocabulary {
+        /// The file.
+        path: String,
+        /// Tokens of the vocabulary.
+        tokens: usize,
+        /// Scores that the model gives.
+        scored: usize,
+    },
+    /// The GPU that [`DeviceChoice::Auto`] found cannot be used. What would be done on the CPU was not asked
+    /// for.
+    #[error("{label} cannot be used (--device cpu would run on the CPU): {source}")]
+    Found {
+        /// The device.
+        label: String,
+        /// What is wrong.
+        source: SessionError,
+    },
+    /// The GPU that was asked for cannot be used.
+    #[error("--device {label}: {source}")]
+    Asked {
+        /// The device.
+        label: String,
+        /// What is wrong.
+        source: SessionError,
+    },
+    /// The CPU cannot be used: memory was refused.
+    #[error(transparent)]
+    Cpu(SessionError),
+}
+
+/// A model that is ready to run. The front page of this crate has an example.
+pub struct Model {
+    /// The file.
+    pub gguf: Arc<Gguf>,
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// The sequences.
+    pub session: Session,
+    device: DeviceTaken,
+    engine: Option<Engine>,
+    kv: u64,
+    took: Duration,
+}
+
+/// How long an end waits for compiles under way, so that the next start finds them: longer than any kernel
+/// took.
+const LAST_COMPILES: Duration = Duration::from_secs(5);
+
+impl Model {
+    /// Opens a model file. Compiled kernels are kept where [`Config::new`] says; a program that opens models
+    /// on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` beside it.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the device. With [`DeviceChoice::Auto`] the CPU is taken where there is
+    /// no GPU, and [`DeviceTaken::why`] says so; a GPU that is there and cannot be used is an error.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, OpenError> {
+        Model::open_with(path, options, Config::new())
+    }
+
+    /// The same with an engine that is set up so: its cache, compilers, a trace.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions, config: Config) -> Result<Model, OpenError> {
+        let start = Instant::now();
+        let path = path.as_ref();
+        let (gguf, graph, tokenizer) = read(path, options.output)?;
+        let kv = options.kv_stored().bytes(graph.kv_elems_per_token());
+        let all = options.context_of(&graph).saturating_mul(options.sequences.max(1));
+        let (session, device, engine) = on_device(&gguf, graph, options, config)?;
+        let (kv, took) = (kv.saturating_mul(all as u64), start.elapsed());
+        Ok(Model { gguf, tokenizer, session, device, engine, kv, took })
+    }
+
+    /// The device that was taken, and why the CPU, if [`DeviceChoice::Auto`] took it.
+    pub fn device(&self) -> &DeviceTaken {
+        &self.device
+    }
+
+    /// The engine of a GPU.
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.as_ref()
+    }
+
+    /// What was compiled and found so far.
+    pub fn kernels(&self) -> CompileCounts {
+        self.engine.as_ref().map(Engine::counts).unwrap_or_default()
+    }
+
+    /// Bytes of keys and values with full contexts.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv
+    }
+
+    /// How long opening took.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+
+    /// The chat template of the file.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn template(&self) -> Result<ChatTemplate, ChatError> {
+        ChatTemplate::from_gguf(&self.gguf, &self.tokenizer)
+    }
+
+    /// A conversation as the tokens of a prompt for the next answer.
+    ///
+    /// # Errors
+    /// There is no template, or it refuses the conversation.
+    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
+        Ok(self.tokenizer.encode_chat(&self.template()?.render(messages, true)?))
+    }
+
+    /// Generates after a prompt, up to so many tokens; `on_text` gets the text piece by piece, and may break.
+    /// What else an answer can be asked for has [`generate`].
+    ///
+    /// # Errors
+    /// As [`generate`].
+    pub fn generate(
+        &mut self,
+        sequence: SequenceId,
+        prompt: &[u32],
+        max_tokens: Option<usize>,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, SessionError> {
+        let request = Request { prompt, max_tokens, stop: &[], lookup: false };
+        generate(&mut self.session, sequence, &self.tokenizer, &request, on_text, &|| false)
+    }
+
+    /// A sequence whose tokens are chosen so: as [`Session::add`].
+    ///
+    /// # Errors
+    /// As [`Session::add`].
+    pub fn add(&mut self, options: SampleOptions) -> Result<SequenceId, SessionError> {
+        self.session.add(options)
+    }
+
+    /// At the end of the work: kernels being compiled behind it are let into the cache, unless that takes
+    /// long.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn finish(&self) -> Result<(), SessionError> {
+        let early = self.session.gpu().and_then(|gpu| gpu.early());
+        early.map_or(Ok(()), |early| early.finish(LAST_COMPILES))
+    }
+}
+
+/// The file, what it computes, its vocabulary.
+fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), OpenError> {
+    let gguf = Arc::new(Gguf::open(path)?);
+    let path = || path.display().to_string();
+    let graph = match output {
+        Output::Own => arch::build(&gguf),
+        Output::Vector(pooling) => arch::build_vector(&gguf, pooling),
+    };
+    let graph = graph.map_err(|source| OpenError::Graph { path: path(), source })?;
+    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| OpenError::Tokenizer { path: path(), source })?;
+    let (tokens, scored) = (tokenizer.n_vocab(), graph.n_vocab());
+    if tokens != scored {
+        return Err(OpenError::Vocabulary { path: path(), tokens, scored });
+    }
+    Ok((gguf, graph, tokenizer))
+}
+
+/// A session on the device that is asked for.
+fn on_device(
+    gguf: &Arc<Gguf>,
+    graph: Graph,
+    options: &OpenOptions,
+    config: Config,
+) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
+    let engine = Engine::new(config);
+    let mut remarks = vec![];
+    let (label, why) = match options.device {
+        DeviceChoice::Cpu => (None, None),
+        DeviceChoice::Gpu { .. } => (Some(options.device.to_string()), None),
+        DeviceChoice::Auto => {
+            let here = engine.devices();
+            match here.preferred() {
+                Some(device) => {
+                    remarks.extend(here.passed_over());
+                    (Some(device.label()), None)
+                }
+                None => (None, Some(format!("auto found no GPU: {}", here.why_none()))),
+            }
+        }
+    };
+    let Some(label) = label else {
+        let session = Session::on_cpu(Arc::clone(gguf), graph, options).map_err(OpenError::Cpu)?;
+        // Not those asked for: the system may refuse some.
+        let (threads, isa) = session.cpu().map_or((1, ""), |cpu| (cpu.threads(), cpu.isa().name()));
+        let arch = format!("{} {isa}", std::env::consts::ARCH);
+        let (label, name) = ("cpu".to_owned(), Cpu::here().name);
+        return Ok((
+            session,
+            DeviceTaken { label, kind: "cpu", name, arch, threads: Some(threads), why, remarks },
+            None,
+        ));
+    };
+    let opened = engine.device(&label).map_err(SessionError::from);
+    let opened = opened.and_then(|device| Session::on_gpu(&engine, &device, gguf, graph, options));
+    let session = match opened {
+        Ok(session) => session,
+        Err(source) if options.device == DeviceChoice::Auto => return Err(OpenError::Found { label, source }),
+        Err(source) => return Err(OpenError::Asked { label, source }),
+    };
+    let (kind, name, arch) = session.gpu().map_or(("", String::new(), String::new()), |gpu| {
+        let info = gpu.device();
+        (info.vendor.device_word(), info.name.clone(), info.arch_id.clone())
+    });
+    if let Some((gpu, row)) = session.gpu().and_then(|gpu| Some((gpu, gpu.device().target.as_ref()?.stands_in()?))) {
+        let id = gpu.device().target.as_ref().map_or("", Target::id);
+        remarks.push(format!("kjit has no row for {id}: compiled with what holds for all of {row}'s family"));
+    }
+    remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));
+    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks };
+    Ok((session, device, Some(engine)))
+}

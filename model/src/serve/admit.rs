@@ -1,0 +1,119 @@
+//! Who has a place in the session: requests that come in, sequences that end, and those that give their place to others.
+
+use super::kept::{Source, WORTH, coming};
+use super::request::{Failure, Reason};
+use super::running::{End, Job, Running};
+use super::worker::Worker;
+use crate::sample::Sampler;
+use crate::session::{SequenceId, Session, SessionError};
+use std::collections::HashMap;
+
+/// Tokens that a request that comes in should have room for beside its prompt, so that it is not put back at once.
+const ROOM: usize = 32;
+
+impl Worker {
+    /// Lets requests in while there are slots, and room for their tokens.
+    pub fn admit(&mut self) {
+        let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
+        while self.running.len() < slots {
+            let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
+            self.running.iter().for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
+            let (running, reuse) = (&self.running, self.reuse);
+            let room = self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
+            let next = self.shared.lock().waiting.pop(&by_client, |job| {
+                let fits = running.is_empty() || job.tokens.len() + ROOM <= room;
+                // Who waits for another's prompt need not compute the same.
+                let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
+                fits && !(reuse && running.iter().any(shared))
+            });
+            let Some(mut job) = next else { return };
+            if job.max_tokens == 0 {
+                job.start(0);
+                self.end(job, End::Done(Reason::Length));
+                continue;
+            }
+            match self.place(&mut job) {
+                Ok((id, fed)) => {
+                    if job.start(fed.min(job.prompt)) {
+                        self.seen.queued.add(job.usage.queued);
+                        self.seen.cached_tokens += fed as u64;
+                    }
+                    self.running.push(Running::new(id, fed, job));
+                }
+                Err(SessionError::Lost(why)) => {
+                    // The next step says so, too, and has the model opened again.
+                    self.end(job, End::Failed(Failure::Device(why)));
+                    return;
+                }
+                Err(error) => self.end(job, End::Failed(Failure::Request(error.to_string()))),
+            }
+        }
+    }
+
+    /// A sequence for a request, and its tokens that are in it already.
+    fn place(&mut self, job: &mut Job) -> Result<(SequenceId, usize), SessionError> {
+        let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
+        let running = self.running.iter().filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
+        let source = if self.reuse { self.kept.source(&job.tokens, running) } else { Source::None };
+        let sampler = job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
+        let full = self.running.len() + self.kept.len() >= session.sequences();
+        let (id, fed) = match source {
+            Source::Continue(id, len) => (id, session.truncate(id, len)?),
+            Source::Copy(of, len) => {
+                let oldest = if full { self.kept.oldest(Some(of)) } else { None };
+                if let Some(oldest) = oldest {
+                    session.remove(oldest)?;
+                }
+                match full && oldest.is_none() && self.kept.take(of) {
+                    // There is no other place than its own.
+                    true => (of, session.truncate(of, len)?),
+                    false => {
+                        let id = session.fork(of, len, job.sampling.clone())?;
+                        (id, session.len(id)?)
+                    }
+                }
+            }
+            Source::None => {
+                if full && let Some(oldest) = self.kept.oldest(None) {
+                    session.remove(oldest)?;
+                }
+                (session.add(job.sampling.clone())?, 0)
+            }
+        };
+        *session.sampler(id)? = sampler;
+        Ok((id, fed))
+    }
+
+    /// A sequence has ended. What is in it stays while nobody needs its place.
+    pub fn finish(&mut self, r: Running, end: End) {
+        let Running { id, fed, job, .. } = r;
+        let mut tokens = job.tokens.clone();
+        tokens.truncate(fed);
+        let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
+        let gone = if good { self.kept.keep(id, tokens) } else { vec![id] };
+        if let Some(session) = &mut self.session {
+            // Their places are free whatever is said.
+            gone.into_iter().for_each(|id| drop(session.remove(id)));
+        }
+        self.end(job, end);
+    }
+
+    /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first; then the youngest sequence is put back
+    /// into the queue, to be computed again when there is room. The oldest always goes on.
+    pub fn make_room(&mut self, more: usize) {
+        let Some(session) = &mut self.session else { return };
+        let held = |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);
+        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens {
+            let Some(oldest) = self.kept.oldest(None) else { break };
+            // It was kept, so it is there.
+            let _ = session.remove(oldest);
+        }
+        while held(&self.running) > self.held_tokens && self.running.len() > 1 {
+            let Some(Running { id, mut job, .. }) = self.running.pop() else { break };
+            job.sampler = session.sampler(id).ok().cloned();
+            let _ = session.remove(id);
+            self.seen.preempted += 1;
+            self.shared.lock().waiting.push_front(job);
+        }
+    }
+}

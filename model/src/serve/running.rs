@@ -1,0 +1,175 @@
+//! A request on its way: what was asked, what is known of its tokens, and the events that it was given.
+
+use super::request::{Constraint, Event, Failure, Logprobs, Reason, Request, Sink, Usage};
+use crate::lookup::Lookup;
+use crate::sample::{SampleOptions, Sampler};
+use crate::session::SequenceId;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A request that was taken, and how far it is. Whoever drops it without an end has it fail.
+pub(super) struct Job {
+    /// All its tokens: the prompt's, then the answer's.
+    pub tokens: Vec<u32>,
+    /// Those of the prompt.
+    pub prompt: usize,
+    pub max_tokens: usize,
+    pub sampling: SampleOptions,
+    /// How it chose so far, where it lost its place in the session.
+    pub sampler: Option<Sampler>,
+    pub stop_ids: Vec<u32>,
+    /// None while it is asked, too.
+    pub constraint: Option<Box<dyn Constraint>>,
+    pub constrained: bool,
+    pub logprobs: Option<usize>,
+    pub lookup: bool,
+    pub client: Option<String>,
+    pub usage: Usage,
+    pub submitted: Instant,
+    /// When the last token was handed out.
+    pub last_token: Option<Instant>,
+    started: bool,
+    cancelled: Arc<AtomicBool>,
+    /// None once it was given its end.
+    sink: Option<Sink>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum End {
+    Done(Reason),
+    Failed(Failure),
+}
+
+impl Job {
+    pub fn new(request: Request, cancelled: Arc<AtomicBool>) -> Job {
+        let prompt = request.tokens.len();
+        Job {
+            tokens: request.tokens,
+            prompt,
+            max_tokens: request.max_tokens.unwrap_or(usize::MAX),
+            sampling: request.sampling,
+            sampler: None,
+            stop_ids: request.stop_ids,
+            constrained: request.constraint.is_some(),
+            constraint: request.constraint,
+            logprobs: request.logprobs,
+            lookup: request.lookup,
+            client: request.client,
+            usage: Usage { prompt_tokens: prompt, ..Usage::default() },
+            submitted: Instant::now(),
+            last_token: None,
+            started: false,
+            cancelled,
+            sink: Some(request.sink),
+        }
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// It leaves the queue; true if for the first time.
+    pub fn start(&mut self, cached: usize) -> bool {
+        if std::mem::replace(&mut self.started, true) {
+            return false;
+        }
+        self.usage.queued = self.submitted.elapsed();
+        self.usage.cached_tokens = cached;
+        // Who breaks here has the answer end at its first token.
+        let _ = self.give(Event::Started { prompt_tokens: self.prompt, cached_tokens: cached });
+        true
+    }
+
+    /// Enters a token of the answer and hands it out; how long it took since the last one, and the end, if this is it. `full`: no token can be
+    /// fed any more.
+    pub fn token(&mut self, id: u32, logprobs: Option<Logprobs>, full: bool) -> (Duration, Option<End>) {
+        let now = Instant::now();
+        let took = now - self.last_token.replace(now).unwrap_or(self.submitted);
+        self.tokens.push(id);
+        self.usage.generated_tokens += 1;
+        self.usage.first_token.get_or_insert(took);
+        let accepted = self.constraint.as_mut().map(|c| guarded(|| c.accept(id)));
+        let complete = match accepted {
+            None | Some(Ok(Ok(false))) => false,
+            Some(Ok(Ok(true))) => true,
+            Some(Ok(Err(why))) => return (took, Some(End::Failed(Failure::Constraint(why)))),
+            Some(Err(failure)) => return (took, Some(End::Failed(failure))),
+        };
+        let end = match self.give(Event::Token { id, logprobs }) {
+            Err(failure) => Some(End::Failed(failure)),
+            Ok(_) if self.stop_ids.contains(&id) => Some(End::Done(Reason::Stop)),
+            Ok(_) if complete => Some(End::Done(Reason::Constraint)),
+            Ok(ControlFlow::Break(())) => Some(End::Done(Reason::Ended)),
+            Ok(_) if self.usage.generated_tokens >= self.max_tokens => Some(End::Done(Reason::Length)),
+            Ok(_) if full => Some(End::Done(Reason::ContextFull)),
+            Ok(_) => None,
+        };
+        (took, end)
+    }
+
+    /// Gives it its end.
+    pub fn end(&mut self, end: End) {
+        self.usage.total = self.submitted.elapsed();
+        let usage = self.usage;
+        let event = match end {
+            End::Done(reason) => Event::Done { reason, usage },
+            End::Failed(failure) => Event::Failed(failure),
+        };
+        let _ = self.give(event);
+        self.sink = None;
+    }
+
+    /// What the sink says; if it panics, that, and it is not called again.
+    fn give(&mut self, event: Event) -> Result<ControlFlow<()>, Failure> {
+        let Some(sink) = &mut self.sink else { return Ok(ControlFlow::Break(())) };
+        let said = guarded(|| sink(event));
+        if said.is_err() {
+            self.sink = None;
+        }
+        said
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.sink.is_some() {
+            self.end(End::Failed(Failure::Stopped));
+        }
+    }
+}
+
+/// What `f` gives, or the panic that ended it.
+pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| Failure::Panic(said(&*panic)))
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+/// A request that has a place in the session.
+pub(super) struct Running {
+    pub id: SequenceId,
+    /// Tokens of the job that are in the sequence.
+    pub fed: usize,
+    pub job: Job,
+    /// Where its text repeats itself.
+    pub lookup: Lookup,
+}
+
+impl Running {
+    pub fn new(id: SequenceId, fed: usize, job: Job) -> Running {
+        Running { id, fed, job, lookup: Lookup::default() }
+    }
+
+    /// Tokens that are not in the sequence: at least the last one.
+    pub fn rest(&self) -> &[u32] {
+        self.job.tokens.get(self.fed..).unwrap_or_default()
+    }
+}

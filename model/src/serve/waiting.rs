@@ -1,0 +1,70 @@
+//! Requests that wait: bounded, and fair between clients.
+
+use super::running::Job;
+use std::collections::{HashMap, VecDeque};
+
+/// Whose request it is; all that name no client are one.
+type Client = Option<String>;
+
+/// Requests that wait, by client. Clients take turns; one client's requests go in the order in which they came.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Of clients that have some, in the order of their turns.
+    clients: VecDeque<(Client, VecDeque<Job>)>,
+    len: usize,
+}
+
+impl Waiting {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// At the end of its client's.
+    pub fn push(&mut self, job: Job) {
+        self.len += 1;
+        match self.clients.iter_mut().find(|(c, _)| *c == job.client) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.clients.push_back((job.client.clone(), VecDeque::from([job]))),
+        }
+    }
+
+    /// In front of all: it had its turn, and lost its place.
+    pub fn push_front(&mut self, job: Job) {
+        self.len += 1;
+        let at = self.clients.iter().position(|(c, _)| *c == job.client);
+        let (client, mut jobs) = at.and_then(|at| self.clients.remove(at)).unwrap_or_default();
+        let client = client.or_else(|| job.client.clone());
+        jobs.push_front(job);
+        self.clients.push_front((client, jobs));
+    }
+
+    /// The next one: of the client of whom the fewest are `running`, among those of the one whose turn is next. `ready` may pass over some.
+    pub fn pop(&mut self, running: &HashMap<Client, usize>, mut ready: impl FnMut(&Job) -> bool) -> Option<Job> {
+        let of = |c: &Client| running.get(c).copied().unwrap_or(0);
+        let heads = self.clients.iter().enumerate().filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
+        let mut heads: Vec<(usize, usize)> =
+            heads.filter(|(.., job)| ready(job)).map(|(i, running, _)| (i, running)).collect();
+        heads.sort_by_key(|(_, running)| *running);
+        let &(at, _) = heads.first()?;
+        let (client, mut jobs) = self.clients.remove(at)?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.clients.push_back((client, jobs));
+        }
+        self.len = self.len.saturating_sub(usize::from(job.is_some()));
+        job
+    }
+
+    /// Takes out all that `gone` says of.
+    pub fn drain(&mut self, mut gone: impl FnMut(&Job) -> bool) -> Vec<Job> {
+        let mut out = vec![];
+        for (_, jobs) in &mut self.clients {
+            let (left, kept): (Vec<Job>, Vec<Job>) = std::mem::take(jobs).into_iter().partition(&mut gone);
+            out.extend(left);
+            jobs.extend(kept);
+        }
+        self.clients.retain(|(_, jobs)| !jobs.is_empty());
+        self.len -= out.len().min(self.len);
+        out
+    }
+}

@@ -1,0 +1,206 @@
+//! The thread that owns the session: turn by turn it lets requests in, runs a step, and lets others see how things are.
+
+use super::Reopen;
+use super::kept::Kept;
+use super::masks::Masks;
+use super::request::{Failure, Reason, Refused};
+use super::running::{End, Job, Running, guarded};
+use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
+use super::status::{State, Status};
+use crate::lookup::Pays;
+use crate::session::Session;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A look at the clock where nothing happens.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What does not change while this session is served.
+pub(super) fn facts(session: &Session) -> Facts {
+    let graph = session.graph();
+    Facts {
+        arch: graph.arch.clone(),
+        encoder: graph.pooling.is_some(),
+        context: session.context(),
+        n_vocab: session.n_vocab(),
+        slots: session.sequences(),
+        bytes_per_token: session.kv().bytes(graph.kv_elems_per_token()),
+    }
+}
+
+pub(super) struct Worker {
+    /// None while it is being opened again.
+    pub session: Option<Session>,
+    pub shared: Arc<Shared>,
+    /// The oldest first.
+    pub running: Vec<Running>,
+    /// Sequences that ended and are of use.
+    pub kept: Kept,
+    /// Asks constraints; none until one comes.
+    pub masks: Option<Masks>,
+    /// Whether drafts pay.
+    pub pays: Pays,
+    pub budget: Option<usize>,
+    pub held_tokens: usize,
+    pub reuse: bool,
+    /// What others will see.
+    pub seen: Status,
+    reopen: Option<Reopen>,
+    /// Mean seconds from start to end of the last requests.
+    pub usual: f64,
+}
+
+impl Worker {
+    pub fn new(session: Session, options: SchedulerOptions, shared: Arc<Shared>) -> Worker {
+        let seen = shared.lock().status.clone();
+        Worker {
+            session: Some(session),
+            shared,
+            running: vec![],
+            kept: Kept::default(),
+            masks: None,
+            pays: Pays::default(),
+            budget: options.token_budget,
+            held_tokens: options.held_tokens.unwrap_or(usize::MAX),
+            reuse: options.reuse,
+            seen,
+            reopen: options.reopen,
+            usual: 1.0,
+        }
+    }
+
+    /// Until it is told to stop, or the model is lost for good.
+    pub fn run(mut self) {
+        let why = loop {
+            match guarded(|| self.turn()) {
+                Ok(None) => {}
+                Ok(Some(why)) => break why,
+                Err(failure) => {
+                    if let Some(why) = self.fault(failure) {
+                        break why;
+                    }
+                }
+            }
+        };
+        let failure = match &why {
+            Refused::Lost(why) => Failure::Device(why.clone()),
+            _ => Failure::Stopped,
+        };
+        // The device's memory first: who waits for the end may want it.
+        self.session = None;
+        self.kept.clear();
+        for r in std::mem::take(&mut self.running) {
+            self.end(r.job, End::Failed(failure.clone()));
+        }
+        self.publish();
+        let (jobs, embeds) = self.shared.close(why);
+        for job in jobs {
+            self.end(job, End::Failed(failure.clone()));
+        }
+        embeds.into_iter().for_each(|e| drop(guarded(|| (e.sink)(Err(failure.clone())))));
+        self.publish();
+        self.shared.leave();
+    }
+
+    /// One turn; why it is the last one, if so.
+    fn turn(&mut self) -> Option<Refused> {
+        let (embed, gone) = {
+            let mut inner = self.shared.lock();
+            loop {
+                if inner.stop.is_some_and(|until| Instant::now() >= until) {
+                    return Some(Refused::Stopping);
+                }
+                self.shared.heard();
+                let gone = inner.waiting.drain(Job::is_cancelled);
+                let embed = inner.embeds.pop_front();
+                if embed.is_some() || !gone.is_empty() || !self.running.is_empty() || inner.waiting.len() > 0 {
+                    break (embed, gone);
+                }
+                if inner.stop.is_some() {
+                    return Some(Refused::Stopping);
+                }
+                inner = self.shared.wait(inner, IDLE);
+            }
+        };
+        gone.into_iter().for_each(|job| self.end(job, End::Done(Reason::Cancelled)));
+        self.cancel();
+        if let Some(embed) = embed {
+            self.embed(embed);
+        }
+        self.admit();
+        let lost = if self.running.is_empty() { None } else { self.step() };
+        self.publish();
+        lost
+    }
+
+    /// Ends those that are not wanted any more.
+    fn cancel(&mut self) {
+        let (gone, going): (Vec<Running>, _) =
+            std::mem::take(&mut self.running).into_iter().partition(|r| r.job.is_cancelled());
+        self.running = going;
+        gone.into_iter().for_each(|r| self.finish(r, End::Done(Reason::Cancelled)));
+    }
+
+    /// A request has ended.
+    pub fn end(&mut self, mut job: Job, end: End) {
+        match &end {
+            End::Done(Reason::Cancelled) => self.seen.cancelled += 1,
+            End::Done(_) => self.seen.done += 1,
+            End::Failed(_) => self.seen.failed += 1,
+        }
+        job.end(end);
+        let took = job.usage.total.saturating_sub(job.usage.queued).as_secs_f64();
+        self.usual += (took - self.usual) / 16.0;
+    }
+
+    /// After a fault everything that runs fails, and the model is opened again; why not, if it cannot be.
+    pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
+        // All of the device's must be gone before it can be opened anew.
+        self.session = None;
+        self.kept.clear();
+        // Constraints that were asked in a step that panicked are nobody's.
+        self.masks = None;
+        for r in std::mem::take(&mut self.running) {
+            self.end(r.job, End::Failed(failure.clone()));
+        }
+        self.seen.state = State::Reopening;
+        self.publish();
+        let Some(reopen) = &mut self.reopen else { return Some(Refused::Lost(failure.to_string())) };
+        match guarded(reopen) {
+            Ok(Ok(session)) => {
+                self.shared.lock().facts = facts(&session);
+                self.session = Some(session);
+                self.seen.reopened += 1;
+                self.seen.state = State::Ready;
+                None
+            }
+            Ok(Err(why)) => Some(Refused::Lost(why)),
+            Err(again) => Some(Refused::Lost(again.to_string())),
+        }
+    }
+
+    /// Makes a vector.
+    fn embed(&mut self, embed: Embed) {
+        let made = match self.session.as_mut().and_then(Session::cpu_mut) {
+            Some(host) => guarded(|| host.embed(&embed.tokens)),
+            None => Err(Failure::Request("embeddings are made on the CPU: serve with --device cpu".to_owned())),
+        };
+        let made = made.and_then(|made| made.map_err(|e| Failure::Request(e.to_string())));
+        match &made {
+            Ok(_) => (self.seen.embeddings, self.seen.done) = (self.seen.embeddings + 1, self.seen.done + 1),
+            Err(_) => self.seen.failed += 1,
+        }
+        let _ = guarded(|| (embed.sink)(made));
+    }
+
+    /// Lets others see how things are.
+    pub fn publish(&mut self) {
+        let kept_tokens = self.kept.tokens();
+        self.seen.running = self.running.len();
+        self.seen.prefilling = self.running.iter().filter(|r| r.rest().len() > 1).count();
+        self.seen.kept_slots = self.kept.len();
+        self.seen.kept_tokens = kept_tokens;
+        self.seen.held_tokens = kept_tokens + self.running.iter().map(|r| r.fed).sum::<usize>();
+        self.shared.show(&self.seen, self.usual);
+    }
+}

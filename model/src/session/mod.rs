@@ -1,0 +1,544 @@
+//! Any number of sequences in one model, whatever runs it.
+//!
+//! A [`Session`] owns the weights once and the state of each sequence. [`Session::step`] takes some tokens of
+//! some sequences (a piece of a prompt, one token, a few drafted ones), runs them in one go, and gives rows
+//! of logits or chosen tokens. Sequences join and leave between steps; nothing is uploaded for a newcomer.
+//! [`Session::decode`] is the loop that most callers want: on a GPU the device chooses each token and goes on
+//! while the host watches behind.
+
+mod error;
+mod options;
+
+pub use error::{SessionError, check_scores};
+pub use options::{KvType, OpenOptions, Output, Persistence};
+
+use crate::gguf::Gguf;
+use crate::gpu::GpuRunner;
+use crate::graph::Graph;
+use crate::host::{HostRunner, Isa};
+use crate::sample::{Mark, SampleOptions, Sampler};
+use kjit_engine::{Device, Engine};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The next sequence's number, whichever session's: so that no session takes another's for its own.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A sequence of a session. One that was removed has an id that is never given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId {
+    slot: usize,
+    serial: u64,
+}
+
+impl SequenceId {
+    /// Its place among those that fit, below [`Session::sequences`].
+    pub fn slot(self) -> usize {
+        self.slot
+    }
+}
+
+/// What a step is to give for a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing: the tokens only enter the state.
+    Nothing,
+    /// The logits after the last token.
+    Last,
+    /// The logits after every token, in order.
+    All,
+    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next step may.
+    Choose,
+}
+
+/// What a step does for a sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'a> {
+    /// Which.
+    pub sequence: SequenceId,
+    /// Tokens to append. At least one, but where nothing is wanted.
+    pub tokens: &'a [u32],
+    /// What for.
+    pub want: Want,
+}
+
+/// What a step gave for a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Given {
+    /// Nothing was wanted.
+    Nothing,
+    /// Rows of logits, `n_vocab` each.
+    Logits(Vec<f32>),
+    /// The token that was chosen.
+    Token(u32),
+}
+
+/// What becomes of a sequence after a token of [`Session::decode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// It goes on.
+    Go,
+    /// It ends; the others go on.
+    End,
+    /// All of them stop here, and can be started again with the last token of each.
+    Pause,
+}
+
+/// A sequence's part of a step, as runners see it: checked.
+pub(crate) struct Task<'a> {
+    pub slot: usize,
+    /// Tokens that are there already.
+    pub first: usize,
+    pub tokens: &'a [u32],
+    pub want: Want,
+    pub sampler: &'a mut Sampler,
+}
+
+/// What computes.
+enum Runner {
+    Host(Box<HostRunner>),
+    Gpu(Box<GpuRunner>),
+}
+
+struct Sequence {
+    serial: u64,
+    len: usize,
+    sampler: Sampler,
+}
+
+/// A model on a device, and the sequences in it.
+pub struct Session {
+    runner: Runner,
+    /// By slot.
+    sequences: Vec<Option<Sequence>>,
+    context: usize,
+    n_vocab: usize,
+    /// Tokens of a prompt that may as well be fed in a step of their own.
+    piece: usize,
+    /// How keys and values are stored.
+    kv: KvType,
+    /// What was said when the device was lost.
+    lost: Option<String>,
+}
+
+impl Session {
+    /// On the CPU. The graph must have been built from this file.
+    ///
+    /// # Errors
+    /// The graph does not fit the file, or memory for the state of a sequence is refused.
+    pub fn on_cpu(gguf: Arc<Gguf>, graph: Graph, options: &OpenOptions) -> Result<Session, SessionError> {
+        Session::on_cpu_with(gguf, graph, options, Isa::best())
+    }
+
+    /// The same with an instruction set of [`Isa::available`].
+    ///
+    /// # Errors
+    /// As [`Session::on_cpu`].
+    pub fn on_cpu_with(
+        gguf: Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+        isa: Isa,
+    ) -> Result<Session, SessionError> {
+        let runner = HostRunner::new(gguf, graph, options, isa)?;
+        let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
+        Ok(Session::with(
+            Runner::Host(Box::new(runner)),
+            options.sequences,
+            context,
+            n_vocab,
+            options.chunk_on_cpu(),
+            options.kv_stored(),
+        ))
+    }
+
+    /// On a GPU. Kernels are compiled (or found) while the weights travel.
+    ///
+    /// # Errors
+    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not compile.
+    pub fn on_gpu(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, SessionError> {
+        let runner = GpuRunner::open(engine, device, gguf, graph, options)?;
+        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
+        // Halves are the most that a GPU keeps.
+        let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
+        // Whole prompts: between pieces the device would wait for the host.
+        Ok(Session::with(Runner::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv))
+    }
+
+    fn with(runner: Runner, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
+        let sequences = (0..sequences.max(1)).map(|_| None).collect();
+        Session { runner, sequences, context, n_vocab, piece, kv, lost: None }
+    }
+
+    /// Sequences that fit.
+    pub fn sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Tokens that fit in each.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Size of the vocabulary: elements of a row of logits.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    /// Tokens of a prompt that may as well be fed in a step of their own: between such pieces somebody may
+    /// change his mind.
+    pub fn piece(&self) -> usize {
+        self.piece
+    }
+
+    /// How keys and values are stored.
+    pub fn kv(&self) -> KvType {
+        self.kv
+    }
+
+    /// What the model computes.
+    pub fn graph(&self) -> &Graph {
+        match &self.runner {
+            Runner::Host(host) => host.graph(),
+            Runner::Gpu(gpu) => gpu.graph(),
+        }
+    }
+
+    /// What is particular to the CPU, if that computes.
+    pub fn cpu(&self) -> Option<&HostRunner> {
+        match &self.runner {
+            Runner::Host(host) => Some(host),
+            Runner::Gpu(_) => None,
+        }
+    }
+
+    /// The same, to tap values and run operations by themselves.
+    pub fn cpu_mut(&mut self) -> Option<&mut HostRunner> {
+        match &mut self.runner {
+            Runner::Host(host) => Some(host),
+            Runner::Gpu(_) => None,
+        }
+    }
+
+    /// What is particular to a GPU, if one computes.
+    pub fn gpu(&self) -> Option<&GpuRunner> {
+        match &self.runner {
+            Runner::Host(_) => None,
+            Runner::Gpu(gpu) => Some(gpu),
+        }
+    }
+
+    /// A new sequence without tokens, whose tokens are chosen so.
+    ///
+    /// # Errors
+    /// [`SessionError::Full`]; on the CPU [`SessionError::Memory`] for its state.
+    pub fn add(&mut self, options: SampleOptions) -> Result<SequenceId, SessionError> {
+        self.not_lost()?;
+        let sequences = self.sequences.len();
+        let free = self.sequences.iter().position(Option::is_none);
+        let slot = free.ok_or(SessionError::Full { sequences })?;
+        if let Runner::Host(host) = &mut self.runner {
+            host.add(slot)?;
+        }
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        if let Some(place) = self.sequences.get_mut(slot) {
+            *place = Some(Sequence { serial, len: 0, sampler: Sampler::new(options) });
+        }
+        Ok(SequenceId { slot, serial })
+    }
+
+    /// A new sequence that begins with the first `len` tokens of another, whose state is copied: nothing is computed. What it has is what
+    /// [`Session::len`] says: fewer tokens where a layer's state has no way back to that position; the caller feeds
+    /// the others.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU; what a device may say.
+    pub fn fork(&mut self, of: SequenceId, len: usize, options: SampleOptions) -> Result<SequenceId, SessionError> {
+        let len = len.min(self.sequence(of)?.len);
+        let id = self.add(options)?;
+        let copied = match &mut self.runner {
+            Runner::Host(host) => Ok(host.copy(of.slot, id.slot, len)),
+            Runner::Gpu(gpu) => gpu.copy(of.slot, id.slot).map(|()| len),
+        };
+        match copied {
+            Ok(kept) => self.sequence_mut(id)?.len = kept,
+            Err(error) => {
+                self.remove(id)?;
+                return Err(self.undo(&[], error));
+            }
+        }
+        Ok(id)
+    }
+
+    /// Forgets a sequence; its place is free for another.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn remove(&mut self, id: SequenceId) -> Result<(), SessionError> {
+        self.sequence(id)?;
+        if let Some(place) = self.sequences.get_mut(id.slot) {
+            *place = None;
+        }
+        if let Runner::Host(host) = &mut self.runner {
+            host.remove(id.slot);
+        }
+        Ok(())
+    }
+
+    /// Tokens in a sequence.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn len(&self, id: SequenceId) -> Result<usize, SessionError> {
+        self.sequence(id).map(|s| s.len)
+    }
+
+    /// Whether there is no sequence.
+    pub fn is_empty(&self) -> bool {
+        self.sequences.iter().all(Option::is_none)
+    }
+
+    /// How a sequence's tokens are chosen: to change it, or to look at it. It has seen the tokens that were
+    /// chosen, and no prompt's.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn sampler(&mut self, id: SequenceId) -> Result<&mut Sampler, SessionError> {
+        self.sequence_mut(id).map(|s| &mut s.sampler)
+    }
+
+    /// Forgets a sequence's tokens from position `len` on. Gives the tokens that are left: fewer than asked
+    /// where a layer's state has no way back to that position, as a recurrent one's; the caller feeds them
+    /// again.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<usize, SessionError> {
+        let now = self.sequence(id)?.len;
+        let kept = match &mut self.runner {
+            Runner::Host(host) if len < now => host.truncate(id.slot, len),
+            _ => len.min(now),
+        };
+        self.sequence_mut(id)?.len = kept;
+        Ok(kept)
+    }
+
+    /// Whether a step could take this work, by itself.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`], [`SessionError::Token`], [`SessionError::Context`],
+    /// [`SessionError::NoTokens`].
+    pub fn check(&self, work: &Work<'_>) -> Result<(), SessionError> {
+        let (len, n_vocab) = (self.sequence(work.sequence)?.len, self.n_vocab);
+        if let Some(&id) = work.tokens.iter().find(|&&id| id as usize >= n_vocab) {
+            return Err(SessionError::Token { id, n_vocab });
+        }
+        let tokens = len.saturating_add(work.tokens.len());
+        if tokens > self.context {
+            return Err(SessionError::Context { tokens, context: self.context });
+        }
+        if work.tokens.is_empty() && work.want != Want::Nothing {
+            return Err(SessionError::NoTokens);
+        }
+        Ok(())
+    }
+
+    /// Appends tokens to sequences, all in one go; what was wanted, in the order of the work.
+    ///
+    /// # Errors
+    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], and what a device may say.
+    /// No sequence has more tokens then.
+    pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
+        self.check_all(work)?;
+        let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
+        // Who gives no tokens has no part in it.
+        let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
+        tasks.retain(|t| !t.tokens.is_empty());
+        let done = match (tasks.is_empty(), runner) {
+            (true, _) => Ok(vec![]),
+            (false, Runner::Host(host)) => host.step(&mut tasks),
+            (false, Runner::Gpu(gpu)) => gpu.step(&mut tasks),
+        };
+        let given = match done {
+            Ok(given) => given,
+            Err(error) => {
+                let slots: Vec<(usize, usize)> = tasks.iter().map(|t| (t.slot, t.first)).collect();
+                return Err(self.undo(&slots, error));
+            }
+        };
+        for w in work {
+            self.sequence_mut(w.sequence)?.len += w.tokens.len();
+        }
+        let mut given = given.into_iter();
+        Ok(idle.into_iter().map(|idle| if idle { None } else { given.next() }.unwrap_or(Given::Nothing)).collect())
+    }
+
+    /// A step of one sequence that gives rows of logits, `n_vocab` each; none where nothing, or a token, is
+    /// wanted.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn feed(&mut self, sequence: SequenceId, tokens: &[u32], want: Want) -> Result<Vec<f32>, SessionError> {
+        match self.step(&[Work { sequence, tokens, want }])?.pop() {
+            Some(Given::Logits(rows)) => Ok(rows),
+            _ => Ok(vec![]),
+        }
+    }
+
+    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it, until the
+    /// sink ends every sequence, pauses, or their contexts are full. The token after which a sequence ends or
+    /// pauses is not appended: to go on, start again with it.
+    ///
+    /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
+    /// a sequence has penalties, biases or a mask, all are decoded step by step instead, the choice of those
+    /// that have them made on the host.
+    ///
+    /// # Errors
+    /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
+    pub fn decode(
+        &mut self,
+        starts: &[(SequenceId, &[u32])],
+        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+    ) -> Result<(), SessionError> {
+        let work: Vec<Work<'_>> =
+            starts.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Choose }).collect();
+        self.check_all(&work)?;
+        let mut samplers = starts.iter().filter_map(|(id, _)| self.sequence(*id).ok()).map(|s| &s.sampler);
+        let plain = !starts.is_empty() && samplers.all(Sampler::takes_logits_as_they_are);
+        let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, &work);
+        let gpu = match runner {
+            Runner::Gpu(gpu) if plain => gpu,
+            _ => return self.decode_by_steps(starts, sink),
+        };
+        let mut handed = |index: usize, token| starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token));
+        let (lens, done) = gpu.decode(&mut tasks, &mut handed);
+        for ((id, _), len) in starts.iter().zip(lens) {
+            self.sequence_mut(*id)?.len = len;
+        }
+        done.map_err(|error| self.undo(&[], error))
+    }
+
+    fn decode_by_steps(
+        &mut self,
+        starts: &[(SequenceId, &[u32])],
+        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+    ) -> Result<(), SessionError> {
+        let mut going: Vec<(SequenceId, Vec<u32>)> = starts.iter().map(|(id, tokens)| (*id, tokens.to_vec())).collect();
+        while !going.is_empty() {
+            let work = going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
+            let work: Vec<Work<'_>> = work.collect();
+            // Where somebody may pause before the others have had their tokens.
+            let marks: Vec<Option<Mark>> = match going.len() {
+                1 => vec![None],
+                _ => going.iter().map(|(id, _)| self.sequence(*id).ok().map(|s| s.sampler.mark())).collect(),
+            };
+            let given = self.step(&work)?;
+            let (mut next, mut paused) = (vec![], false);
+            for (((id, mut tokens), mark), given) in going.into_iter().zip(marks).zip(given) {
+                if paused {
+                    // Nobody has seen its token: it is as before the step.
+                    let before = self.len(id)?.saturating_sub(tokens.len());
+                    self.truncate(id, before)?;
+                    if let Some(mark) = mark {
+                        self.sampler(id)?.back_to(mark);
+                    }
+                    continue;
+                }
+                let Given::Token(token) = given else { continue };
+                match sink(id, token) {
+                    After::Go if self.len(id)? < self.context => {
+                        tokens.clear();
+                        tokens.push(token);
+                        next.push((id, tokens));
+                    }
+                    After::Go | After::End => {}
+                    After::Pause => paused = true,
+                }
+            }
+            if paused {
+                return Ok(());
+            }
+            going = next;
+        }
+        Ok(())
+    }
+
+    /// The same as [`Session::check`] for work that is done together.
+    fn check_all(&self, work: &[Work<'_>]) -> Result<(), SessionError> {
+        self.not_lost()?;
+        let mut seen = vec![false; self.sequences.len()];
+        for w in work {
+            self.check(w)?;
+            match seen.get_mut(w.sequence.slot) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(SessionError::Twice),
+            }
+        }
+        Ok(())
+    }
+
+    fn not_lost(&self) -> Result<(), SessionError> {
+        self.lost.as_ref().map_or(Ok(()), |why| Err(SessionError::Lost(why.clone())))
+    }
+
+    /// After a failed step: back to so many tokens in each slot, as far as there is a way.
+    fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
+        if let Runner::Host(host) = &mut self.runner {
+            for &(slot, len) in slots {
+                let kept = host.truncate(slot, len);
+                if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
+                    sequence.len = kept;
+                }
+            }
+        }
+        if let SessionError::Lost(why) = &error {
+            self.lost = Some(why.clone());
+        }
+        error
+    }
+
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence, SessionError> {
+        let found = self.sequences.get(id.slot).and_then(Option::as_ref).filter(|s| s.serial == id.serial);
+        found.ok_or(SessionError::NoSequence)
+    }
+
+    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, SessionError> {
+        let found = self.sequences.get_mut(id.slot).and_then(Option::as_mut).filter(|s| s.serial == id.serial);
+        found.ok_or(SessionError::NoSequence)
+    }
+}
+
+/// Checked work as tasks, beside what does them.
+fn tasks<'s, 'w: 's>(
+    sequences: &'s mut [Option<Sequence>],
+    runner: &'s mut Runner,
+    work: &[Work<'w>],
+) -> (Vec<Task<'s>>, &'s mut Runner) {
+    let mut by_slot: Vec<Option<&mut Sequence>> = sequences.iter_mut().map(Option::as_mut).collect();
+    let task = |w: &Work<'w>| {
+        let s = by_slot.get_mut(w.sequence.slot).and_then(Option::take)?;
+        Some(Task { slot: w.sequence.slot, first: s.len, tokens: w.tokens, want: w.want, sampler: &mut s.sampler })
+    };
+    (work.iter().filter_map(task).collect(), runner)
+}
+
+/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an error none
+/// is.
+pub(crate) fn choose<'a>(
+    rows: impl IntoIterator<Item = (&'a mut Sampler, Vec<f32>)>,
+) -> Result<Vec<u32>, SessionError> {
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    for (sampler, row) in &mut rows {
+        check_scores(row)?;
+        if !sampler.restrict(row) {
+            return Err(SessionError::NothingAllowed);
+        }
+    }
+    Ok(rows.into_iter().map(|(sampler, mut row)| sampler.choose(&mut row)).collect())
+}

@@ -1,0 +1,134 @@
+//! How a model is opened: one struct for whatever runs it, and for planning what would.
+
+use crate::device::DeviceChoice;
+use crate::graph::{Graph, Pooling};
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// Single precision: the truth (`--precise`).
+    F32,
+    /// Half precision: the default.
+    F16,
+    /// Blocks of 32 signed bytes with a half-precision scale.
+    Q8_0,
+}
+
+impl KvType {
+    /// Bytes of so many elements, a multiple of 32.
+    pub fn bytes(self, elems: usize) -> u64 {
+        let elems = elems as u64;
+        match self {
+            KvType::F32 => elems * 4,
+            KvType::F16 => elems * 2,
+            KvType::Q8_0 => elems / 32 * 34,
+        }
+    }
+}
+
+/// Tokens of context where none were asked for, at most: memory for more would come as a surprise.
+const USUAL_CONTEXT: usize = 8192;
+/// Tokens of a prompt that go through a GPU at once: its matrix units want many rows.
+const CHUNK_ON_GPU: usize = 2048;
+/// The same on the CPU, whose caches want few.
+const CHUNK_ON_CPU: usize = 512;
+
+/// What a model is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// What it makes: scores of the next token, or an encoder's vector.
+    #[default]
+    Own,
+    /// One vector of a text, pooled so, else as the file asks ([`crate::host::HostRunner::embed`]).
+    Vector(Option<Pooling>),
+}
+
+/// Whether a token of one sequence is one launch, of a kernel that is rendered for the model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Where that was shown to be faster: on no card yet.
+    #[default]
+    Auto,
+    /// Where it is possible; else launches, and the plan says why.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How a model is opened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenOptions {
+    /// What computes.
+    pub device: DeviceChoice,
+    /// What it is opened for.
+    pub output: Output,
+    /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was trained on,
+    /// 8192 at most.
+    pub context: Option<usize>,
+    /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid out when
+    /// the model is opened.
+    pub sequences: usize,
+    /// Storage of keys and values.
+    pub kv: KvType,
+    /// Nearest to the truth instead of fastest.
+    pub precise: bool,
+    /// Threads for work on the CPU.
+    pub threads: usize,
+    /// Tokens of a prompt that go through the model at once; none: as many as suit the device.
+    pub prefill_chunk: Option<usize>,
+    /// On a GPU: ready as soon as single tokens can be fed. Kernels for prompts that are missing are compiled
+    /// meanwhile, and take over between tokens. Not for whom the same tokens were promised twice.
+    pub early: bool,
+    /// On a GPU: whether one launch does all of a token.
+    pub persistent: Persistence,
+    /// On a GPU: values of these names are there after each step, but for those that a fused step has in
+    /// registers only.
+    pub keep: Vec<String>,
+}
+
+impl Default for OpenOptions {
+    /// The first GPU, else the CPU with every core; one sequence; keys and values in half precision.
+    fn default() -> OpenOptions {
+        OpenOptions {
+            device: DeviceChoice::Auto,
+            output: Output::Own,
+            context: None,
+            sequences: 1,
+            kv: KvType::F16,
+            precise: false,
+            threads: crate::host::default_threads(),
+            prefill_chunk: None,
+            early: false,
+            persistent: Persistence::Auto,
+            keep: vec![],
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The default with so many tokens of context.
+    #[must_use]
+    pub fn new(context: usize) -> OpenOptions {
+        OpenOptions { context: Some(context), ..OpenOptions::default() }
+    }
+
+    /// Tokens that fit in a sequence of this model.
+    pub fn context_of(&self, graph: &Graph) -> usize {
+        self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT))
+    }
+
+    /// How keys and values are really stored: `precise` keeps them whole.
+    pub fn kv_stored(&self) -> KvType {
+        if self.precise { KvType::F32 } else { self.kv }
+    }
+
+    /// Tokens of a prompt that go through a GPU at once.
+    pub fn chunk_on_gpu(&self) -> usize {
+        self.prefill_chunk.unwrap_or(CHUNK_ON_GPU)
+    }
+
+    /// Tokens of a prompt that go through the CPU at once.
+    pub fn chunk_on_cpu(&self) -> usize {
+        self.prefill_chunk.unwrap_or(CHUNK_ON_CPU).max(1)
+    }
+}

@@ -1,0 +1,97 @@
+//! Sessions of several sequences on the CPU: each sequence's logits and tokens are those that it has alone.
+
+mod support;
+
+use kjit_model::gguf::Gguf;
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
+use std::sync::Arc;
+use support::files::tiny_models;
+use support::near::off;
+use support::one::One;
+use support::side_by_side;
+
+fn options(precise: bool, sequences: usize) -> OpenOptions {
+    OpenOptions { threads: 2, precise, sequences, prefill_chunk: Some(6), ..OpenOptions::new(24) }
+}
+
+#[test]
+fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
+        let name = path.display();
+        for precise in [true, false] {
+            let mut alone = One::cpu(&gguf, &graph, &options(precise, 1));
+            let mut session = Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
+            // Few rows and many go through different kernels: precisely, sums in another order; by default,
+            // rows of fewer than eight tokens are rounded to 16 bits on the way, and an expert with a
+            // near-tie may be another one.
+            let routes = graph.ops.iter().any(|op| format!("{op:?}").starts_with("Route"));
+            let most = if precise {
+                1e-4
+            } else if routes {
+                5e-2
+            } else {
+                2e-3
+            };
+            for n in [1, 3, 9] {
+                let seen = side_by_side::scores(&mut session, &mut alone, n);
+                let worst = seen.iter().copied().fold(0.0, f64::max);
+                assert!(worst < most, "{name}, precise {precise}, {n} sequences: {seen:?}");
+            }
+            let seen = side_by_side::mixed(&mut session, &mut alone);
+            assert!(seen.iter().all(|x| *x < most), "{name}, precise {precise}: {seen:?}");
+            if precise {
+                assert!(side_by_side::answers(&mut session, &mut alone, 4, 4) < 1e-2, "{name}");
+                assert!(side_by_side::joining(&mut session, &mut alone, 3) < 1e-2, "{name}");
+                side_by_side::options(&mut session, 6, true);
+                side_by_side::limits(&mut session);
+                let first = side_by_side::draws(&mut session, [7, 8], 7);
+                assert_eq!(first, side_by_side::draws(&mut session, [7, 8], 7), "{name}");
+                let other = side_by_side::draws(&mut session, [9, 8], 7);
+                assert!(first[0] != other[0] && first[1..] == other[1..], "{name}: {first:?} {other:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
+    let tokens: Vec<u32> = (0..70).map(|i| (i * i * 7 + 11) % 200).collect();
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
+        for kv in [KvType::F16, KvType::Q8_0] {
+            let options =
+                OpenOptions { threads: 2, precise: kv == KvType::F16, kv, sequences: 2, ..OpenOptions::new(80) };
+            let mut session = Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options).unwrap();
+            let a = session.add(SampleOptions::default()).unwrap();
+            session.feed(a, &tokens[..60], Want::Nothing).unwrap();
+            let b = session.fork(a, 45, SampleOptions::default()).unwrap();
+            assert!(matches!(session.fork(a, 1, SampleOptions::default()), Err(SessionError::Full { .. })));
+            let at = session.len(b).unwrap();
+            assert!(at == 45 || graph.is_recurrent() && at < 45, "{}: {at}", path.display());
+            let forked = session.feed(b, &tokens[at..70], Want::Last).unwrap();
+            // The other is as it was.
+            let other = session.feed(a, &tokens[60..70], Want::Last).unwrap();
+            session.remove(b).unwrap();
+            let c = session.add(SampleOptions::default()).unwrap();
+            session.feed(c, &tokens[..at], Want::Nothing).unwrap();
+            let fresh = session.feed(c, &tokens[at..70], Want::Last).unwrap();
+            // Fed in other pieces, rows are summed in another order; without --precise they are rounded otherwise.
+            let most = if kv == KvType::F16 { 1e-4 } else { 5e-2 };
+            assert!(off(&forked, &fresh) < most, "{}: {}", path.display(), off(&forked, &fresh));
+            assert!(off(&other, &fresh) < most, "{}: {}", path.display(), off(&other, &fresh));
+        }
+    }
+}
+
+#[test]
+fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
+    let Some(path) = tiny_models().into_iter().next() else { return };
+    let gguf = Arc::new(Gguf::open(&path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let (one, other) = (One::cpu(&gguf, &graph, &options(false, 1)), One::cpu(&gguf, &graph, &options(false, 1)));
+    assert!(matches!(one.session.len(other.id), Err(SessionError::NoSequence)));
+}

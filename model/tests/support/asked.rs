@@ -1,0 +1,98 @@
+//! Requests of a scheduler, as tests make them. Shared with the tests that cross crates.
+
+use kjit_model::serve::{Answer, Event, Failure, Reason, Request, Scheduler, Usage};
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// No test model takes so long.
+const HANGS: Duration = Duration::from_secs(300);
+
+/// A request that was made.
+pub struct Asked {
+    /// To cancel it.
+    pub answer: Option<Answer>,
+    /// What came.
+    pub events: Receiver<Event>,
+    /// Tokens that were looked at already.
+    pub seen: RefCell<Vec<u32>>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Got {
+    /// The answer's tokens.
+    pub ids: Vec<u32>,
+    /// All events.
+    pub events: Vec<Event>,
+    /// How it ended.
+    pub end: Result<(Reason, Usage), Failure>,
+}
+
+impl Got {
+    /// Tokens of the prompt that were there already.
+    pub fn cached(&self) -> usize {
+        self.end.as_ref().unwrap().1.cached_tokens
+    }
+
+    /// Why it ended.
+    pub fn reason(&self) -> Reason {
+        self.end.as_ref().unwrap().0
+    }
+}
+
+/// A greedy request of so many tokens, changed so.
+pub fn ask(scheduler: &Scheduler, tokens: &[u32], n: usize, change: impl FnOnce(&mut Request)) -> Asked {
+    let (tell, events) = channel();
+    let sink = Box::new(move |event| {
+        // Whoever does not listen is not interested.
+        let _ = tell.send(event);
+        ControlFlow::Continue(())
+    });
+    let mut request = Request { max_tokens: Some(n), ..Request::new(tokens.to_vec(), sink) };
+    change(&mut request);
+    Asked { answer: Some(scheduler.submit(request).unwrap()), events, seen: RefCell::default() }
+}
+
+impl Asked {
+    /// Waits until so many tokens came.
+    pub fn tokens(&self, n: usize) -> Vec<u32> {
+        let mut ids = vec![];
+        while ids.len() < n {
+            match self.events.recv_timeout(HANGS).unwrap() {
+                Event::Token { id, .. } => ids.push(id),
+                Event::Started { .. } => {}
+                end => panic!("{end:?} after {ids:?}"),
+            }
+        }
+        self.seen.borrow_mut().extend(&ids);
+        ids
+    }
+
+    /// Waits for the end, after which nothing may come.
+    pub fn got(self) -> Got {
+        let (mut ids, mut events, mut end) = (self.seen.take(), vec![], None);
+        loop {
+            match self.events.recv_timeout(HANGS) {
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("no end after {events:?}"),
+                Ok(event) => {
+                    assert!(end.is_none(), "{event:?} after the end {end:?}");
+                    events.push(event.clone());
+                    match event {
+                        Event::Token { id, .. } => ids.push(id),
+                        Event::Started { .. } => {}
+                        Event::Done { reason, usage } => end = Some(Ok((reason, usage))),
+                        Event::Failed(failure) => end = Some(Err(failure)),
+                    }
+                }
+            }
+        }
+        let end = end.unwrap_or_else(|| panic!("the sink went without an end: {events:?}"));
+        if let Ok((_, usage)) = &end {
+            assert_eq!(usage.generated_tokens, ids.len());
+        }
+        Got { ids, events, end }
+    }
+}

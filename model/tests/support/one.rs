@@ -1,0 +1,103 @@
+//! A session with one sequence, for tests that ask for no more.
+
+use kjit_engine::{Device, Engine};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::GpuRunner;
+use kjit_model::graph::Graph;
+use kjit_model::host::{HostRunner, Isa};
+use kjit_model::sample::{SampleOptions, Sampler};
+use kjit_model::session::{After, OpenOptions, SequenceId, Session, SessionError, Want};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// A session, and the sequence in it.
+pub struct One {
+    /// The session.
+    pub session: Session,
+    /// The sequence.
+    pub id: SequenceId,
+}
+
+impl One {
+    /// A sequence in this session.
+    pub fn of(mut session: Session) -> One {
+        let id = session.add(SampleOptions::default()).unwrap();
+        One { session, id }
+    }
+
+    /// On the CPU.
+    pub fn cpu(file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> One {
+        One::of(Session::on_cpu(Arc::clone(file), graph.clone(), options).unwrap())
+    }
+
+    /// On the CPU, with these instructions.
+    pub fn cpu_with(file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions, isa: Isa) -> One {
+        One::of(Session::on_cpu_with(Arc::clone(file), graph.clone(), options, isa).unwrap())
+    }
+
+    /// On a GPU.
+    pub fn gpu(engine: &Engine, device: &Device, file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> One {
+        One::of(Session::on_gpu(engine, device, file, graph.clone(), options).unwrap())
+    }
+
+    /// What is particular to the CPU.
+    pub fn host(&mut self) -> &mut HostRunner {
+        self.session.cpu_mut().unwrap()
+    }
+
+    /// What is particular to a GPU.
+    pub fn on_gpu(&self) -> &GpuRunner {
+        self.session.gpu().unwrap()
+    }
+
+    /// Size of the vocabulary.
+    pub fn n_vocab(&self) -> usize {
+        self.session.n_vocab()
+    }
+
+    /// Tokens in the sequence.
+    pub fn tokens(&self) -> usize {
+        self.session.len(self.id).unwrap()
+    }
+
+    /// Goes back to so many tokens.
+    pub fn truncate(&mut self, len: usize) {
+        let before = self.tokens();
+        assert_eq!(
+            self.session.truncate(self.id, len).unwrap(),
+            len.min(before),
+            "the host and plain attention go back"
+        );
+    }
+
+    /// Feeds, and gives the rows wanted.
+    pub fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, SessionError> {
+        self.session.feed(self.id, tokens, want)
+    }
+
+    /// Decodes with a sampler of its own, until the sink breaks.
+    pub fn decode(
+        &mut self,
+        first: &[u32],
+        options: SampleOptions,
+        sink: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<(), SessionError> {
+        *self.session.sampler(self.id).unwrap() = Sampler::new(options);
+        self.session.decode(&[(self.id, first)], &mut |_, token| match sink(token) {
+            ControlFlow::Break(()) => After::End,
+            ControlFlow::Continue(()) => After::Go,
+        })
+    }
+
+    /// So many tokens after a prompt.
+    pub fn generate(&mut self, prompt: &[u32], n: usize, options: SampleOptions) -> Vec<u32> {
+        let (mut out, before) = (vec![], self.tokens());
+        self.decode(prompt, options, &mut |id| {
+            out.push(id);
+            if out.len() == n { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        assert_eq!(self.tokens(), before + prompt.len() + n - 1, "the last token is not fed");
+        out
+    }
+}
