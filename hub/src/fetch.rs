@@ -1,0 +1,232 @@
+//! One file, fetched: locked, resumed, checked, and put in place whole.
+
+use crate::api::{FileMeta, as_sha256};
+use crate::error::{Error, Fault, bytes};
+use crate::folder::{Folder, length, make_folder_of, write};
+use crate::http::{Answer, Http, strange};
+use crate::{Event, Watch};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Duration;
+use ureq::http::header;
+
+/// Read, hashed and written at once.
+const PIECE: usize = 256 << 10;
+
+/// What is to be fetched.
+pub(crate) struct Wanted<'a> {
+    pub repo: &'a str,
+    pub path: &'a str,
+    pub meta: &'a FileMeta,
+}
+
+/// Puts a file into its snapshot, unless it is there; says how many bytes came over the network.
+pub(crate) fn fetch(http: &Http, folder: &Folder, wanted: &Wanted, watch: Watch) -> Result<u64, Error> {
+    let (meta, path) = (wanted.meta, wanted.path);
+    let there = folder.file(&meta.commit, path);
+    let blob = folder.blob(&meta.etag);
+    if length(&there) == Some(meta.bytes)
+        && (there.is_symlink() && there.canonicalize().ok() == blob.canonicalize().ok())
+    {
+        return Ok(0);
+    }
+    make_folder_of(&blob)?;
+    let _lock = folder.lock(&meta.etag, &|| watch(Event::Waiting { file: path }))?;
+    let mut came = 0;
+    if length(&blob) != Some(meta.bytes) {
+        let partial = folder.partial(&meta.etag);
+        came = Transfer { http, wanted, watch, partial: &partial }.run()?;
+        fs::rename(&partial, &blob).map_err(|e| write("rename", &partial, e))?;
+    }
+    folder.link(&meta.etag, &meta.commit, path)?;
+    Ok(came)
+}
+
+struct Transfer<'a> {
+    http: &'a Http,
+    wanted: &'a Wanted<'a>,
+    watch: Watch<'a>,
+    partial: &'a Path,
+}
+
+/// The file so far, and its digest.
+struct Sink {
+    file: File,
+    hash: Sha256,
+    at: u64,
+    came: u64,
+}
+
+impl Transfer<'_> {
+    /// The whole content in the partial file, checked; how much came.
+    fn run(&self) -> Result<u64, Error> {
+        let meta = self.wanted.meta;
+        let open = File::options().read(true).write(true).create(true).truncate(false).open(self.partial);
+        let file = open.map_err(|e| write("open", self.partial, e))?;
+        let mut sink = Sink { file, hash: Sha256::new(), at: 0, came: 0 };
+        self.take_up(&mut sink)?;
+        self.room(sink.at)?;
+        let mut resumed = sink.at > 0;
+        (self.watch)(Event::File { file: self.wanted.path, bytes: meta.bytes, have: sink.at });
+        loop {
+            let host = self.rest(&mut sink)?;
+            let got = format!("{:x}", HexOf(&sink.hash.clone().finalize()));
+            match as_sha256(&meta.etag) {
+                Some(want) if want != got => {
+                    self.clear(&mut sink)?;
+                    // What another process left may have been damaged: once more from the start. What came
+                    // whole was not.
+                    if !std::mem::take(&mut resumed) {
+                        let _ = fs::remove_file(self.partial);
+                        return Err(Error::Hash {
+                            file: self.wanted.path.to_owned(),
+                            host,
+                            got,
+                            want: want.to_owned(),
+                        });
+                    }
+                    (self.watch)(Event::Again { why: "what an earlier fetch left is damaged", pause: Duration::ZERO });
+                    (self.watch)(Event::At(0));
+                }
+                _ => break,
+            }
+        }
+        // In place means whole, also after the power failed.
+        sink.file.sync_data().map_err(|e| self.write_error(e, 0))?;
+        Ok(sink.came)
+    }
+
+    /// Reads what an earlier process left.
+    fn take_up(&self, sink: &mut Sink) -> Result<(), Error> {
+        let left = sink.file.metadata().map_or(0, |m| m.len());
+        if left > self.wanted.meta.bytes {
+            return self.clear(sink);
+        }
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n =
+                sink.file.read(&mut piece).map_err(|source| Error::Read { path: self.partial.to_owned(), source })?;
+            let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { return Ok(()) };
+            sink.hash.update(read);
+            sink.at += n as u64;
+        }
+    }
+
+    fn clear(&self, sink: &mut Sink) -> Result<(), Error> {
+        let cleared = sink.file.set_len(0).and_then(|()| sink.file.seek(SeekFrom::Start(0)));
+        cleared.map_err(|e| write("empty", self.partial, e))?;
+        (sink.hash, sink.at) = (Sha256::new(), 0);
+        Ok(())
+    }
+
+    /// Whether the disk takes what is still to come.
+    fn room(&self, have: u64) -> Result<(), Error> {
+        // A file system that does not say is asked by writing.
+        let folder = self.partial.parent().unwrap_or(self.partial);
+        let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
+        let (free, need) = (disk.f_bavail.saturating_mul(disk.f_frsize), self.wanted.meta.bytes - have);
+        if free < need { Err(self.no_room(need, free)) } else { Ok(()) }
+    }
+
+    fn no_room(&self, need: u64, free: u64) -> Error {
+        let path = self.partial.parent().unwrap_or(self.partial).to_owned();
+        Error::Room { file: self.wanted.path.to_owned(), path, need: bytes(need), free: bytes(free) }
+    }
+
+    fn write_error(&self, error: io::Error, at: u64) -> Error {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                self.no_room(self.wanted.meta.bytes.saturating_sub(at), 0)
+            }
+            _ => write("write", self.partial, error),
+        }
+    }
+
+    /// Everything behind what is there; who sent it.
+    fn rest(&self, sink: &mut Sink) -> Result<String, Error> {
+        let meta = self.wanted.meta;
+        let url = self.http.file_url(self.wanted.repo, &meta.commit, self.wanted.path);
+        let came = std::cell::Cell::new(sink.came);
+        let told = |why: &str, pause| (self.watch)(Event::Again { why, pause });
+        let mut host = self.http.host();
+        self.http.retry(&told, &|| came.get(), || {
+            if sink.at == meta.bytes {
+                return Ok(());
+            }
+            let answer = self.http.ask(&url, false, sink.at)?;
+            host.clone_from(&answer.host);
+            let done = self.body(answer, &url, sink);
+            came.set(sink.came);
+            done
+        })?;
+        Ok(host)
+    }
+
+    /// One answer's bytes.
+    fn body(&self, answer: Answer, url: &str, sink: &mut Sink) -> Result<(), Fault> {
+        let (meta, file) = (self.wanted.meta, self.wanted.path.to_owned());
+        let (status, host) = (answer.response.status().as_u16(), answer.host.clone());
+        // What of this answer is there already: all before it, where the host knows no ranges.
+        let mut skip = match status {
+            200 => sink.at,
+            206 if starts_at(&answer) == Some(sink.at) => 0,
+            206 => return Err(strange(url, format!("a part that does not begin at byte {}", sink.at)).into()),
+            _ => return Err(self.http.refused(&answer, url, self.wanted.repo, &meta.commit)),
+        };
+        let whole = answer.response.body().content_length().map(|n| n + sink.at - skip);
+        if let Some(got) = whole.filter(|n| *n != meta.bytes) {
+            return Err(Error::Length { file, host, got, want: meta.bytes }.into());
+        }
+        let broken = |why: String| {
+            let (file, host, said) = (self.wanted.path.to_owned(), answer.host.clone(), why.clone());
+            Fault::Again {
+                why,
+                after: None,
+                last: Box::new(move |tries| Error::Broken { file, host, why: said, tries }),
+            }
+        };
+        let mut body = answer.response.into_body().into_with_config().limit(u64::MAX).reader();
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n = match body.read(&mut piece) {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(broken(format!("{e} after {} of {}", bytes(sink.at), bytes(meta.bytes)))),
+            };
+            let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { break };
+            let old = usize::try_from(skip).unwrap_or(usize::MAX).min(n);
+            skip -= old as u64;
+            let Some(new) = read.get(old..).filter(|r| !r.is_empty()) else { continue };
+            if sink.at + new.len() as u64 > meta.bytes {
+                let got = sink.at + new.len() as u64;
+                return Err(Error::Length { file, host, got, want: meta.bytes }.into());
+            }
+            sink.file.write_all(new).map_err(|e| self.write_error(e, sink.at))?;
+            sink.hash.update(new);
+            sink.at += new.len() as u64;
+            sink.came += new.len() as u64;
+            (self.watch)(Event::At(sink.at));
+        }
+        if sink.at < meta.bytes {
+            return Err(broken(format!("it ended after {} of {}", bytes(sink.at), bytes(meta.bytes))));
+        }
+        Ok(())
+    }
+}
+
+/// Where a part begins, by its `Content-Range: bytes 100-199/200`.
+fn starts_at(answer: &Answer) -> Option<u64> {
+    let range = answer.response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    range.trim().strip_prefix("bytes ")?.split('-').next()?.parse().ok()
+}
+
+/// A digest in hex.
+struct HexOf<'a>(&'a [u8]);
+
+impl std::fmt::LowerHex for HexOf<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}

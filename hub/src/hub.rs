@@ -1,0 +1,220 @@
+//! A reference, found here or fetched.
+
+use crate::api::FileMeta;
+use crate::error::{Error, listed};
+use crate::fetch::{Wanted, fetch};
+use crate::folder::{Folder, length};
+use crate::http::Http;
+use crate::names::{Named, Unclear, choose, models, parts};
+use crate::reference::{MAIN, Pick, Reference};
+use crate::settings::Settings;
+use crate::{Event, Watch};
+use std::path::{Path, PathBuf};
+
+/// The hub, and what of it is here.
+pub struct Hub {
+    settings: Settings,
+}
+
+/// A model whose files are here.
+#[derive(Debug, Clone)]
+pub struct Local {
+    /// What to write to mean exactly this file.
+    pub reference: Reference,
+    /// The commit it is of.
+    pub commit: String,
+    /// The branches and tags that were this commit when they were last asked for.
+    pub revisions: Vec<String>,
+    /// The file, or all parts of a split one in order.
+    pub files: Vec<PathBuf>,
+    /// Of all of them.
+    pub bytes: u64,
+    /// A part that is not here, as a path inside the repository.
+    pub missing: Option<String>,
+}
+
+impl Local {
+    /// The file that is opened.
+    pub fn path(&self) -> &Path {
+        self.files.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+}
+
+/// What a fetch came to.
+#[derive(Debug)]
+pub struct Pulled {
+    /// The model.
+    pub local: Local,
+    /// So many bytes came over the network.
+    pub fetched: u64,
+}
+
+impl Hub {
+    /// With these settings. Nothing is asked or opened yet.
+    pub fn new(settings: Settings) -> Hub {
+        Hub { settings }
+    }
+
+    /// The cache folder.
+    pub fn cache(&self) -> &Path {
+        &self.settings.cache
+    }
+
+    /// The model, from here if it is here, else fetched.
+    ///
+    /// # Errors
+    /// It cannot be had; see [`Error`].
+    pub fn get(&self, reference: &Reference, watch: Watch) -> Result<Local, Error> {
+        match self.here(reference)? {
+            Some(local) => Ok(local),
+            None => Ok(self.pull(reference, watch)?.local),
+        }
+    }
+
+    /// The model if it is here, whole; nobody is asked. Where the reference names no revision, what `main`
+    /// was when it was last asked for goes
+    /// before what is here of other commits.
+    ///
+    /// # Errors
+    /// The cache cannot be read, or several models that are here fit.
+    pub fn here(&self, reference: &Reference) -> Result<Option<Local>, Error> {
+        let folder = self.folder(reference);
+        for snapshot in folder.snapshots(reference.revision())? {
+            let there = models(snapshot.files.iter().map(String::as_str));
+            match choose(&there, reference.pick()) {
+                Ok(model) if model.missing.is_none() => {
+                    return Ok(Some(self.local(&folder, reference, &snapshot.commit, &model)));
+                }
+                Ok(_) | Err(Unclear::Nothing(_)) => {}
+                Err(Unclear::Several(names)) => return Err(several(reference, &names)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every model that is here, also those of which parts are missing.
+    ///
+    /// # Errors
+    /// The cache cannot be read.
+    pub fn list(&self) -> Result<Vec<Local>, Error> {
+        let mut all: Vec<Local> = vec![];
+        for repo in Folder::all(&self.settings.cache)? {
+            let folder = Folder::new(&self.settings.cache, &repo);
+            for snapshot in folder.snapshots(None)? {
+                for model in models(snapshot.files.iter().map(String::as_str)) {
+                    let Some(reference) = Reference::to_file(&repo, model.first()) else { continue };
+                    // Of several commits the one that a reference to this file finds.
+                    if !all.iter().any(|l| l.reference == reference) {
+                        all.push(self.local(&folder, &reference, &snapshot.commit, &model));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The model as the hub has it now: what is here already is not fetched again.
+    ///
+    /// # Errors
+    /// It cannot be had; see [`Error`].
+    pub fn pull(&self, reference: &Reference, watch: Watch) -> Result<Pulled, Error> {
+        if self.settings.offline {
+            return Err(Error::Offline { what: reference.to_string(), cache: self.settings.cache.clone() });
+        }
+        let http = Http::new(&self.settings)?;
+        let folder = self.folder(reference);
+        let revision = reference.revision().unwrap_or(MAIN);
+        let metas = self.metas(&http, reference, revision, watch)?;
+        let mut fetched = 0;
+        for (path, meta) in &metas {
+            fetched += fetch(&http, &folder, &Wanted { repo: reference.repo(), path, meta }, watch)?;
+        }
+        let commit = metas.first().map_or(String::new(), |(_, meta)| meta.commit.clone());
+        folder.note(revision, &commit)?;
+        let model = Named { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
+        Ok(Pulled { local: self.local(&folder, reference, &commit, &model), fetched })
+    }
+
+    /// The files that are meant, and what the hub says of them, all of one commit.
+    fn metas(
+        &self,
+        http: &Http,
+        reference: &Reference,
+        revision: &str,
+        watch: Watch,
+    ) -> Result<Vec<(String, FileMeta)>, Error> {
+        let told = |why: &str, pause| watch(Event::Again { why, pause });
+        let repo = reference.repo();
+        // Only a word needs the list; of a file, the name says what belongs to it.
+        let (files, mut commit) = match reference.pick() {
+            Pick::File(file) => (parts(file), None),
+            _ => {
+                let (model, commit) = self.chosen(http, reference, revision, watch)?;
+                (model.files, Some(commit))
+            }
+        };
+        let mut metas = vec![];
+        for path in files {
+            let at = commit.as_deref().unwrap_or(revision);
+            let Some(meta) = http.meta(repo, at, &path, &told)? else {
+                // The list says what there is instead.
+                let place = || format!("{} at {}", repo, http.host());
+                self.chosen(http, reference, revision, watch)?;
+                return Err(Error::Missing { what: reference.to_string(), place: place(), missing: path });
+            };
+            commit = Some(meta.commit.clone());
+            metas.push((path, meta));
+        }
+        Ok(metas)
+    }
+
+    /// The model that is meant, by the repository's list of files, and the commit of that list.
+    fn chosen(
+        &self,
+        http: &Http,
+        reference: &Reference,
+        revision: &str,
+        watch: Watch,
+    ) -> Result<(Named, String), Error> {
+        let told = |why: &str, pause| watch(Event::Again { why, pause });
+        let listing = http.listing(reference.repo(), revision, &told)?;
+        let what = reference.to_string();
+        let place = format!("{} at {}", reference.repo(), http.host());
+        match choose(&models(listing.files.iter().map(String::as_str)), reference.pick()) {
+            Ok(Named { missing: Some(missing), .. }) => Err(Error::Missing { what, place, missing }),
+            Ok(model) => Ok((model, listing.commit)),
+            Err(Unclear::Several(names)) => Err(several(reference, &names)),
+            Err(Unclear::Nothing(names)) if names.is_empty() => {
+                let there = format!(
+                    "it has {}; look for a repository with GGUF files, whose name often ends with -GGUF",
+                    listed(&listing.files)
+                );
+                Err(Error::NoFile { what, place, there })
+            }
+            Err(Unclear::Nothing(names)) => {
+                Err(Error::NoFile { what, place, there: format!("it has {}", listed(&names)) })
+            }
+        }
+    }
+
+    pub(crate) fn folder(&self, reference: &Reference) -> Folder {
+        Folder::new(&self.settings.cache, reference.repo())
+    }
+
+    pub(crate) fn local(&self, folder: &Folder, reference: &Reference, commit: &str, model: &Named) -> Local {
+        let files: Vec<PathBuf> = model.files.iter().map(|path| folder.file(commit, path)).collect();
+        Local {
+            reference: reference.with_file(model.first()),
+            commit: commit.to_owned(),
+            revisions: folder.references(commit),
+            bytes: files.iter().filter_map(|f| length(f)).sum(),
+            files,
+            missing: model.missing.clone(),
+        }
+    }
+}
+
+pub(crate) fn several(reference: &Reference, names: &[String]) -> Error {
+    let example = names.first().map_or(String::new(), |name| reference.with_file(name).to_string());
+    Error::Several { what: reference.to_string(), several: listed(names), example }
+}

@@ -1,0 +1,86 @@
+//! GGUF files of Hugging Face's hub by name, kept in the cache folder that Python's `huggingface_hub` has.
+//!
+//! ```no_run
+//! use kjit_hub::{Hub, Reference, Settings};
+//!
+//! let hub = Hub::new(Settings::from_env()?);
+//! let model: Reference = "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M".parse()?;
+//! let local = hub.get(&model, &|_| {})?;
+//! println!("{}", local.path().display());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to … | there is |
+//! |---|---|
+//! | have a model, fetched if it is not here | [`Hub::get`] |
+//! | look what is here, ask nobody | [`Hub::here`], [`Hub::list`] |
+//! | have what the hub has now | [`Hub::pull`] |
+//! | remove one | [`Hub::remove`] |
+//! | say where all that is | [`Settings`] |
+//!
+//! It knows names, bytes and digests; it opens no model. A file that is in place is whole and has the sha256
+//! that the hub said. What came of
+//! one that is not is kept, and the next fetch goes on from there. The token goes to the endpoint's host and,
+//! by redirects, to no other.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
+
+mod api;
+mod error;
+mod fetch;
+mod folder;
+mod http;
+mod hub;
+mod names;
+mod reference;
+mod remove;
+mod settings;
+
+pub use error::Error;
+pub use hub::{Hub, Local, Pulled};
+pub use names::{Named, USUAL, models};
+pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME};
+pub use remove::Removed;
+pub use settings::{ENDPOINT, Settings, Token};
+
+use std::time::Duration;
+
+/// What happens during a fetch.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A file begins.
+    File {
+        /// Its path inside the repository.
+        file: &'a str,
+        /// Its length.
+        bytes: u64,
+        /// So much came in an earlier fetch.
+        have: u64,
+    },
+    /// So much of the file is here.
+    At(u64),
+    /// It is tried again.
+    Again {
+        /// What went wrong.
+        why: &'a str,
+        /// After this pause.
+        pause: Duration,
+    },
+    /// Another process fetches this file: its end is waited for.
+    Waiting {
+        /// Its path inside the repository.
+        file: &'a str,
+    },
+}
+
+/// Is told what happens.
+pub type Watch<'a> = &'a dyn Fn(Event<'_>);
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,204 @@
+//! Names of GGUF files: which belong together as parts of one model, and which one a word means. Nothing is
+//! opened.
+
+use crate::reference::{Pick, is_gguf, is_path};
+
+/// What is taken where a repository has several models and none is named.
+pub const USUAL: &str = "Q4_K_M";
+
+/// A model among the files of a repository: one file, or the parts of a split one in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Paths inside the repository; the first is the one that is opened.
+    pub files: Vec<String>,
+    /// The first path that should be there and is not.
+    pub missing: Option<String>,
+}
+
+impl Named {
+    /// The path that is opened.
+    pub fn first(&self) -> &str {
+        self.files.first().map_or("", String::as_str)
+    }
+
+    fn holds(&self, file: &str) -> bool {
+        self.files.iter().any(|f| f == file)
+    }
+}
+
+/// Which model is meant is not clear; the names are those that there are to choose from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unclear {
+    /// None.
+    Nothing(Vec<String>),
+    /// All of these.
+    Several(Vec<String>),
+}
+
+/// What stands before `-00001-of-00003.gguf`, the number and the count.
+fn split(path: &str) -> Option<(&str, u32, u32)> {
+    let stem = path.get(..path.len().checked_sub(5)?).filter(|_| is_gguf(path))?;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (prefix, no) = rest.rsplit_once('-')?;
+    let number = |t: &str| t.parse::<u32>().ok().filter(|_| t.len() == 5 && t.bytes().all(|b| b.is_ascii_digit()));
+    let (no, count) = (number(no)?, number(count)?);
+    (1 <= no && no <= count).then_some((prefix, no, count))
+}
+
+/// The files that belong to this one, by its name alone.
+pub(crate) fn parts(path: &str) -> Vec<String> {
+    let Some((prefix, _, count)) = split(path) else { return vec![path.to_owned()] };
+    let ending = path.get(path.len().saturating_sub(5)..).unwrap_or(".gguf");
+    (1..=count).map(|no| format!("{prefix}-{no:05}-of-{count:05}{ending}")).collect()
+}
+
+/// The models among these paths, by name. Projectors of images and matrices of importance are files beside
+/// models and no models.
+pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
+    let paths: Vec<&str> = paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)).collect();
+    let mut found: Vec<Named> = vec![];
+    for path in &paths {
+        if found.iter().any(|m| m.holds(path)) {
+            continue;
+        }
+        let (files, missing): (Vec<_>, Vec<_>) = parts(path).into_iter().partition(|p| paths.contains(&p.as_str()));
+        found.push(Named { files, missing: missing.into_iter().next() });
+    }
+    found.sort_by(|a, b| a.files.cmp(&b.files));
+    found
+}
+
+fn is_beside(path: &str) -> bool {
+    let name = file_name(path).to_ascii_lowercase();
+    name.contains("mmproj") || name.starts_with("imatrix") || name.contains("-imatrix.gguf")
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// How well a word fits: 2 it ends the name, 1 it stands in it, 0 not at all. `Q4_K` is not in `Q4_K_M`, nor
+/// `Q4_0` in `IQ4_0`.
+fn fits(model: &Named, word: &str) -> u8 {
+    let path = model.first();
+    let name = file_name(split(path).map_or(path, |(prefix, ..)| prefix));
+    let name = if is_gguf(name) { name.get(..name.len() - 5).unwrap_or(name) } else { name };
+    let (name, word) = (name.to_ascii_lowercase(), word.to_ascii_lowercase());
+    let begins =
+        |at: usize| name.get(..at).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_']));
+    let after = |at: usize| name.get(at + word.len()..).unwrap_or_default();
+    let ends = |at: usize| after(at).is_empty() || after(at).starts_with(['-', '.']);
+    let best = name.match_indices(&word).filter(|(at, _)| begins(*at) && ends(*at));
+    best.map(|(at, _)| if after(at).is_empty() { 2 } else { 1 }).max().unwrap_or(0)
+}
+
+/// The model that is meant.
+pub(crate) fn choose(models: &[Named], pick: &Pick) -> Result<Named, Unclear> {
+    let firsts = |of: &[&Named]| of.iter().map(|m| m.first().to_owned()).collect::<Vec<_>>();
+    let all: Vec<&Named> = models.iter().collect();
+    let found: Vec<&Named> = match pick {
+        Pick::File(file) => all.iter().copied().filter(|m| m.holds(file)).collect(),
+        Pick::Tag(word) => {
+            let best = models.iter().map(|m| fits(m, word)).max().unwrap_or(0);
+            all.iter().copied().filter(|m| best > 0 && fits(m, word) == best).collect()
+        }
+        Pick::Default if all.len() == 1 => all.clone(),
+        Pick::Default => {
+            return choose(models, &Pick::Tag(USUAL.to_owned())).map_err(|_| match firsts(&all) {
+                none if none.is_empty() => Unclear::Nothing(none),
+                several => Unclear::Several(several),
+            });
+        }
+    };
+    match found.as_slice() {
+        [] => Err(Unclear::Nothing(firsts(&all))),
+        [one] => Ok((*one).clone()),
+        several => Err(Unclear::Several(firsts(several))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPO: &[&str] = &[
+        "README.md",
+        "config.json",
+        "mmproj-F16.gguf",
+        "imatrix_unsloth.gguf",
+        "m-Q2_K.gguf",
+        "m-Q4_0.gguf",
+        "m-IQ4_XS.gguf",
+        "m-Q4_K_M.gguf",
+        "m-Q4_K_S.gguf",
+        "m-Q4_K_L.gguf",
+        "m-UD-Q4_K_XL.gguf",
+        "m-Q8_0-00002-of-00002.gguf",
+        "m-Q8_0-00001-of-00002.gguf",
+        "BF16/m-BF16-00001-of-00003.gguf",
+        "BF16/m-BF16-00003-of-00003.gguf",
+        "m-f16.gguf",
+        "m.Q5_K_M.gguf",
+        "m-Q6_K-imat.gguf",
+    ];
+
+    fn chosen(word: &str) -> Result<Named, Unclear> {
+        let pick = if word.is_empty() {
+            Pick::Default
+        } else if is_gguf(word) {
+            Pick::File(word.into())
+        } else {
+            Pick::Tag(word.into())
+        };
+        choose(&models(REPO.iter().copied()), &pick)
+    }
+
+    #[test]
+    fn a_word_means_the_file_that_has_it_whole() {
+        for (word, file) in [
+            ("Q4_K_M", "m-Q4_K_M.gguf"),
+            ("q4_k_m", "m-Q4_K_M.gguf"),
+            ("Q4_0", "m-Q4_0.gguf"),
+            ("Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+            ("UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+            ("F16", "m-f16.gguf"),
+            ("Q5_K_M", "m.Q5_K_M.gguf"),
+            ("Q6_K", "m-Q6_K-imat.gguf"),
+            ("IQ4_XS", "m-IQ4_XS.gguf"),
+            ("", "m-Q4_K_M.gguf"),
+            ("m-Q2_K.gguf", "m-Q2_K.gguf"),
+            ("Q8_0", "m-Q8_0-00001-of-00002.gguf"),
+            ("m-Q8_0-00002-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf"),
+            ("m-Q4_K_M", "m-Q4_K_M.gguf"),
+        ] {
+            assert_eq!(chosen(word).map(|m| m.first().to_owned()), Ok(file.to_owned()), "{word}");
+        }
+        assert_eq!(chosen("Q8_0").unwrap().files.len(), 2);
+        assert_eq!(chosen("BF16").unwrap().missing.as_deref(), Some("BF16/m-BF16-00002-of-00003.gguf"));
+    }
+
+    #[test]
+    fn what_is_not_clear_lists_what_there_is() {
+        for word in ["Q4_K", "Q9_9", "IQ4_0", "4_K_M", "mmproj", "other.gguf"] {
+            let Err(Unclear::Nothing(all)) = chosen(word) else { panic!("{word}") };
+            assert_eq!(all.len(), 12, "{word}: {all:?}");
+        }
+        let two = models(["a-Q4_0.gguf", "b-Q4_0.gguf"]);
+        for pick in [Pick::Tag("Q4_0".into()), Pick::Default] {
+            let Err(Unclear::Several(names)) = choose(&two, &pick) else { panic!("{pick:?}") };
+            assert_eq!(names, ["a-Q4_0.gguf", "b-Q4_0.gguf"]);
+        }
+        assert_eq!(choose(&[], &Pick::Default), Err(Unclear::Nothing(vec![])));
+    }
+
+    #[test]
+    fn names_that_only_look_like_parts_are_whole_files() {
+        for name in
+            ["m-1-of-2.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf", "-of-.gguf", "m-+0001-of-00002.gguf"]
+        {
+            assert_eq!(parts(name), [name]);
+        }
+        // What a hostile list says is no path that leaves its folder.
+        assert!(models(["../x.gguf", "/x.gguf", "a/../x.gguf", "a//x.gguf", ""]).is_empty());
+    }
+}

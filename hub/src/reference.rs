@@ -1,0 +1,220 @@
+//! What a user writes: `hf:org/repo`, which file of it, and at which revision.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`.
+///
+/// ```
+/// use kjit_hub::{Pick, Reference};
+///
+/// let r: Reference = "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M".parse()?;
+/// assert_eq!((r.repo(), r.pick()), ("bartowski/Llama-3.2-1B-Instruct-GGUF", &Pick::Tag("Q4_K_M".into())));
+/// # Ok::<(), kjit_hub::BadReference>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    repo: String,
+    revision: Option<String>,
+    pick: Pick,
+}
+
+/// Which file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pick {
+    /// The only model that is there, else the one of `Q4_K_M`.
+    Default,
+    /// The one with this word in its name: `Q4_K_M`.
+    Tag(String),
+    /// This one: a path inside the repository.
+    File(String),
+}
+
+/// What was written is no reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' {why}: write hf:ORG/REPO, hf:ORG/REPO:QUANT or hf:ORG/REPO/FILE.gguf")]
+pub struct BadReference {
+    text: String,
+    why: &'static str,
+}
+
+/// What every reference begins with.
+pub const SCHEME: &str = "hf:";
+
+/// The revision where none is named.
+pub const MAIN: &str = "main";
+
+impl Reference {
+    /// `ORG/REPO`.
+    pub fn repo(&self) -> &str {
+        &self.repo
+    }
+
+    /// A branch, a tag or a commit, if one is named.
+    pub fn revision(&self) -> Option<&str> {
+        self.revision.as_deref()
+    }
+
+    /// Which file.
+    pub fn pick(&self) -> &Pick {
+        &self.pick
+    }
+
+    /// The same repository and revision, and this file.
+    pub(crate) fn with_file(&self, file: &str) -> Reference {
+        Reference { pick: Pick::File(file.to_owned()), ..self.clone() }
+    }
+
+    /// A file of a repository; none if the names are no possible ones.
+    pub(crate) fn to_file(repo: &str, file: &str) -> Option<Reference> {
+        let pick = Pick::File(file.to_owned());
+        (is_repo(repo) && is_path(file)).then(|| Reference { repo: repo.to_owned(), revision: None, pick })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}", self.repo)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        match (&self.pick, &self.revision) {
+            (Pick::Default, _) => Ok(()),
+            (Pick::File(file), None) => write!(f, "/{file}"),
+            (Pick::File(word), Some(_)) | (Pick::Tag(word), _) => write!(f, ":{word}"),
+        }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Reference, BadReference> {
+        let bad = |why| BadReference { text: text.to_owned(), why };
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("does not begin with hf:"))?;
+        let (place, word) = rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
+        let (place, revision) = place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
+        // A third part of the place is a file.
+        let second = place.match_indices('/').nth(1).map(|(at, _)| at);
+        let (repo, file) = match second.and_then(|at| place.split_at_checked(at)) {
+            Some((repo, file)) => (repo, file.strip_prefix('/')),
+            None => (place, None),
+        };
+        if !is_repo(repo) {
+            return Err(bad("names no repository"));
+        }
+        if revision.is_some_and(|r| !is_revision(r)) {
+            return Err(bad(
+                "has a revision that cannot be one (a file goes behind a colon: hf:ORG/REPO@REVISION:FILE)",
+            ));
+        }
+        let pick = match (file, word) {
+            (Some(_), Some(_)) => return Err(bad("names a file twice")),
+            (None, None) => Pick::Default,
+            (Some(file), None) => Pick::File(file.to_owned()),
+            (None, Some(word)) if is_gguf(word) => Pick::File(word.to_owned()),
+            (None, Some(word)) => Pick::Tag(word.to_owned()),
+        };
+        match &pick {
+            Pick::File(file) if !is_gguf(file) => return Err(bad("names a file that does not end with .gguf")),
+            Pick::File(file) if !is_path(file) => return Err(bad("names a file that no repository can have")),
+            Pick::Tag(word) if word.is_empty() || !word.bytes().all(of_name) => {
+                return Err(bad("has a word behind the colon that is no quant"));
+            }
+            _ => {}
+        }
+        Ok(Reference { repo: repo.to_owned(), revision: revision.map(str::to_owned), pick })
+    }
+}
+
+/// Letters, digits, and what joins them.
+fn of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+/// By the hub's rules, which also keep two repositories from having one folder: `--` stands for `/` there.
+pub(crate) fn is_repo(text: &str) -> bool {
+    let part = |p: &str| {
+        let edge = |b: Option<&u8>| matches!(b, Some(b'-' | b'.') | None);
+        let bytes = p.as_bytes();
+        p.len() <= 96 && !edge(bytes.first()) && !edge(bytes.last()) && p.bytes().all(of_name)
+    };
+    let parts: Vec<&str> = text.split('/').collect();
+    parts.len() == 2 && parts.iter().all(|p| part(p)) && !text.contains("--") && !text.contains("..")
+}
+
+/// A branch, tag or commit: it becomes a file name below `refs`.
+fn is_revision(text: &str) -> bool {
+    let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.bytes().all(of_name);
+    text.len() <= 200 && !is_gguf(text) && text.split('/').all(part)
+}
+
+/// A path that stays where it is put, whoever names it.
+pub(crate) fn is_path(text: &str) -> bool {
+    let part =
+        |p: &str| !matches!(p, "" | "." | "..") && p.len() <= 255 && !p.contains(|c: char| c.is_control() || c == '\\');
+    text.len() <= 1024 && text.split('/').all(part)
+}
+
+pub(crate) fn is_gguf(name: &str) -> bool {
+    name.len() > 5 && name.as_bytes().last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b".gguf"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_written_again() {
+        let tag = |w: &str| Pick::Tag(w.into());
+        let file = |w: &str| Pick::File(w.into());
+        for (text, repo, revision, pick, again) in [
+            ("hf:a/b", "a/b", None, Pick::Default, "hf:a/b"),
+            ("hf:a/b:Q4_K_M", "a/b", None, tag("Q4_K_M"), "hf:a/b:Q4_K_M"),
+            ("hf:a/b/x.gguf", "a/b", None, file("x.gguf"), "hf:a/b/x.gguf"),
+            ("hf:a/b:x.GGUF", "a/b", None, file("x.GGUF"), "hf:a/b/x.GGUF"),
+            ("hf:a/b/c/d e.gguf", "a/b", None, file("c/d e.gguf"), "hf:a/b/c/d e.gguf"),
+            ("hf:a/b@v1:q8_0", "a/b", Some("v1"), tag("q8_0"), "hf:a/b@v1:q8_0"),
+            ("hf:a/b@refs/pr/1:c/x.gguf", "a/b", Some("refs/pr/1"), file("c/x.gguf"), "hf:a/b@refs/pr/1:c/x.gguf"),
+        ] {
+            let read: Reference = text.parse().unwrap();
+            assert_eq!((read.repo(), read.revision(), read.pick()), (repo, revision, &pick), "{text}");
+            assert_eq!(read.to_string(), again);
+            assert_eq!(again.parse(), Ok(read));
+        }
+    }
+
+    #[test]
+    fn what_could_leave_its_folder_or_is_no_name_is_refused() {
+        for text in [
+            "hf:",
+            "hf:a",
+            "hf:/b",
+            "hf:a/",
+            "hf:../b",
+            "hf:a/..",
+            "hf:a--b/c",
+            "hf:a/b/",
+            "hf:a/b:",
+            "hf:a/b/../x.gguf",
+            "hf:a/b//x.gguf",
+            "hf:a/b:../x.gguf",
+            "hf:a/b:/etc/x.gguf",
+            "hf:a/b/x.bin",
+            "hf:a/b/x.gguf:Q4_0",
+            "hf:a/b@:Q4_0",
+            "hf:a/b@../x",
+            "hf:a/b@v1/x.gguf",
+            "hf:a/b:Q4 0",
+            "hf:a/b@x/../y",
+            "hf:a b/c",
+            "hf:a/b/c\n.gguf",
+            "hf:a/b/.gguf/x",
+            "a/b",
+            "hf:a/b/.gguf",
+        ] {
+            let error = text.parse::<Reference>().expect_err(text).to_string();
+            assert!(error.contains("hf:ORG/REPO"), "{error}");
+        }
+    }
+}

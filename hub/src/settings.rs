@@ -1,0 +1,138 @@
+//! Where the hub is, where files are kept, who asks: by the variables that Python's `huggingface_hub` reads.
+
+use crate::error::Error;
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The hub's own address.
+pub const ENDPOINT: &str = "https://huggingface.co";
+
+/// How files are fetched and where they are kept.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The hub: scheme, name, port, perhaps the beginning of a path.
+    pub endpoint: String,
+    /// The cache folder.
+    pub cache: PathBuf,
+    /// Sent to the endpoint's host and to no other.
+    pub token: Option<Token>,
+    /// The network is not asked.
+    pub offline: bool,
+    /// `HTTPS_PROXY` and its relatives are obeyed.
+    pub proxies: bool,
+    /// A file of certificates (PEM) to be trusted instead of those that are built in.
+    pub certificates: Option<PathBuf>,
+    /// How long is waited before the second try; before each later one twice as long.
+    pub pause: Duration,
+    /// A host that sends nothing for so long is given up.
+    pub patience: Duration,
+}
+
+/// A secret: not shown.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    /// As text.
+    pub fn new(text: impl Into<String>) -> Token {
+        Token(text.into())
+    }
+
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl Settings {
+    /// With nothing of the environment.
+    pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Settings {
+        Settings {
+            endpoint: endpoint.into().trim_end_matches('/').to_owned(),
+            cache: cache.into(),
+            token: None,
+            offline: false,
+            proxies: false,
+            certificates: None,
+            pause: Duration::from_millis(500),
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    /// `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`,
+    /// `SSL_CERT_FILE`.
+    ///
+    /// # Errors
+    /// A variable whose value cannot be used, or no home folder.
+    pub fn from_env() -> Result<Settings, Error> {
+        let home = folder(&["HF_HOME"]).or_else(|| Some(folder(&["XDG_CACHE_HOME"])?.join("huggingface")));
+        let home = home.or_else(|| Some(env::home_dir()?.join(".cache/huggingface")));
+        let cache = folder(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]).or_else(|| Some(home.as_ref()?.join("hub")));
+        let Some(cache) = cache else {
+            let why = "is not set, and there is no home folder: name a folder for models".to_owned();
+            return Err(Error::Setting { variable: "HF_HUB_CACHE", why });
+        };
+        let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
+        if !(endpoint.starts_with("https://") || endpoint.starts_with("http://")) {
+            let why =
+                format!("is '{endpoint}', which begins with neither https:// nor http://: unset it, or name a hub");
+            return Err(Error::Setting { variable: "HF_ENDPOINT", why });
+        }
+        let truth = |name| {
+            env::var_os(name).is_some_and(|v| ["1", "ON", "YES", "TRUE"].iter().any(|t| v.eq_ignore_ascii_case(t)))
+        };
+        Ok(Settings {
+            token: token(home.as_deref())?,
+            offline: truth("HF_HUB_OFFLINE") || truth("TRANSFORMERS_OFFLINE"),
+            proxies: true,
+            certificates: value("SSL_CERT_FILE").map(PathBuf::from),
+            ..Settings::new(endpoint, cache)
+        })
+    }
+}
+
+fn value(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|v| !v.is_empty())
+}
+
+fn text(variable: &'static str) -> Result<Option<String>, Error> {
+    let Some(value) = value(variable) else { return Ok(None) };
+    value.into_string().map(Some).map_err(|_| Error::Setting { variable, why: "is no UTF-8: set it anew".to_owned() })
+}
+
+/// The first of these that is set, as a path whose `~` is the home folder.
+fn folder(names: &[&str]) -> Option<PathBuf> {
+    let path = PathBuf::from(names.iter().find_map(|name| value(name))?);
+    match path.strip_prefix("~") {
+        Ok(rest) => Some(env::home_dir()?.join(rest)),
+        Err(_) => Some(path),
+    }
+}
+
+/// The token of the environment, else of the file that `hf auth login` writes.
+fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
+    let (mut name, mut found) = ("HF_TOKEN", text("HF_TOKEN")?);
+    if found.is_none() {
+        (name, found) = ("HUGGING_FACE_HUB_TOKEN", text("HUGGING_FACE_HUB_TOKEN")?);
+    }
+    if found.is_none() {
+        name = "HF_TOKEN_PATH";
+        let file = folder(&["HF_TOKEN_PATH"]).or_else(|| Some(home?.join("token")));
+        // No file, no token; public files need none.
+        found = file.and_then(|file| std::fs::read_to_string(file).ok());
+    }
+    let Some(token) = found.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()) else { return Ok(None) };
+    if !token.bytes().all(|b| b.is_ascii_graphic()) {
+        let why = "has a token with a space or a letter in it that no token has: set it anew".to_owned();
+        return Err(Error::Setting { variable: name, why });
+    }
+    Ok(Some(Token(token)))
+}

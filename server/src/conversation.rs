@@ -1,0 +1,245 @@
+//! A conversation as requests have it, as a prompt of the model.
+
+use crate::fields::Fields;
+use crate::generation::Reading;
+use crate::loaded::Loaded;
+use crate::refusal::Refusal;
+use kjit_model::chat::{Form, ReplyParser};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// One turn.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// Who.
+    pub role: String,
+    /// What.
+    pub content: String,
+    /// What an assistant wrote to itself.
+    pub reasoning: Option<String>,
+    /// Tools that an assistant called.
+    pub calls: Vec<Called>,
+    /// Which call a tool answers.
+    pub call_id: Option<String>,
+    /// The tool that answers, or who speaks.
+    pub name: Option<String>,
+}
+
+/// A call in the history.
+#[derive(Debug)]
+pub struct Called {
+    /// Its id.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// JSON.
+    pub arguments: String,
+}
+
+/// A conversation with what belongs to it.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// In order.
+    pub turns: Vec<Turn>,
+    /// The tools that are offered: a JSON array as it was sent, because the order of its keys is the
+    /// prompt's.
+    pub tools: Option<String>,
+    /// Further variables of the template.
+    pub variables: serde_json::Map<String, Value>,
+}
+
+/// A prompt, and how the answer to it is read.
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// How the model writes.
+    pub form: Form,
+    rendered: String,
+    offered: bool,
+}
+
+impl Prompt {
+    /// Reads an answer.
+    pub fn reading(&self) -> Reading {
+        Reading::Reply(self.form, ReplyParser::new(self.form, self.offered, &self.rendered))
+    }
+}
+
+/// What is said to models whose template knows nothing of tools: the words that most models were trained
+/// with.
+const ABOUT_TOOLS: &str =
+    "You may call one or more functions to assist with the user query. Their signatures, in JSON:\n<tools>\n";
+const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON object with the function's name and arguments within \
+                           <tool_call></tool_call>:\n<tool_call>\n{\"name\": <name>, \"arguments\": <arguments>}\n</tool_call>";
+
+impl Conversation {
+    /// The prompt. It takes as long as the template and the text are long: not for an async thread.
+    ///
+    /// # Errors
+    /// The model has no template, or it refuses the conversation.
+    pub fn prompt(mut self, loaded: &Loaded) -> Result<Prompt, Refusal> {
+        let template = loaded.template.as_ref().map_err(|why| Refusal::field("messages", why))?;
+        let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
+        let variables = (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
+        let render = |turns: &[Turn], tools: Option<&str>| {
+            template.render_with(&messages(turns), tools, variables.as_deref(), true).map_err(wrong)
+        };
+        let (mut rendered, mut form) = (render(&self.turns, self.tools.as_deref())?, template.form());
+        let offered = self.tools.is_some();
+        if let Some(tools) = self.tools.take()
+            && render(&self.turns, None)? == rendered
+        {
+            // The template says nothing of them: they are said in words that most models know.
+            form = Form::Hermes;
+            let turns = in_words(self.turns, &tools);
+            rendered = render(&turns, None)?;
+        }
+        Ok(Prompt { tokens: loaded.tokenizer.encode_chat(&rendered), form, rendered, offered })
+    }
+}
+
+/// Tools, calls and what they gave as text.
+fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
+    let about = format!("{ABOUT_TOOLS}{tools}{HOW_TO_CALL}");
+    let mut turns: Vec<Turn> = turns
+        .into_iter()
+        .map(|turn| match turn.role.as_str() {
+            "tool" => Turn {
+                role: "user".into(),
+                content: format!("<tool_response>\n{}\n</tool_response>", turn.content),
+                ..Turn::default()
+            },
+            _ => {
+                let calls: String = (turn.calls.iter())
+                    .map(|c| {
+                        let name = Value::from(c.name.as_str());
+                        format!("\n<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>", c.arguments)
+                    })
+                    .collect();
+                Turn { content: format!("{}{calls}", turn.content), calls: vec![], ..turn }
+            }
+        })
+        .collect();
+    match turns.first_mut().filter(|turn| turn.role == "system") {
+        Some(system) => system.content = format!("{}\n\n{about}", system.content),
+        None => turns.insert(0, Turn { role: "system".into(), content: about, ..Turn::default() }),
+    }
+    turns
+}
+
+/// Turns as JSON, for templates: arguments of calls are objects there.
+fn messages(turns: &[Turn]) -> String {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let turn = |turn: &Turn| {
+        let mut text = format!("{{\"role\":{},\"content\":{}", quoted(&turn.role), quoted(&turn.content));
+        let more = [("reasoning_content", &turn.reasoning), ("tool_call_id", &turn.call_id), ("name", &turn.name)];
+        for (key, value) in more {
+            if let Some(value) = value {
+                text += &format!(",\"{key}\":{}", quoted(value));
+            }
+        }
+        if !turn.calls.is_empty() {
+            let call = |call: &Called| {
+                let object = serde_json::from_str::<BTreeMap<String, &RawValue>>(&call.arguments).is_ok();
+                let arguments = if object { call.arguments.clone() } else { quoted(&call.arguments) };
+                format!(
+                    "{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{arguments}}}}}",
+                    quoted(&call.id),
+                    quoted(&call.name)
+                )
+            };
+            let calls: Vec<String> = turn.calls.iter().map(call).collect();
+            text += &format!(",\"tool_calls\":[{}]", calls.join(","));
+        }
+        text + "}"
+    };
+    let turns: Vec<String> = turns.iter().map(turn).collect();
+    format!("[{}]", turns.join(","))
+}
+
+/// Part of a body as it was written; `None`: it is not there.
+pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
+    let mut text: &str = std::str::from_utf8(body).ok()?;
+    for key in path {
+        let map: BTreeMap<std::borrow::Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
+        text = map.get(*key)?.get();
+    }
+    Some(text.to_owned())
+}
+
+/// A tool as it is offered.
+#[derive(Debug)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The schema of its arguments, as it was written.
+    pub parameters: String,
+}
+
+/// The tools that a request offers: the names and schemas, checked.
+pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, String)>, Refusal> {
+    let Some(all) = fields.list("tools")?.filter(|all| !all.is_empty()) else { return Ok(None) };
+    if all.len() > 128 {
+        return Err(fields.wrong("tools", "give at most 128"));
+    }
+    let whole = raw(body, &["tools"]).unwrap_or_default();
+    let schemas: Vec<&RawValue> = serde_json::from_str(&whole).unwrap_or_default();
+    let mut tools = vec![];
+    for (i, (value, written)) in all.into_iter().zip(schemas).enumerate() {
+        let at = format!("tools[{i}]");
+        let mut tool = Fields::of(value, &at)?;
+        if tool.needed_text("type")? != "function" {
+            return Err(tool.wrong("type", "give \"function\": no other tools are known here"));
+        }
+        let Some(mut function) = tool.object("function")? else { return Err(tool.wrong("function", "is missing")) };
+        tool.done()?;
+        let name = function.needed_text("name")?;
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        {
+            return Err(function.wrong("name", "give 1 to 64 letters, digits, '_', '-' or '.'"));
+        }
+        function.text("description")?;
+        if function.flag("strict")? == Some(true) {
+            return Err(
+                function.wrong("strict", "only a call that is forced (tool_choice) follows its schema strictly")
+            );
+        }
+        match function.take("parameters") {
+            None | Some(Value::Object(_)) => {}
+            Some(_) => return Err(function.wrong("parameters", "give a JSON schema: an object")),
+        }
+        function.done()?;
+        let parameters = raw(written.get().as_bytes(), &["function", "parameters"]).filter(|text| text != "null");
+        tools.push(Tool { name, parameters: parameters.unwrap_or_else(|| json!({"type": "object"}).to_string()) });
+    }
+    Ok(Some((tools, whole)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Called, Turn, in_words, messages, raw};
+
+    #[test]
+    fn parts_of_a_body_are_as_they_were_written() {
+        let body = br#"{"tools": [ {"z":1, "a":2} ], "deep": {"x": {"b": 1, "a": 2}}}"#;
+        assert_eq!(raw(body, &["tools"]).unwrap(), r#"[ {"z":1, "a":2} ]"#);
+        assert_eq!(raw(body, &["deep", "x"]).unwrap(), r#"{"b": 1, "a": 2}"#);
+        assert_eq!(raw(body, &["deep", "y"]), None);
+        assert_eq!(raw(b"[", &["a"]), None);
+    }
+
+    #[test]
+    fn arguments_of_calls_are_objects_for_the_template_in_the_order_that_they_were_written() {
+        let call = |arguments: &str| Turn {
+            role: "assistant".into(),
+            calls: vec![Called { id: "1".into(), name: "f".into(), arguments: arguments.into() }],
+            ..Turn::default()
+        };
+        assert!(messages(&[call(r#"{"z": 1, "a": 2}"#)]).contains(r#""arguments":{"z": 1, "a": 2}"#));
+        assert!(messages(&[call("no \"JSON")]).contains(r#""arguments":"no \"JSON""#));
+        let words = in_words(vec![call("{}")], "[]");
+        assert_eq!(words[0].role, "system");
+        assert!(words[1].content.contains("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
+    }
+}

@@ -1,0 +1,199 @@
+//! A request's fields, each taken by name: what is left at the end is not known, and named.
+
+use crate::refusal::Refusal;
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+
+/// The fields of a JSON object. `null` is as good as absent.
+#[derive(Debug)]
+pub struct Fields {
+    map: Map<String, Value>,
+    /// Where the object stands in the request: empty, or `options.`
+    within: String,
+}
+
+impl Fields {
+    /// Of a request's body.
+    pub fn parse(body: &[u8]) -> Result<Fields, Refusal> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(map)) => Ok(Fields { map, within: String::new() }),
+            Ok(_) => Err(Refusal::bad("the request's body is no JSON object")),
+            Err(error) => Err(Refusal::bad(format!("the request's body is no JSON: {error}"))),
+        }
+    }
+
+    /// Of an object inside.
+    pub fn of(value: Value, name: &str) -> Result<Fields, Refusal> {
+        match value {
+            Value::Object(map) => Ok(Fields { map, within: format!("{name}.") }),
+            _ => Err(Refusal::field(name, "give an object")),
+        }
+    }
+
+    /// The whole name of a field.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.within)
+    }
+
+    /// A refusal that names a field.
+    pub fn wrong(&self, name: &str, why: impl std::fmt::Display) -> Refusal {
+        Refusal::field(&self.name(name), why)
+    }
+
+    /// A field as it is.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// An object.
+    pub fn object(&mut self, name: &str) -> Result<Option<Fields>, Refusal> {
+        let whole = self.name(name);
+        self.take(name).map(|value| Fields::of(value, &whole)).transpose()
+    }
+
+    /// A string.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(name, "give a string")),
+        }
+    }
+
+    /// A string that must be there.
+    pub fn needed_text(&mut self, name: &str) -> Result<String, Refusal> {
+        self.text(name)?.ok_or_else(|| self.wrong(name, "is missing"))
+    }
+
+    /// True or false.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(self.wrong(name, "give true or false")),
+        }
+    }
+
+    /// A whole number.
+    pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let whole = value.as_i64().or_else(|| {
+            // Some clients write 100.0.
+            value.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 9e15).map(|x| x as i64)
+        });
+        whole.filter(|n| range.contains(n)).map(Some).ok_or_else(|| {
+            let (from, to) = (range.start(), range.end());
+            let upper = if *to >= i64::from(u32::MAX) { "up".to_owned() } else { format!("to {to}") };
+            self.wrong(name, format_args!("give a whole number from {from} {upper}"))
+        })
+    }
+
+    /// A count.
+    pub fn count(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<usize>, Refusal> {
+        Ok(self.whole(name, range)?.and_then(|n| usize::try_from(n).ok()))
+    }
+
+    /// A number.
+    pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_f64().filter(|x| range.contains(x)).map(|x| x as f32);
+        number
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, format_args!("give a number from {} to {}", range.start(), range.end())))
+    }
+
+    /// A string, or a list of at most so many.
+    pub fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, Refusal> {
+        let wrong = |me: &Self| me.wrong(name, format_args!("give a string, or a list of at most {most}"));
+        match self.take(name) {
+            None => Ok(vec![]),
+            Some(Value::String(text)) => Ok(vec![text]),
+            Some(Value::Array(all)) if all.len() <= most => {
+                let texts = all.into_iter().map(|v| if let Value::String(text) = v { Some(text) } else { None });
+                texts.collect::<Option<_>>().ok_or_else(|| wrong(self))
+            }
+            Some(_) => Err(wrong(self)),
+        }
+    }
+
+    /// A list.
+    pub fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Array(all)) => Ok(Some(all)),
+            Some(_) => Err(self.wrong(name, "give a list")),
+        }
+    }
+
+    /// Fields that mean nothing here and may be sent: the documentation lists them.
+    pub fn ignore(&mut self, names: &[&str]) {
+        for name in names {
+            self.map.remove(*name);
+        }
+    }
+
+    /// Fields that would change the answer and are not honoured.
+    pub fn refuse(&mut self, names: &[(&str, &str)]) -> Result<(), Refusal> {
+        for (name, why) in names {
+            if self.take(name).is_some() {
+                return Err(self.wrong(name, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The end: nothing may be left.
+    pub fn done(self) -> Result<(), Refusal> {
+        match self.map.into_iter().find(|(_, value)| !value.is_null()) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let name: String = name.chars().take(100).collect();
+                Err(Refusal::field(&format!("{}{name}", self.within), "this field is not known here"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fields;
+
+    fn fields(json: &str) -> Fields {
+        Fields::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn each_field_is_taken_by_its_type_and_range_and_what_is_left_is_named() {
+        let mut f = fields(r#"{"a": 3, "b": 2.0, "c": null, "d": "x", "e": ["x", "y"], "o": {"q": true, "r": 1}}"#);
+        assert_eq!(f.whole("a", 0..=3).unwrap(), Some(3));
+        assert_eq!(f.whole("b", 0..=3).unwrap(), Some(2));
+        assert_eq!(f.whole("c", 0..=3).unwrap(), None);
+        assert_eq!(f.texts("d", 4).unwrap(), ["x"]);
+        assert_eq!(f.texts("e", 2).unwrap(), ["x", "y"]);
+        let mut o = f.object("o").unwrap().unwrap();
+        assert_eq!(o.flag("q").unwrap(), Some(true));
+        assert_eq!(o.done().unwrap_err().message(), "'o.r': this field is not known here");
+        f.done().unwrap();
+        for (json, why) in [
+            (r#"{"a": 4}"#, "'a': give a whole number from 0 to 3"),
+            (r#"{"a": 2.5}"#, "'a': give a whole number from 0 to 3"),
+            (r#"{"a": "2"}"#, "'a': give a whole number from 0 to 3"),
+            (r#"{"a": 1e300}"#, "'a': give a whole number from 0 to 3"),
+        ] {
+            assert_eq!(fields(json).whole("a", 0..=3).unwrap_err().message(), why);
+        }
+        assert_eq!(
+            fields(r#"{"t": 3}"#).number("t", 0.0..=2.0).unwrap_err().message(),
+            "'t': give a number from 0 to 2"
+        );
+        assert!(fields(r#"{"e": ["x", 1]}"#).texts("e", 2).is_err());
+        assert!(fields(r#"{"e": ["x", "y", "z"]}"#).texts("e", 2).is_err());
+        assert!(Fields::parse(b"[]").is_err() && Fields::parse(b"{").is_err());
+    }
+
+    #[test]
+    fn json_that_nests_without_end_is_refused() {
+        let deep = format!("{{\"a\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(Fields::parse(deep.as_bytes()).is_err());
+    }
+}

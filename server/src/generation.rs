@@ -1,0 +1,340 @@
+//! One answer: from tokens that the scheduler hands out to pieces of text, reasoning and calls.
+
+use crate::loaded::Loaded;
+use crate::refusal::Refusal;
+use kjit_model::SampleOptions;
+use kjit_model::chat::{Form, Part, ReplyParser};
+use kjit_model::generate::StopReason;
+use kjit_model::serve::{Answer, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Usage};
+use kjit_model::stop::StopWatcher;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// What is asked for, in whatever words it was.
+pub struct Wanted {
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// Tokens of the answer at most.
+    pub max_tokens: Option<usize>,
+    /// How they are chosen.
+    pub sampling: SampleOptions,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// The model's word that it is done does not count.
+    pub ignore_eos: bool,
+    /// How likely each token was, and so many others.
+    pub logprobs: Option<usize>,
+    /// What the answer must be like.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// What the answer's text consists of.
+    pub reading: Reading,
+    /// Who asks.
+    pub client: Option<String>,
+    /// Whether tokens may be drafted.
+    pub lookup: bool,
+}
+
+/// What an answer's text consists of.
+pub enum Reading {
+    /// Text.
+    Plain,
+    /// What a chat's answer consists of.
+    Reply(Form, ReplyParser),
+}
+
+/// A token with its probability.
+#[derive(Debug, Clone)]
+pub struct Score {
+    /// The token.
+    pub id: u32,
+    /// Its logarithm, and the likeliest.
+    pub logprobs: Logprobs,
+}
+
+/// A piece of an answer. The last is [`Piece::Done`] or [`Piece::Failed`].
+#[derive(Debug)]
+pub enum Piece {
+    /// What it says.
+    Said {
+        /// In order.
+        parts: Vec<Part>,
+        /// Of the tokens that it is made of.
+        scores: Vec<Score>,
+    },
+    /// It is complete.
+    Done(Done),
+    /// It will not be.
+    Failed(Refusal),
+}
+
+/// What an answer was.
+#[derive(Debug, Clone, Copy)]
+pub struct Done {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were there.
+    pub cached_tokens: usize,
+    /// Tokens of the answer.
+    pub generated_tokens: usize,
+    /// To the first token.
+    pub first_token: Duration,
+    /// To the end.
+    pub total: Duration,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The model said so, or a stop text came.
+    Stop,
+    /// There is no room for more.
+    Length,
+    /// It calls tools, and waits for them.
+    Calls,
+}
+
+/// For a client that does not take what is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks for an answer. Its pieces go to `to`, with `index` before each; when nobody takes them any more, it
+/// is cancelled.
+///
+/// # Errors
+/// It was not taken.
+pub fn start(
+    loaded: &Arc<Loaded>,
+    wanted: Wanted,
+    index: usize,
+    to: mpsc::Sender<(usize, Piece)>,
+) -> Result<(), Refusal> {
+    let stop_ids = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
+    // As many events as tokens at most: bounded by the context.
+    let (events_to, events) = mpsc::unbounded_channel();
+    let enough = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&enough);
+    let request = Request {
+        max_tokens: wanted.max_tokens,
+        sampling: wanted.sampling,
+        stop_ids,
+        constraint: wanted.constraint,
+        logprobs: wanted.logprobs,
+        lookup: wanted.lookup,
+        client: wanted.client,
+        ..Request::new(
+            wanted.tokens,
+            Box::new(move |event| {
+                // Nobody hears it: then the answer was dropped, too, and is cancelled.
+                let _ = events_to.send(event);
+                match heard.load(Ordering::Relaxed) {
+                    false => ControlFlow::Continue(()),
+                    true => ControlFlow::Break(()),
+                }
+            }),
+        )
+    };
+    let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why))?;
+    let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough };
+    tokio::spawn(reader.run(Arc::clone(loaded), answer, events, index, to));
+    Ok(())
+}
+
+/// A refusal in HTTP's terms.
+pub fn refused(why: &Refused) -> Refusal {
+    match why {
+        Refused::QueueFull { retry_after, .. } => Refusal::busy(retry_after.as_secs().max(1), why.to_string()),
+        Refused::Context { tokens, context } => Refusal::too_long(*tokens, None, *context),
+        Refused::Stopping => Refusal::unavailable(30, why.to_string()),
+        Refused::Lost(_) => Refusal::unavailable(60, why.to_string()),
+        Refused::NoTokens | Refused::Token { .. } => Refusal::field("prompt", why),
+        Refused::Logprobs { .. } => Refusal::field("top_logprobs", why),
+        Refused::Encoder { .. } | Refused::NoEncoder { .. } => Refusal::bad(why.to_string()),
+    }
+}
+
+/// A failure in HTTP's terms.
+pub fn failed(why: &Failure) -> Refusal {
+    match why {
+        Failure::Device(_) | Failure::Stopped => Refusal::unavailable(1, why.to_string()),
+        Failure::Constraint(_) => Refusal::field("response_format", why),
+        Failure::Request(_) | Failure::Panic(_) => Refusal::internal(why.to_string()),
+    }
+}
+
+/// Reads one answer's events.
+struct Reader {
+    stop: Vec<String>,
+    reading: Reading,
+    /// Ends the answer, as one that is complete.
+    enough: Arc<AtomicBool>,
+}
+
+impl Reader {
+    async fn run(
+        self,
+        loaded: Arc<Loaded>,
+        answer: Answer,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        index: usize,
+        to: mpsc::Sender<(usize, Piece)>,
+    ) {
+        let start = std::time::Instant::now();
+        let Reader { stop, mut reading, enough } = self;
+        let markers = match &reading {
+            Reading::Plain => &[],
+            Reading::Reply(form, _) => form.markers(),
+        };
+        let mut text = StopWatcher::showing(&loaded.tokenizer, &stop, markers);
+        let mut usage = Usage::default();
+        let (mut first, mut calls) = (None, false);
+        loop {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                // The client went away: `answer` is dropped, which cancels it.
+                () = to.closed() => return,
+            };
+            let Some(mut event) = event else {
+                let lost = Refusal::internal("the answer's end was lost");
+                let _ = to.send((index, Piece::Failed(lost))).await;
+                return;
+            };
+            let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
+            // What has come meanwhile goes out in one piece.
+            loop {
+                match event {
+                    Event::Started { prompt_tokens, cached_tokens } => {
+                        (usage.prompt_tokens, usage.cached_tokens) = (prompt_tokens, cached_tokens);
+                    }
+                    Event::Token { id, logprobs } => {
+                        first.get_or_insert_with(|| start.elapsed());
+                        usage.generated_tokens += 1;
+                        scores.extend(logprobs.map(|logprobs| Score { id, logprobs }));
+                        let mut keep = |piece: &str| {
+                            said.push_str(piece);
+                            ControlFlow::Continue(())
+                        };
+                        if let ControlFlow::Break(StopReason::StopText) = text.push(id, &mut keep) {
+                            ended = Some(Ok(Ended::Stop));
+                        }
+                    }
+                    Event::Done { reason, usage: whole } => {
+                        text.finish(&mut |piece| {
+                            said.push_str(piece);
+                            ControlFlow::Continue(())
+                        });
+                        usage = whole;
+                        ended = Some(Ok(match reason {
+                            Reason::Length | Reason::ContextFull => Ended::Length,
+                            Reason::Stop | Reason::Constraint | Reason::Ended | Reason::Cancelled => Ended::Stop,
+                        }));
+                    }
+                    Event::Failed(why) => ended = Some(Err(failed(&why))),
+                }
+                if ended.is_some() {
+                    break;
+                }
+                match events.try_recv() {
+                    Ok(next) => event = next,
+                    Err(_) => break,
+                }
+            }
+            let parts = read(&mut reading, said, ended.is_some());
+            calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
+            if !parts.is_empty() || !scores.is_empty() {
+                let sent = to.send((index, Piece::Said { parts, scores }));
+                match tokio::time::timeout(PATIENCE, sent).await {
+                    Ok(Ok(())) => {}
+                    // Nobody is there, or nobody takes it.
+                    Ok(Err(_)) | Err(_) => return,
+                }
+            }
+            let Some(ended) = ended else { continue };
+            // A stop text: the scheduler hears of it with the next token. What has ended is past being
+            // cancelled.
+            enough.store(true, Ordering::Relaxed);
+            answer.detach();
+            let last = match ended {
+                Err(refusal) => Piece::Failed(refusal),
+                Ok(ended) => Piece::Done(Done {
+                    ended: if calls && ended == Ended::Stop { Ended::Calls } else { ended },
+                    prompt_tokens: usage.prompt_tokens,
+                    cached_tokens: usage.cached_tokens,
+                    generated_tokens: usage.generated_tokens,
+                    first_token: first.unwrap_or_default(),
+                    total: start.elapsed(),
+                }),
+            };
+            let _ = tokio::time::timeout(PATIENCE, to.send((index, last))).await;
+            return;
+        }
+    }
+}
+
+/// What a piece of text consists of.
+fn read(reading: &mut Reading, said: String, ended: bool) -> Vec<Part> {
+    let mut parts = vec![];
+    match reading {
+        Reading::Plain if said.is_empty() => {}
+        Reading::Plain => parts.push(Part::Content(said)),
+        Reading::Reply(_, parser) => {
+            parser.push(&said, &mut parts);
+            if ended {
+                parser.finish(&mut parts);
+            }
+        }
+    }
+    parts
+}
+
+/// An answer, whole.
+#[derive(Debug, Default)]
+pub struct Whole {
+    /// Its text.
+    pub content: String,
+    /// What the model wrote to itself.
+    pub reasoning: String,
+    /// Its calls.
+    pub calls: Vec<kjit_model::chat::ToolCall>,
+    /// Of its tokens.
+    pub scores: Vec<Score>,
+    /// What it was.
+    pub done: Option<Done>,
+}
+
+impl Whole {
+    /// Enters some parts.
+    pub fn add(&mut self, parts: Vec<Part>, scores: Vec<Score>) {
+        self.scores.extend(scores);
+        for part in parts {
+            match part {
+                Part::Content(text) => self.content.push_str(&text),
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+}
+
+/// Waits for so many answers.
+///
+/// # Errors
+/// One of them failed; the others are cancelled.
+pub async fn collect(mut pieces: mpsc::Receiver<(usize, Piece)>, answers: usize) -> Result<Vec<Whole>, Refusal> {
+    let mut all: Vec<Whole> = (0..answers).map(|_| Whole::default()).collect();
+    while let Some((index, piece)) = pieces.recv().await {
+        let Some(whole) = all.get_mut(index) else { continue };
+        match piece {
+            Piece::Said { parts, scores } => whole.add(parts, scores),
+            Piece::Done(done) => whole.done = Some(done),
+            Piece::Failed(refusal) => return Err(refusal),
+        }
+    }
+    match all.iter().all(|whole| whole.done.is_some()) {
+        true => Ok(all),
+        false => Err(Refusal::internal("an answer's end was lost")),
+    }
+}

@@ -1,0 +1,132 @@
+//! Who may ask: API keys, and pages of other origins.
+
+use crate::refusal::Refusal;
+use axum::http::{HeaderMap, header};
+use sha2::{Digest, Sha256};
+
+/// The keys that are let in; none: everybody.
+#[derive(Debug, Default, Clone)]
+pub struct Keys(Vec<[u8; 32]>);
+
+impl Keys {
+    /// One key a line; empty lines and lines that begin with `#` are none.
+    pub fn parse(text: &str) -> Keys {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Keys(lines.map(|key| Sha256::digest(key.as_bytes()).into()).collect())
+    }
+
+    /// Whether everybody is let in.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether these headers have one of the keys. Digests are compared, all of each and of all keys, so that
+    /// the time says nothing of where two differ.
+    ///
+    /// # Errors
+    /// They have not.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        let given = match given.split_at_checked(7) {
+            Some((word, key)) if word.eq_ignore_ascii_case(b"bearer ") => key.trim_ascii(),
+            _ => b"",
+        };
+        let given: [u8; 32] = Sha256::digest(given).into();
+        let same = |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
+        let found = self.0.iter().fold(false, |found, key| found | same(key));
+        if found { Ok(()) } else { Err(Refusal::no_key()) }
+    }
+}
+
+/// Which pages and names may reach a server.
+#[derive(Debug, Default, Clone)]
+pub struct Origins {
+    /// Origins that are let in beside the server's own page.
+    pub named: Vec<String>,
+    /// It listens on loopback only: other names that lead here (DNS rebinding) are somebody's trick.
+    pub loopback: bool,
+}
+
+impl Origins {
+    /// Checks where a request comes from: browsers say it. Programs say nothing and are let in.
+    ///
+    /// # Errors
+    /// A page of another origin, or another name than this machine's.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+        let host = text(header::HOST).unwrap_or_default();
+        if self.loopback && !host.is_empty() && !is_loopback_name(host) {
+            let why = "this server listens for its own machine only, by the names localhost and 127.0.0.1 (--host listens elsewhere)";
+            return Err(Refusal::foreign(why));
+        }
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or("?");
+        let own = origin.split_once("://").is_some_and(|(_, rest)| rest == host);
+        if own || self.named.iter().any(|named| named == origin) {
+            return Ok(());
+        }
+        Err(Refusal::foreign("pages of other origins are not let in (--cors ORIGIN lets one in)"))
+    }
+
+    /// The origin that the answer lets read it, if another page's was let in.
+    pub fn allowed(&self, headers: &HeaderMap) -> Option<axum::http::HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        self.named.iter().any(|named| named.as_bytes() == origin.as_bytes()).then(|| origin.clone())
+    }
+}
+
+/// `localhost:8080` and the like.
+fn is_loopback_name(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let address = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    address || name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Keys, Origins};
+    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        all.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn one_of_the_keys_is_let_in_and_nothing_else() {
+        let keys = Keys::parse("# people\nalpha\n\n beta \n");
+        let check = |value: &str| keys.check(&headers(&[("authorization", value)])).is_ok();
+        assert!(check("Bearer alpha") && check("bearer beta"));
+        for wrong in ["Bearer alph", "Bearer alphaa", "Bearer ", "Bearer", "alpha", "Basic alpha", "Bearer # people"] {
+            assert!(!check(wrong), "{wrong}");
+        }
+        assert!(keys.check(&HeaderMap::new()).is_err());
+        assert!(Keys::parse("\n# none\n").is_empty() && Keys::default().check(&HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn programs_and_the_servers_own_page_are_let_in_and_other_pages_and_names_are_not() {
+        let origins = Origins { named: vec!["https://good.example".into()], loopback: true };
+        let check = |all: &[(&'static str, &str)]| origins.check(&headers(all)).is_ok();
+        assert!(
+            check(&[("host", "127.0.0.1:8080")]) && check(&[("host", "localhost")]) && check(&[("host", "[::1]:80")])
+        );
+        assert!(check(&[("host", "localhost:8080"), ("origin", "http://localhost:8080")]));
+        assert!(check(&[("host", "localhost:8080"), ("origin", "https://good.example")]));
+        assert!(!check(&[("host", "localhost:8080"), ("origin", "http://evil.example")]));
+        assert!(!check(&[("host", "localhost:8080"), ("origin", "http://localhost:9")]));
+        assert!(!check(&[("host", "localhost:8080"), ("origin", "null")]));
+        assert!(!check(&[("host", "evil.example:8080")]), "rebinding");
+        assert!(!check(&[("host", "127.0.0.1.evil.example")]));
+        let open = Origins { named: vec![], loopback: false };
+        assert!(open.check(&headers(&[("host", "box.example")])).is_ok());
+    }
+}

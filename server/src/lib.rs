@@ -1,0 +1,46 @@
+//! HTTP in front of a model: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet. [`serve`]
+//! is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `options`, `listen`, `connection` | how it is set up; sockets and signals; how long a write may wait |
+//! | `routes`, `keys` | what every request goes through, and where to; who is let in |
+//! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
+//! | `service`, `loaded` | what requests share; the model, opened and opened again |
+//! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; schemas |
+//! | `generation`, `streamed` | one answer, from tokens to pieces of text; pieces to a body |
+//! | `openai`, `ollama`, `fleet` | the dialects |
+//! | `metrics`, `status`, `page` | what it does, for machines and for people |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
+
+mod base64;
+mod connection;
+mod constrain;
+mod conversation;
+mod fields;
+mod fleet;
+mod generation;
+mod keys;
+mod listen;
+mod loaded;
+mod metrics;
+mod ollama;
+mod openai;
+mod options;
+mod page;
+mod refusal;
+mod routes;
+mod sampling;
+mod service;
+mod status;
+mod streamed;
+
+pub use fleet::check_hive;
+pub use keys::{Keys, Origins};
+pub use listen::{End, ServeError, serve};
+pub use options::{Limits, Options, Worker};

@@ -1,0 +1,237 @@
+//! Sockets and signals: takes connections until it is told to stop, and then finishes what runs.
+
+use crate::connection::Connection;
+use crate::fleet;
+use crate::loaded::Loaded;
+use crate::options::{Limits, Options};
+use crate::routes::routes;
+use crate::service::Service;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+/// Why serving ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// SIGTERM: everything that ran was finished, or had its time.
+    Terminated,
+    /// Ctrl-C: the same.
+    Interrupted,
+}
+
+/// Why nothing can be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It would let everybody in.
+    #[error("{0}")]
+    Open(String),
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system gives no threads, or no signals.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+    /// The model cannot be opened.
+    #[error("{0}")]
+    Model(String),
+}
+
+/// Threads that look after connections: what computes has its own.
+const THREADS: usize = 2;
+/// Threads for prompts that are being rendered and tokenised.
+const WORKERS: usize = 8;
+/// After the time for what runs is over: for the last words to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Nothing can be served, or the model cannot be opened.
+pub fn serve(options: Options) -> Result<End, ServeError> {
+    options.check().map_err(ServeError::Open)?;
+    more_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .max_blocking_threads(WORKERS)
+        .enable_all()
+        .build()?;
+    let end = runtime.block_on(run(options));
+    // A thread that hangs in a driver holds up nobody.
+    runtime.shutdown_background();
+    end
+}
+
+/// As many files as the system lets this process have: a connection is one, and 1,024 is what many systems
+/// begin with.
+fn more_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused, fewer connections fit.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+async fn run(options: Options) -> Result<End, ServeError> {
+    let address = SocketAddr::new(options.host, options.port);
+    let listen = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let here = listener.local_addr().map_err(listen)?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let service = Arc::new(Service::new(options));
+    (service.options.say)(&format!("listening on http://{here}, loading {}", service.options.model.display()));
+    let mut load = load(&service, here)?;
+    if let Some(worker) = service.options.worker.clone() {
+        tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.port()));
+    }
+    let door = Door::new(&service);
+    let end = loop {
+        tokio::select! {
+            _ = terminate.recv() => break End::Terminated,
+            _ = interrupt.recv() => break End::Interrupted,
+            opened = &mut load, if !load.is_terminated() => {
+                if let Ok(Err(why)) = opened {
+                    return Err(ServeError::Model(why));
+                }
+            }
+            (stream, permit) = door.next(&listener) => door.let_in(stream, permit),
+        }
+    };
+    drop(listener);
+    stop(&service, door, &mut terminate, &mut interrupt).await;
+    Ok(end)
+}
+
+/// Opens the model on a thread of its own; what is wrong comes through the channel.
+fn load(service: &Arc<Service>, here: SocketAddr) -> io::Result<oneshot::Receiver<Result<(), String>>> {
+    let (to, opened) = oneshot::channel();
+    let service = Arc::clone(service);
+    let open = move || {
+        let done = Loaded::open(&service.options).map(|loaded| {
+            let status = loaded.scheduler.status();
+            let (name, device) = (service.name(), &loaded.device);
+            let room = if loaded.encoder {
+                format!("texts of {} tokens", loaded.context)
+            } else {
+                format!("{} sequences of {} tokens", status.slots, loaded.context)
+            };
+            let line = format!("serving {name} on http://{here}: {device}, {room}");
+            service.set_loaded(Arc::new(loaded));
+            (service.options.say)(&line);
+        });
+        let _ = to.send(done);
+    };
+    std::thread::Builder::new().name("kjit-load".to_owned()).spawn(open)?;
+    Ok(opened)
+}
+
+/// Lets connections in, as many as may be there at once.
+struct Door {
+    service: Arc<Service>,
+    router: Router,
+    places: Arc<Semaphore>,
+    /// Says that it is time to go.
+    stopping: watch::Sender<bool>,
+    /// Every connection has one: when all are gone, the receiver hears it.
+    alive: mpsc::Sender<()>,
+    gone: mpsc::Receiver<()>,
+}
+
+impl Door {
+    fn new(service: &Arc<Service>) -> Door {
+        let (alive, gone) = mpsc::channel(1);
+        Door {
+            service: Arc::clone(service),
+            router: routes(service),
+            places: Arc::new(Semaphore::new(service.options.limits.connections)),
+            stopping: watch::channel(false).0,
+            alive,
+            gone,
+        }
+    }
+
+    /// The next connection, when there is a place for it.
+    async fn next(&self, listener: &TcpListener) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+        let permit = Arc::clone(&self.places).acquire_owned().await.ok();
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return (stream, permit),
+                // Out of files, or gone before it was taken: others may be well.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    fn let_in(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+        let (service, router, alive) = (Arc::clone(&self.service), self.router.clone(), self.alive.clone());
+        let mut stopping = self.stopping.subscribe();
+        tokio::spawn(async move {
+            let open = &service.metrics.connections;
+            open.fetch_add(1, Ordering::Relaxed);
+            // Tokens are small and somebody waits for each.
+            let _ = stream.set_nodelay(true);
+            let limits: &Limits = &service.options.limits;
+            let connection = TokioIo::new(Connection::new(stream, limits.write));
+            let serving = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.headers)
+                .serve_connection(connection, TowerToHyperService::new(router));
+            let mut serving = pin!(serving);
+            let early = tokio::select! {
+                _ = serving.as_mut() => false,
+                _ = stopping.wait_for(|stopping| *stopping) => true,
+            };
+            if early {
+                serving.as_mut().graceful_shutdown();
+                let _ = serving.await;
+            }
+            open.fetch_sub(1, Ordering::Relaxed);
+            drop((permit, alive));
+        });
+    }
+}
+
+/// Finishes what runs. A second signal ends it at once.
+async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interrupt: &mut Signal) {
+    service.stop();
+    let say = service.options.say;
+    let deadline = service.options.limits.stop;
+    let until = Instant::now() + deadline;
+    let loaded = service.loaded().ok();
+    let busy = loaded.as_ref().map(|loaded| loaded.scheduler.status()).map_or(0, |s| s.running + s.waiting);
+    say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
+    let Door { stopping, alive, mut gone, .. } = door;
+    drop(alive);
+    let _ = stopping.send(true);
+    let finished = async {
+        let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
+        if let Some(loaded) = loaded {
+            let rest = until.saturating_duration_since(Instant::now());
+            let _ = service.work(move || loaded.scheduler.stop(rest)).await;
+        }
+        if !in_time {
+            // What was not done has been told so: it is on its way.
+            let _ = tokio::time::timeout(LAST_WORDS, gone.recv()).await;
+        }
+        in_time
+    };
+    tokio::select! {
+        in_time = finished => say(if in_time { "stopped" } else { "stopped before everything was finished" }),
+        _ = terminate.recv() => say("stopped at once"),
+        _ = interrupt.recv() => say("stopped at once"),
+    }
+}

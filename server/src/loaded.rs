@@ -1,0 +1,121 @@
+//! The model, opened and given to the scheduler.
+
+use crate::options::Options;
+use kjit_engine::Engine;
+use kjit_model::Model;
+use kjit_model::chat::{ChatTemplate, Form};
+use kjit_model::device::DeviceTaken;
+use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
+use kjit_model::tokenizer::Tokenizer;
+
+/// A model that answers.
+pub struct Loaded {
+    /// Answers.
+    pub scheduler: Scheduler,
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// Messages to prompts; or why there is none.
+    pub template: Result<ChatTemplate, String>,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// What computes.
+    pub device: DeviceTaken,
+    /// `general.architecture`.
+    pub arch: String,
+    /// It makes vectors, no text.
+    pub encoder: bool,
+    /// Bytes of all weights.
+    pub weights: u64,
+    /// Elements of all weights.
+    pub parameters: u64,
+    /// Bytes that all sequences take when they are full.
+    pub kv: u64,
+    engine: Option<Engine>,
+}
+
+impl Loaded {
+    /// Opens the model.
+    ///
+    /// # Errors
+    /// One line: what is wrong with the file or the device.
+    pub fn open(options: &Options) -> Result<Loaded, String> {
+        let line = |error: &dyn std::fmt::Display| error.to_string();
+        let model =
+            Model::open_with(&options.model, &options.open, options.engine.clone()).map_err(|error| line(&error))?;
+        let template = match &options.template {
+            Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
+            None => model.template().map_err(|error| line(&error)),
+        };
+        if options.template.is_some() {
+            // One that was named and cannot be used is a mistake; a file without any still completes text.
+            template.as_ref().map_err(String::clone)?;
+        }
+        if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
+            (options.say)(&note);
+        }
+        let graph = model.session.graph();
+        let arch = model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
+        let (weights, parameters) = (
+            graph.weights.iter().map(|w| w.bytes() as u64).sum(),
+            graph.weights.iter().map(|w| w.elems() as u64).sum(),
+        );
+        let (context, encoder) = (model.session.context(), graph.pooling.is_some());
+        let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
+        let Model { tokenizer, session, .. } = model;
+        let scheduling = SchedulerOptions {
+            max_queue: options.max_queue,
+            token_budget: options.token_budget,
+            reopen: Some(again(options)),
+            ..SchedulerOptions::default()
+        };
+        let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
+        Ok(Loaded { scheduler, tokenizer, template, context, device, arch, encoder, weights, parameters, kv, engine })
+    }
+
+    /// How the model writes reasoning and calls of tools.
+    pub fn form(&self) -> Form {
+        self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)
+    }
+
+    /// Kernels that were compiled here, and those that were there.
+    pub fn kernels(&self) -> (u64, u64) {
+        self.engine.as_ref().map(Engine::counts).map_or((0, 0), |counts| (counts.compiled, counts.cached))
+    }
+
+    /// Bytes in use and there, of the device, or of this machine. The driver is asked: not for an async
+    /// thread.
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        match &self.engine {
+            Some(engine) => {
+                let (free, total) = engine.device(&self.device.label).ok()?.memory().ok()?;
+                Some((total.saturating_sub(free), total))
+            }
+            None => machine_memory(),
+        }
+    }
+}
+
+/// Opens the session again after a device's fault, as it was opened at first.
+fn again(options: &Options) -> Reopen {
+    let (path, open, config, say) = (options.model.clone(), options.open.clone(), options.engine.clone(), options.say);
+    Box::new(move || {
+        say("the device failed: opening the model again");
+        let model = Model::open_with(&path, &open, config.clone()).map_err(|error| {
+            say(&format!("the model could not be opened again: {error}"));
+            error.to_string()
+        })?;
+        say(&format!("the model is there again: {}", model.device()));
+        Ok(model.session)
+    })
+}
+
+/// Of `/proc/meminfo`: bytes in use, and all.
+fn machine_memory() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+    };
+    let (total, free) = (of("MemTotal")?, of("MemAvailable")?);
+    Some((total.saturating_sub(free), total))
+}

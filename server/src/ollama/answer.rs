@@ -1,0 +1,111 @@
+//! Answers as Ollama writes them: a document, or one a line.
+
+use super::now;
+use crate::generation::{Done, Ended, Piece, Whole};
+use crate::refusal::{Dialect, Refusal};
+use crate::streamed::Format;
+use kjit_model::chat::{Part, ToolCall};
+use serde_json::{Map, Value, json};
+
+/// Which of the two was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Answers are messages.
+    Chat,
+    /// Answers are text.
+    Generate,
+}
+
+/// How the answer to a request is written.
+pub struct Manner {
+    pub kind: Kind,
+    pub model: String,
+}
+
+/// The whole answer.
+pub fn document(manner: &Manner, answer: Whole) -> Value {
+    let mut document = line(manner, answer.content, answer.reasoning, &answer.calls);
+    if let Some(done) = answer.done {
+        ended(&mut document, &done);
+    }
+    Value::Object(document)
+}
+
+/// Pieces as lines.
+pub fn stream_format(manner: Manner) -> Format {
+    let mut ended_well = false;
+    let mut failed = false;
+    Box::new(move |piece| match piece {
+        None if ended_well || failed => String::new(),
+        None => format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama)),
+        Some((_, Piece::Said { parts, .. })) => {
+            let mut whole = Whole::default();
+            parts.into_iter().for_each(|part: Part| whole.add(vec![part], vec![]));
+            match whole.content.is_empty() && whole.reasoning.is_empty() && whole.calls.is_empty() {
+                true => String::new(),
+                false => {
+                    let document = line(&manner, whole.content, whole.reasoning, &whole.calls);
+                    format!("{}\n", Value::Object(document))
+                }
+            }
+        }
+        Some((_, Piece::Done(done))) => {
+            ended_well = true;
+            let mut document = line(&manner, String::new(), String::new(), &[]);
+            ended(&mut document, &done);
+            format!("{}\n", Value::Object(document))
+        }
+        Some((_, Piece::Failed(refusal))) => {
+            failed = true;
+            format!("{}\n", refusal.json(Dialect::Ollama))
+        }
+    })
+}
+
+fn line(manner: &Manner, content: String, thinking: String, calls: &[ToolCall]) -> Map<String, Value> {
+    let mut map = Map::new();
+    map.insert("model".to_owned(), manner.model.as_str().into());
+    map.insert("created_at".to_owned(), now().into());
+    map.insert("done".to_owned(), false.into());
+    match manner.kind {
+        Kind::Generate => {
+            map.insert("response".to_owned(), content.into());
+            if !thinking.is_empty() {
+                map.insert("thinking".to_owned(), thinking.into());
+            }
+        }
+        Kind::Chat => {
+            let mut message = Map::new();
+            message.insert("role".to_owned(), "assistant".into());
+            message.insert("content".to_owned(), content.into());
+            if !thinking.is_empty() {
+                message.insert("thinking".to_owned(), thinking.into());
+            }
+            if !calls.is_empty() {
+                let call = |call: &ToolCall| {
+                    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+                    json!({ "function": { "name": call.name, "arguments": arguments } })
+                };
+                message.insert("tool_calls".to_owned(), calls.iter().map(call).collect::<Vec<_>>().into());
+            }
+            map.insert("message".to_owned(), message.into());
+        }
+    }
+    map
+}
+
+fn ended(map: &mut Map<String, Value>, done: &Done) {
+    let reason = match done.ended {
+        Ended::Stop | Ended::Calls => "stop",
+        Ended::Length => "length",
+    };
+    let nanoseconds = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    map.insert("done".to_owned(), true.into());
+    map.insert("done_reason".to_owned(), reason.into());
+    map.insert("total_duration".to_owned(), nanoseconds(done.total).into());
+    map.insert("load_duration".to_owned(), 0.into());
+    map.insert("prompt_eval_count".to_owned(), done.prompt_tokens.into());
+    map.insert("prompt_eval_duration".to_owned(), nanoseconds(done.first_token).into());
+    map.insert("eval_count".to_owned(), done.generated_tokens.into());
+    map.insert("eval_duration".to_owned(), nanoseconds(done.total.saturating_sub(done.first_token)).into());
+}

@@ -1,0 +1,95 @@
+//! Ollama's words, because editors speak them.
+
+pub mod answer;
+pub mod request;
+
+use crate::loaded::Loaded;
+use crate::service::Service;
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The version of Ollama's API that is spoken: clients ask for it before they use what came with it.
+pub const VERSION: &str = "0.9.0";
+
+/// A moment as RFC 3339 has it. The days by Howard Hinnant's `civil_from_days`
+/// (<https://howardhinnant.github.io/date_algorithms.html>).
+pub fn moment(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let mp = (5 * day_of_year + 2) / 153;
+    let (day, month) = (day_of_year - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (h, m, s, ms) = (second / 3600, second / 60 % 60, second % 60, since_1970.subsec_millis());
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+}
+
+/// Now.
+pub fn now() -> String {
+    moment(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn details(loaded: &Loaded) -> Value {
+    json!({
+        "format": "gguf", "family": loaded.arch, "families": [loaded.arch],
+        "parameter_size": format!("{:.1}M", loaded.parameters as f64 / 1e6), "quantization_level": "", "parent_model": ""
+    })
+}
+
+/// `GET /api/tags` and, with `running`, `GET /api/ps`.
+pub fn tags(service: &Service, loaded: &Loaded, running: bool) -> Value {
+    let modified = moment(Duration::from_secs(service.started_unix));
+    let one = |name: &String| {
+        let mut card = json!({
+            "name": name, "model": name, "modified_at": modified, "size": loaded.weights, "digest": "",
+            "details": details(loaded)
+        });
+        if let Some(map) = card.as_object_mut().filter(|_| running) {
+            map.insert("size_vram".to_owned(), if loaded.device.is_gpu() { loaded.weights } else { 0 }.into());
+            map.insert("context_length".to_owned(), loaded.context.into());
+        }
+        card
+    };
+    json!({ "models": service.options.names.iter().map(one).collect::<Vec<_>>() })
+}
+
+/// `POST /api/show`.
+pub fn show(loaded: &Loaded) -> Value {
+    let mut can = vec![];
+    if loaded.encoder {
+        can.push("embedding");
+    } else {
+        can.push("completion");
+        if loaded.template.is_ok() {
+            can.push("tools");
+        }
+    }
+    let arch = &loaded.arch;
+    json!({
+        "modelfile": "", "parameters": "", "template": "", "details": details(loaded), "capabilities": can,
+        "model_info": {
+            "general.architecture": arch, "general.parameter_count": loaded.parameters,
+            format!("{arch}.context_length"): loaded.context
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    #[test]
+    fn moments_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(super::moment(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `POST /api/chat` and `POST /api/generate`.
+
+use super::answer::{Kind, Manner, document, stream_format};
+use crate::constrain;
+use crate::conversation::{Called, Conversation, Prompt, Turn, raw, tools};
+use crate::fields::Fields;
+use crate::generation::{Reading, Wanted, collect, start};
+use crate::loaded::Loaded;
+use crate::openai::completions::Text;
+use crate::openai::{json_response, model};
+use crate::refusal::Refusal;
+use crate::sampling;
+use crate::service::Service;
+use crate::streamed::{self, IN_FLIGHT};
+use axum::response::Response;
+use hyper::body::Bytes;
+use kjit_model::SampleOptions;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// What is asked besides the prompt.
+struct Asked {
+    stream: bool,
+    max_tokens: Option<usize>,
+    sampling: SampleOptions,
+    stop: Vec<String>,
+    schema: Option<String>,
+    variables: Map<String, Value>,
+}
+
+/// `/api/chat`
+pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+    let loaded = service.loaded()?;
+    let mut f = Fields::parse(&body)?;
+    let messages = f.list("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(f.wrong("messages", "give at least one"));
+    }
+    let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
+    let offered = tools(&mut f, &body)?.map(|(_, written)| written);
+    let asked = read(&mut f, &service, &body)?;
+    f.done()?;
+    let conversation = Conversation { turns, tools: offered, variables: asked.variables.clone() };
+    let prompt = prompt(&service, &loaded, conversation).await?;
+    let reading = prompt.reading();
+    run(&service, loaded, asked, prompt.tokens, reading, Kind::Chat, client).await
+}
+
+/// `/api/generate`
+pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+    let loaded = service.loaded()?;
+    let mut f = Fields::parse(&body)?;
+    f.refuse(&[
+        ("suffix", "is not supported"),
+        ("template", "is not supported: the model's own is used, or --template"),
+        ("context", "is not supported: use /api/chat, whose history is found again by its begin"),
+    ])?;
+    none(&mut f, "images")?;
+    let text = f.text("prompt")?.unwrap_or_default();
+    let system = f.text("system")?;
+    let raw = f.flag("raw")?.unwrap_or(false);
+    let asked = read(&mut f, &service, &body)?;
+    f.done()?;
+    if raw || loaded.template.is_err() {
+        if system.is_some() {
+            return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
+        }
+        let worker = Arc::clone(&loaded);
+        let tokens = service.work(move || Text::Words(text).tokens(&worker)).await?;
+        return run(&service, loaded, asked, tokens, Reading::Plain, Kind::Generate, client).await;
+    }
+    let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
+    let turns = system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
+    let conversation = Conversation { turns, tools: None, variables: asked.variables.clone() };
+    let prompt = prompt(&service, &loaded, conversation).await?;
+    let reading = prompt.reading();
+    run(&service, loaded, asked, prompt.tokens, reading, Kind::Generate, client).await
+}
+
+async fn prompt(service: &Service, loaded: &Arc<Loaded>, conversation: Conversation) -> Result<Prompt, Refusal> {
+    let loaded = Arc::clone(loaded);
+    service.work(move || conversation.prompt(&loaded)).await?
+}
+
+async fn run(
+    service: &Arc<Service>,
+    loaded: Arc<Loaded>,
+    asked: Asked,
+    tokens: Vec<u32>,
+    reading: Reading,
+    kind: Kind,
+    client: Option<String>,
+) -> Result<Response, Refusal> {
+    let constraint = match &asked.schema {
+        Some(schema) => Some(constrain::by_schema(&loaded, schema, "format")?),
+        None => None,
+    };
+    let wanted = Wanted {
+        tokens,
+        max_tokens: asked.max_tokens,
+        sampling: asked.sampling,
+        stop: asked.stop,
+        ignore_eos: false,
+        logprobs: None,
+        constraint,
+        reading,
+        client,
+        lookup: service.options.lookup,
+    };
+    let (to, pieces) = mpsc::channel(IN_FLIGHT);
+    start(&loaded, wanted, 0, to)?;
+    let manner = Manner { kind, model: service.name().to_owned() };
+    if asked.stream {
+        return Ok(streamed::lines(pieces, stream_format(manner)));
+    }
+    let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
+    Ok(json_response(&document(&manner, whole)))
+}
+
+/// What both have.
+fn read(f: &mut Fields, service: &Service, body: &[u8]) -> Result<Asked, Refusal> {
+    // How long a model stays loaded is not a request's to say.
+    f.ignore(&["keep_alive"]);
+    model(f, service)?;
+    f.refuse(&[
+        ("logprobs", "are given by /v1/chat/completions"),
+        ("top_logprobs", "are given by /v1/chat/completions"),
+    ])?;
+    let stream = f.flag("stream")?.unwrap_or(true);
+    let mut variables = Map::new();
+    match f.take("think") {
+        None => {}
+        Some(think @ Value::Bool(_)) => _ = variables.insert("enable_thinking".to_owned(), think),
+        Some(Value::String(effort)) if ["low", "medium", "high"].contains(&effort.as_str()) => {
+            variables.insert("reasoning_effort".to_owned(), effort.into());
+        }
+        Some(_) => return Err(f.wrong("think", "give true, false, low, medium or high")),
+    }
+    let schema = match f.take("format") {
+        None => None,
+        Some(Value::String(word)) if word.is_empty() => None,
+        Some(Value::String(word)) if word == "json" => Some(json!({ "type": "object" }).to_string()),
+        Some(Value::Object(_)) => raw(body, &["format"]),
+        Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
+    };
+    let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;
+    // What is decided when the model is opened.
+    options.ignore(&[
+        "num_ctx",
+        "num_batch",
+        "num_gpu",
+        "main_gpu",
+        "use_mmap",
+        "use_mlock",
+        "num_thread",
+        "num_keep",
+        "numa",
+        "low_vram",
+    ]);
+    options.refuse(&[
+        ("mirostat", "is not supported"),
+        ("typical_p", "is not supported"),
+        ("tfs_z", "is not supported"),
+    ])?;
+    let max_tokens = options.whole("num_predict", -2..=i64::MAX)?.and_then(|n| usize::try_from(n).ok());
+    let sampling = sampling::ollama(&mut options)?;
+    let stop = sampling::stop(&mut options)?;
+    options.done()?;
+    Ok(Asked { stream, max_tokens, sampling, stop, schema, variables })
+}
+
+fn none(f: &mut Fields, name: &str) -> Result<(), Refusal> {
+    match f.list(name)?.is_none_or(|all| all.is_empty()) {
+        true => Ok(()),
+        false => Err(f.wrong(name, "this model reads text only")),
+    }
+}
+
+fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
+    let mut f = Fields::of(message, &format!("messages[{i}]"))?;
+    let role = f.needed_text("role")?;
+    if !["system", "user", "assistant", "tool"].contains(&role.as_str()) {
+        return Err(f.wrong("role", "give system, user, assistant or tool"));
+    }
+    none(&mut f, "images")?;
+    let content = f.text("content")?.unwrap_or_default();
+    let reasoning = f.text("thinking")?;
+    let name = match f.text("tool_name")? {
+        None => f.text("name")?,
+        given => given,
+    };
+    let call_id = f.text("tool_call_id")?;
+    let mut calls = vec![];
+    for (j, call) in f.list("tool_calls")?.unwrap_or_default().into_iter().enumerate() {
+        let mut call = Fields::of(call, &f.name(&format!("tool_calls[{j}]")))?;
+        call.ignore(&["type", "index"]);
+        let id = call.text("id")?.unwrap_or_default();
+        let mut function = call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
+        function.ignore(&["index"]);
+        let name = function.needed_text("name")?;
+        let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();
+        function.done()?;
+        call.done()?;
+        calls.push(Called { id, name, arguments });
+    }
+    f.done()?;
+    Ok(Turn { role, content, reasoning, calls, call_id, name })
+}

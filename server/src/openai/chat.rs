@@ -1,0 +1,311 @@
+//! `POST /v1/chat/completions`: what is asked.
+
+use super::chat_answer::{Manner, document, stream_format};
+use super::{Head, IGNORED, REFUSED, json_response, model, stream};
+use crate::constrain;
+use crate::conversation::{Called, Conversation, Tool, Turn, raw, tools};
+use crate::fields::Fields;
+use crate::generation::{Reading, Wanted, collect, start};
+use crate::loaded::Loaded;
+use crate::refusal::Refusal;
+use crate::sampling;
+use crate::service::Service;
+use crate::streamed::{self, IN_FLIGHT};
+use axum::response::Response;
+use hyper::body::Bytes;
+use kjit_model::SampleOptions;
+use kjit_model::chat::ReplyParser;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// What a chat asks for.
+struct Asked {
+    conversation: Conversation,
+    n: usize,
+    stream: bool,
+    include_usage: bool,
+    max_tokens: Option<usize>,
+    sampling: SampleOptions,
+    stop: Vec<String>,
+    ignore_eos: bool,
+    logprobs: Option<usize>,
+    follow: Follow,
+    parallel: bool,
+}
+
+/// What an answer must be like.
+enum Follow {
+    Nothing,
+    /// A JSON schema, that this field asked for.
+    Schema(String, &'static str),
+    /// A call of a tool, by this schema.
+    Call(String),
+}
+
+/// Answers.
+pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+    let loaded = service.loaded()?;
+    let asked = read(&service, &loaded, &body)?;
+    let conversation = asked.conversation;
+    let prompt = {
+        let loaded = Arc::clone(&loaded);
+        service.work(move || conversation.prompt(&loaded)).await??
+    };
+    let (to, pieces) = mpsc::channel(IN_FLIGHT);
+    for i in 0..asked.n {
+        let (constraint, reading) = match &asked.follow {
+            Follow::Nothing => (None, prompt.reading()),
+            Follow::Schema(schema, field) => (Some(constrain::by_schema(&loaded, schema, field)?), prompt.reading()),
+            Follow::Call(schema) => {
+                let constraint = constrain::by_schema(&loaded, schema, "tool_choice")?;
+                (Some(constraint), Reading::Reply(prompt.form, ReplyParser::forced()))
+            }
+        };
+        let wanted = Wanted {
+            tokens: prompt.tokens.clone(),
+            max_tokens: asked.max_tokens,
+            sampling: sampling::nth(&asked.sampling, i),
+            stop: asked.stop.clone(),
+            ignore_eos: asked.ignore_eos,
+            logprobs: asked.logprobs,
+            constraint,
+            reading,
+            client: client.clone(),
+            lookup: service.options.lookup,
+        };
+        start(&loaded, wanted, i, to.clone())?;
+    }
+    drop(to);
+    let manner = Manner {
+        head: Head::new("chatcmpl", service.name()),
+        scores: asked.logprobs.is_some(),
+        parallel: asked.parallel,
+        include_usage: asked.include_usage,
+    };
+    if asked.stream {
+        return Ok(streamed::events(pieces, stream_format(loaded, manner, asked.n)));
+    }
+    let answers = collect(pieces, asked.n).await?;
+    Ok(json_response(&document(&loaded, &manner, answers)))
+}
+
+fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusal> {
+    let mut f = Fields::parse(body)?;
+    f.ignore(&IGNORED);
+    f.refuse(&REFUSED)?;
+    f.refuse(&[
+        ("functions", "is an old form: give tools"),
+        ("function_call", "is an old form: give tool_choice"),
+        ("verbosity", "is not supported"),
+    ])?;
+    model(&mut f, service)?;
+    let turns = turns(&mut f, loaded)?;
+    let (stream, include_usage) = stream(&mut f)?;
+    let n = f.count("n", 1..=16)?.unwrap_or(1);
+    let max_tokens = match f.count("max_completion_tokens", 1..=i64::MAX)? {
+        None => f.count("max_tokens", 1..=i64::MAX)?,
+        given => {
+            f.ignore(&["max_tokens"]);
+            given
+        }
+    };
+    let sampling = sampling::openai(&mut f, loaded.tokenizer.n_vocab())?;
+    let stop = sampling::stop(&mut f)?;
+    let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
+    let logprobs = logprobs(&mut f)?;
+    if let Some(kinds) = f.list("modalities")?
+        && kinds != [json!("text")]
+    {
+        return Err(f.wrong("modalities", "this model makes text only"));
+    }
+    let variables = variables(&mut f)?;
+    let offered = tools(&mut f, body)?;
+    let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
+    let choice = tool_choice(&mut f, offered.as_ref().map_or(&[][..], |(tools, _)| tools))?;
+    // Tools that must not be called are not spoken of.
+    let tools = offered.map(|(_, written)| written).filter(|_| !matches!(choice, Choice::None));
+    let follow = match choice {
+        Choice::Call(schema) => {
+            f.ignore(&["response_format"]);
+            Follow::Call(schema)
+        }
+        Choice::None | Choice::Auto => response_format(&mut f, body)?,
+    };
+    f.done()?;
+    let conversation = Conversation { turns, tools, variables };
+    Ok(Asked {
+        conversation,
+        n,
+        stream,
+        include_usage,
+        max_tokens,
+        sampling,
+        stop,
+        ignore_eos,
+        logprobs,
+        follow,
+        parallel,
+    })
+}
+
+fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
+    let wanted = f.flag("logprobs")?.unwrap_or(false);
+    match f.count("top_logprobs", 0..=20)? {
+        Some(_) if !wanted => Err(f.wrong("top_logprobs", "is for logprobs: give logprobs, too")),
+        top => Ok(wanted.then_some(top.unwrap_or(0))),
+    }
+}
+
+/// Variables of the template: `chat_template_kwargs`, and `reasoning_effort`.
+fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let mut variables = match f.take("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(map)) => map,
+        Some(_) => return Err(f.wrong("chat_template_kwargs", "give an object")),
+    };
+    if let Some(effort) = f.text("reasoning_effort")? {
+        match effort.as_str() {
+            "none" => variables.insert("enable_thinking".to_owned(), false.into()),
+            "minimal" | "low" | "medium" | "high" => variables.insert("reasoning_effort".to_owned(), effort.into()),
+            _ => return Err(f.wrong("reasoning_effort", "give none, minimal, low, medium or high")),
+        };
+    }
+    Ok(variables)
+}
+
+enum Choice {
+    Auto,
+    None,
+    /// By this schema of `{"name", "arguments"}`.
+    Call(String),
+}
+
+fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
+    let Some(choice) = f.take("tool_choice") else { return Ok(Choice::Auto) };
+    let named = match &choice {
+        Value::String(word) => match word.as_str() {
+            "auto" => return Ok(Choice::Auto),
+            "none" => return Ok(Choice::None),
+            "required" => None,
+            _ => return Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
+        },
+        Value::Object(_) => {
+            let mut choice = Fields::of(choice, "tool_choice")?;
+            choice.text("type")?;
+            let mut function = choice.object("function")?.ok_or_else(|| choice.wrong("function", "is missing"))?;
+            let name = function.needed_text("name")?;
+            function.done()?;
+            choice.done()?;
+            Some(name)
+        }
+        _ => return Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
+    };
+    let may: Vec<&Tool> = tools.iter().filter(|tool| named.as_ref().is_none_or(|name| *name == tool.name)).collect();
+    if may.is_empty() {
+        return Err(f.wrong("tool_choice", "no such tool is among the tools"));
+    }
+    let call = |tool: &&Tool| {
+        format!(
+            "{{\"type\":\"object\",\"properties\":{{\"name\":{{\"const\":{}}},\"arguments\":{}}},\
+             \"required\":[\"name\",\"arguments\"],\"additionalProperties\":false}}",
+            Value::from(tool.name.as_str()),
+            tool.parameters
+        )
+    };
+    let calls: Vec<String> = may.iter().map(call).collect();
+    Ok(Choice::Call(match calls.as_slice() {
+        [one] => one.clone(),
+        several => format!("{{\"anyOf\":[{}]}}", several.join(",")),
+    }))
+}
+
+fn response_format(f: &mut Fields, body: &[u8]) -> Result<Follow, Refusal> {
+    let Some(mut format) = f.object("response_format")? else { return Ok(Follow::Nothing) };
+    let follow = match format.needed_text("type")?.as_str() {
+        "text" => Follow::Nothing,
+        "json_object" => Follow::Schema(json!({ "type": "object" }).to_string(), "response_format"),
+        "json_schema" => {
+            let Some(mut schema) = format.object("json_schema")? else {
+                return Err(format.wrong("json_schema", "is missing"));
+            };
+            schema.ignore(&["name", "description", "strict"]);
+            if schema.take("schema").is_none() {
+                return Err(schema.wrong("schema", "is missing"));
+            }
+            schema.done()?;
+            let schema = raw(body, &["response_format", "json_schema", "schema"]).unwrap_or_default();
+            Follow::Schema(schema, "response_format")
+        }
+        _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
+    };
+    format.done()?;
+    Ok(follow)
+}
+
+fn turns(f: &mut Fields, loaded: &Loaded) -> Result<Vec<Turn>, Refusal> {
+    let messages = f.list("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(f.wrong("messages", "give at least one"));
+    }
+    messages.into_iter().enumerate().map(|(i, message)| turn(message, i, loaded)).collect()
+}
+
+fn turn(message: Value, i: usize, loaded: &Loaded) -> Result<Turn, Refusal> {
+    let mut f = Fields::of(message, &format!("messages[{i}]"))?;
+    let role = f.needed_text("role")?;
+    let role = match role.as_str() {
+        // Templates but for gpt-oss's know the older word.
+        "developer" if loaded.form() != kjit_model::chat::Form::Channels => "system".to_owned(),
+        "system" | "developer" | "user" | "assistant" | "tool" => role,
+        _ => return Err(f.wrong("role", "give system, developer, user, assistant or tool")),
+    };
+    let content = content(&mut f)?;
+    let mut calls = vec![];
+    for (j, call) in f.list("tool_calls")?.unwrap_or_default().into_iter().enumerate() {
+        let mut call = Fields::of(call, &f.name(&format!("tool_calls[{j}]")))?;
+        call.text("type")?;
+        call.ignore(&["index"]);
+        let id = call.text("id")?.unwrap_or_default();
+        let mut function = call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
+        let name = function.needed_text("name")?;
+        let arguments = match function.take("arguments") {
+            None => "{}".to_owned(),
+            Some(Value::String(text)) => text,
+            Some(other) => other.to_string(),
+        };
+        function.done()?;
+        call.done()?;
+        calls.push(Called { id, name, arguments });
+    }
+    let reasoning = match f.text("reasoning_content")? {
+        None => f.text("reasoning")?,
+        given => given,
+    };
+    let (call_id, name) = (f.text("tool_call_id")?, f.text("name")?);
+    f.ignore(&["refusal", "annotations", "audio", "function_call"]);
+    f.done()?;
+    Ok(Turn { role, content, reasoning, calls, call_id, name })
+}
+
+/// A text, or parts that are texts.
+fn content(f: &mut Fields) -> Result<String, Refusal> {
+    match f.take("content") {
+        None => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for (j, part) in parts.into_iter().enumerate() {
+                let mut part = Fields::of(part, &f.name(&format!("content[{j}]")))?;
+                match part.needed_text("type")?.as_str() {
+                    "text" => text += &part.needed_text("text")?,
+                    "refusal" => text += &part.needed_text("refusal")?,
+                    _ => return Err(part.wrong("type", "this model reads text only")),
+                }
+                part.done()?;
+            }
+            Ok(text)
+        }
+        Some(_) => Err(f.wrong("content", "give a text, or a list of parts")),
+    }
+}

@@ -1,0 +1,151 @@
+//! `POST /v1/chat/completions`: what is answered, whole or in pieces.
+
+use super::{END, Head, event, finish_reason, random_id, scores, usage};
+use crate::generation::{Done, Piece, Score, Whole};
+use crate::loaded::Loaded;
+use crate::refusal::{Dialect, Refusal};
+use crate::streamed::Format;
+use kjit_model::chat::{Part, ToolCall};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// How the answer to a request is written.
+pub struct Manner {
+    pub head: Head,
+    /// With log probabilities.
+    pub scores: bool,
+    /// More than one call may be in an answer.
+    pub parallel: bool,
+    /// A stream ends with what it took.
+    pub include_usage: bool,
+}
+
+/// The whole answer.
+pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
+    let done: Vec<Done> = answers.iter().filter_map(|answer| answer.done).collect();
+    let choice = |(i, answer): (usize, Whole)| {
+        let said = !answer.content.is_empty() || answer.calls.is_empty();
+        let mut message = json!({ "role": "assistant", "content": said.then_some(&answer.content) });
+        if let Some(map) = message.as_object_mut() {
+            if !answer.reasoning.is_empty() {
+                map.insert("reasoning_content".to_owned(), answer.reasoning.into());
+            }
+            if !answer.calls.is_empty() {
+                let most = if manner.parallel { usize::MAX } else { 1 };
+                let calls: Vec<Value> = answer.calls.iter().take(most).map(|c| call(c, None)).collect();
+                map.insert("tool_calls".to_owned(), calls.into());
+            }
+        }
+        json!({
+            "index": i, "message": message, "finish_reason": answer.done.as_ref().map(finish_reason),
+            "logprobs": manner.scores.then(|| scores::chat(loaded, &answer.scores))
+        })
+    };
+    let choices: Vec<Value> = answers.into_iter().enumerate().map(choice).collect();
+    let mut document = manner.head.document("chat.completion", choices.into());
+    if let Some(map) = document.as_object_mut() {
+        // One prompt, however many answers.
+        map.insert("usage".to_owned(), usage(done.first(), &done));
+    }
+    document
+}
+
+fn call(call: &ToolCall, index: Option<usize>) -> Value {
+    let mut value = json!({
+        "id": random_id("call"), "type": "function", "function": { "name": call.name, "arguments": call.arguments }
+    });
+    if let (Some(index), Some(map)) = (index, value.as_object_mut()) {
+        map.insert("index".to_owned(), index.into());
+    }
+    value
+}
+
+/// A stream's answer so far.
+#[derive(Default, Clone)]
+struct Choice {
+    begun: bool,
+    calls: usize,
+}
+
+/// Pieces as events, for so many answers.
+pub fn stream_format(loaded: Arc<Loaded>, manner: Manner, n: usize) -> Format {
+    let mut choices = vec![Choice::default(); n];
+    let mut done: Vec<Done> = vec![];
+    let mut failed = false;
+    Box::new(move |piece| {
+        let Some((i, piece)) = piece else { return end(&manner, &done, failed, n) };
+        let (Some(choice), false) = (choices.get_mut(i), failed) else { return String::new() };
+        match piece {
+            Piece::Said { parts, scores } => said(&loaded, &manner, i, choice, parts, &scores),
+            Piece::Done(d) => {
+                let text = delta(&manner, i, first(choice), None, Some(finish_reason(&d)));
+                done.push(d);
+                text
+            }
+            Piece::Failed(refusal) => {
+                failed = true;
+                event(&refusal.json(Dialect::OpenAi))
+            }
+        }
+    })
+}
+
+/// What the first delta of an answer has besides.
+fn first(choice: &mut Choice) -> Map<String, Value> {
+    let mut map = Map::new();
+    if !std::mem::replace(&mut choice.begun, true) {
+        map.insert("role".to_owned(), "assistant".into());
+    }
+    map
+}
+
+fn said(loaded: &Loaded, manner: &Manner, i: usize, choice: &mut Choice, parts: Vec<Part>, scored: &[Score]) -> String {
+    let mut scores = (manner.scores && !scored.is_empty()).then(|| scores::chat(loaded, scored));
+    let mut text = String::new();
+    for part in parts {
+        let mut map = first(choice);
+        match part {
+            Part::Content(text) => map.insert("content".to_owned(), text.into()),
+            Part::Reasoning(text) => map.insert("reasoning_content".to_owned(), text.into()),
+            Part::Call(_) if choice.calls > 0 && !manner.parallel => None,
+            Part::Call(c) => {
+                let index = choice.calls;
+                choice.calls += 1;
+                map.insert("tool_calls".to_owned(), vec![call(&c, Some(index))].into())
+            }
+        };
+        text += &delta(manner, i, map, scores.take(), None);
+    }
+    if scores.is_some() {
+        text += &delta(manner, i, first(choice), scores, None);
+    }
+    text
+}
+
+fn delta(manner: &Manner, i: usize, delta: Map<String, Value>, scores: Option<Value>, reason: Option<&str>) -> String {
+    let choice = json!({ "index": i, "delta": delta, "logprobs": scores, "finish_reason": reason });
+    let mut document = manner.head.document("chat.completion.chunk", vec![choice].into());
+    if let Some(map) = document.as_object_mut().filter(|_| manner.include_usage) {
+        map.insert("usage".to_owned(), Value::Null);
+    }
+    event(&document)
+}
+
+/// After the last piece. What failed has said so, and has no end.
+fn end(manner: &Manner, done: &[Done], failed: bool, n: usize) -> String {
+    if failed {
+        return String::new();
+    }
+    if done.len() < n {
+        return event(&Refusal::internal("an answer's end was lost").json(Dialect::OpenAi));
+    }
+    let mut text = String::new();
+    if manner.include_usage {
+        let mut document = manner.head.document("chat.completion.chunk", Value::Array(vec![]));
+        if let Some(map) = document.as_object_mut() {
+            map.insert("usage".to_owned(), usage(done.first(), done));
+        }
+        text = event(&document);
+    }
+    text + END
+}

@@ -1,0 +1,94 @@
+//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors.
+
+use super::completions::{Text, texts};
+use super::{IGNORED, json_response, model};
+use crate::base64;
+use crate::fields::Fields;
+use crate::generation::{failed, refused};
+use crate::loaded::Loaded;
+use crate::refusal::Refusal;
+use crate::service::Service;
+use axum::response::Response;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Texts of one request at most.
+const MOST: usize = 256;
+
+/// Vectors of length 1, and the tokens that all texts had.
+async fn vectors(service: &Service, loaded: &Arc<Loaded>, texts: Vec<Text>) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    let tokens: Vec<Vec<u32>> = {
+        let loaded = Arc::clone(loaded);
+        service.work(move || texts.into_iter().map(|text| text.tokens(&loaded)).collect()).await?
+    };
+    let count = tokens.iter().map(Vec::len).sum();
+    let mut vectors = vec![];
+    // One after the other: a request takes one place in the queue, however many texts it has.
+    for tokens in tokens {
+        let (to, from) = oneshot::channel();
+        let sink = move |vector| _ = to.send(vector);
+        loaded.scheduler.embed(tokens, sink).map_err(|why| match refused(&why) {
+            refusal if refusal.status().as_u16() == 400 => Refusal::field("input", why),
+            refusal => refusal,
+        })?;
+        let vector = from.await.map_err(|_| Refusal::internal("an answer's end was lost"))?;
+        let mut vector = vector.map_err(|why| failed(&why))?;
+        let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        if length > 0.0 {
+            vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        vectors.push(vector);
+    }
+    Ok((vectors, count))
+}
+
+/// Answers as OpenAI does.
+pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
+    let loaded = service.loaded()?;
+    let mut f = Fields::parse(&body)?;
+    f.ignore(&IGNORED);
+    model(&mut f, &service)?;
+    let texts = texts(&mut f, "input", MOST)?;
+    let packed = match f.text("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(f.wrong("encoding_format", "give float or base64")),
+    };
+    let dimensions = f.count("dimensions", 1..=1 << 20)?;
+    f.done()?;
+    let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
+    if let (Some(asked), Some(made)) = (dimensions, vectors.first().map(Vec::len))
+        && asked != made
+    {
+        return Err(Refusal::field("dimensions", format_args!("this model makes {made}, and they cannot be cut")));
+    }
+    let one = |(i, vector): (usize, &Vec<f32>)| {
+        let vector: Value = match packed {
+            true => base64::encode(&vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+            false => vector.as_slice().into(),
+        };
+        json!({ "object": "embedding", "index": i, "embedding": vector })
+    };
+    let data: Vec<Value> = vectors.iter().enumerate().map(one).collect();
+    Ok(json_response(&json!({
+        "object": "list", "data": data, "model": service.name(),
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens }
+    })))
+}
+
+/// Answers as Ollama does.
+pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
+    let loaded = service.loaded()?;
+    let mut f = Fields::parse(&body)?;
+    f.ignore(&["keep_alive", "options"]);
+    model(&mut f, &service)?;
+    if f.flag("truncate")? == Some(true) {
+        return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
+    }
+    let texts = texts(&mut f, "input", MOST)?;
+    f.done()?;
+    let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
+    Ok(json_response(&json!({ "model": service.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
+}

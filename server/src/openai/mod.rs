@@ -1,0 +1,128 @@
+//! OpenAI's words.
+
+pub mod chat;
+mod chat_answer;
+pub mod completions;
+pub mod embeddings;
+mod scores;
+
+use crate::fields::Fields;
+use crate::generation::{Done, Ended};
+use crate::refusal::Refusal;
+use crate::service::Service;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Accepted, and without effect: they are about accounts, storage, billing and caches of a service.
+pub const IGNORED: [&str; 7] =
+    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+
+/// Refused by name: they would change the answer.
+pub const REFUSED: [(&str, &str); 5] = [
+    ("lora", "adapters are not supported"),
+    ("adapter", "adapters are not supported"),
+    ("prediction", "is not supported"),
+    ("audio", "this model makes text only"),
+    ("web_search_options", "there is no search here"),
+];
+
+/// What every document of an answer begins with.
+#[derive(Debug, Clone)]
+pub struct Head {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Head {
+    /// For an answer of this model.
+    pub fn new(kind: &str, model: &str) -> Head {
+        Head { id: random_id(kind), created: unix_time(), model: model.to_owned() }
+    }
+
+    /// A document of this kind.
+    pub fn document(&self, object: &str, choices: Value) -> Value {
+        json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
+    }
+}
+
+/// Seconds since 1970.
+pub fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// `kind-` and 24 digits that nobody else has.
+pub fn random_id(kind: &str) -> String {
+    let word = |n: u32| RandomState::new().hash_one(n);
+    format!("{kind}-{:016x}{:08x}", word(0), word(1) >> 32)
+}
+
+/// An event of a stream.
+pub fn event(document: &Value) -> String {
+    format!("data: {document}\n\n")
+}
+
+/// The end of a stream.
+pub const END: &str = "data: [DONE]\n\n";
+
+/// A document as an answer.
+pub fn json_response(document: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response()
+}
+
+/// Why an answer ended, as OpenAI says it.
+pub fn finish_reason(done: &Done) -> &'static str {
+    match done.ended {
+        Ended::Stop => "stop",
+        Ended::Length => "length",
+        Ended::Calls => "tool_calls",
+    }
+}
+
+/// Tokens that answers took: those of the prompts are counted once for each of `prompts`.
+pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl IntoIterator<Item = &'a Done>) -> Value {
+    let (mut prompt, mut cached) = (0, 0);
+    for done in prompts {
+        (prompt, cached) = (prompt + done.prompt_tokens, cached + done.cached_tokens);
+    }
+    let completion: usize = answers.into_iter().map(|done| done.generated_tokens).sum();
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": { "cached_tokens": cached }
+    })
+}
+
+/// The model that is asked for must be the one that is served.
+pub fn model(fields: &mut Fields, service: &Service) -> Result<(), Refusal> {
+    fields.text("model")?.map_or(Ok(()), |name| service.check_model(&name))
+}
+
+/// `stream`, and whether usage comes at its end.
+pub fn stream(fields: &mut Fields) -> Result<(bool, bool), Refusal> {
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let mut usage = false;
+    if let Some(mut options) = fields.object("stream_options")? {
+        if !stream {
+            return Err(fields.wrong("stream_options", "is for streams: give stream, too"));
+        }
+        usage = options.flag("include_usage")?.unwrap_or(false);
+        options.ignore(&["include_obfuscation"]);
+        options.done()?;
+    }
+    Ok((stream, usage))
+}
+
+/// `GET /v1/models`, and one of them.
+pub fn models(service: &Service) -> Value {
+    let all: Vec<Value> = service.options.names.iter().map(|name| model_card(service, name)).collect();
+    json!({ "object": "list", "data": all })
+}
+
+/// `GET /v1/models/{name}`.
+pub fn model_card(service: &Service, name: &str) -> Value {
+    let context = service.loaded().ok().map(|loaded| loaded.context);
+    json!({ "id": name, "object": "model", "created": service.started_unix, "owned_by": "kjit", "max_model_len": context })
+}

@@ -1,0 +1,102 @@
+//! How a server is set up.
+
+use crate::keys::{Keys, Origins};
+use kjit_engine::Config;
+use kjit_model::OpenOptions;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a server is set up.
+pub struct Options {
+    /// The model's file.
+    pub model: PathBuf,
+    /// What it is called by clients; the first is the one that answers name.
+    pub names: Vec<String>,
+    /// How it is opened: `sequences` is how many are answered at once.
+    pub open: OpenOptions,
+    /// The engine of a GPU.
+    pub engine: Config,
+    /// A chat template instead of the file's.
+    pub template: Option<PathBuf>,
+    /// Where to listen.
+    pub host: IpAddr,
+    /// 0: any that is free.
+    pub port: u16,
+    /// Who is let in.
+    pub keys: Keys,
+    /// Pages that are let in.
+    pub origins: Origins,
+    /// Listening elsewhere than on loopback without a key was asked for.
+    pub allow_anyone: bool,
+    /// Requests that wait.
+    pub max_queue: usize,
+    /// Tokens of a step; none: as many as suit the device.
+    pub token_budget: Option<usize>,
+    /// Whether tokens may be drafted from what a prompt and its answer repeat.
+    pub lookup: bool,
+    /// What connections and bodies may be like.
+    pub limits: Limits,
+    /// It is a worker of a fleet.
+    pub worker: Option<Worker>,
+    /// Lines about what it does, one call each.
+    pub say: fn(&str),
+}
+
+/// What connections and bodies may be like.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at once. More wait in the system's queue.
+    pub connections: usize,
+    /// Bytes of a body.
+    pub body: usize,
+    /// For the headers of a request, from the connection's begin or the last answer's end on: also how long
+    /// an idle connection is kept.
+    pub headers: Duration,
+    /// For a body.
+    pub body_time: Duration,
+    /// For a client to take bytes that are ready.
+    pub write: Duration,
+    /// For what runs when the server is told to stop.
+    pub stop: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 2048,
+            body: 8 << 20,
+            headers: Duration::from_secs(30),
+            body_time: Duration::from_secs(30),
+            write: Duration::from_secs(30),
+            stop: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A worker of a fleet.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// What it is called there.
+    pub id: String,
+    /// What the fleet calls its model.
+    pub model_ref: String,
+    /// Where it announces itself.
+    pub hive: Option<String>,
+}
+
+impl Options {
+    /// Whether this may be served as it is.
+    ///
+    /// # Errors
+    /// It would let everybody in, and nobody said so.
+    pub fn check(&self) -> Result<(), String> {
+        if self.host.is_loopback() || !self.keys.is_empty() || self.allow_anyone {
+            return Ok(());
+        }
+        Err(format!(
+            "listening on {} without a key would let everybody in: give --api-key-file FILE, or --allow-anyone if that is meant",
+            self.host
+        ))
+    }
+}

@@ -1,0 +1,155 @@
+//! Why a request is not done, as each dialect says it.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// A request that is not done, or not to its end.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    status: StatusCode,
+    message: String,
+    /// The field that is wrong.
+    field: Option<String>,
+    code: Option<&'static str>,
+    /// Seconds after which to try again.
+    retry_after: Option<u64>,
+}
+
+/// Whose words an answer is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"error": {"message", "type", "param", "code"}}`
+    OpenAi,
+    /// `{"error": "…"}`
+    Ollama,
+}
+
+impl Dialect {
+    /// By the path that was asked for.
+    pub fn of(path: &str) -> Dialect {
+        if path.starts_with("/api/") { Dialect::Ollama } else { Dialect::OpenAi }
+    }
+}
+
+impl Refusal {
+    fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
+        Refusal { status, message: message.into(), field: None, code: None, retry_after: None }
+    }
+
+    /// 400: something is wrong with the request as a whole.
+    pub fn bad(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 400: something is wrong with a field.
+    pub fn field(name: &str, why: impl std::fmt::Display) -> Refusal {
+        Refusal { field: Some(name.to_owned()), ..Refusal::bad(format!("'{name}': {why}")) }
+    }
+
+    /// 400: a prompt that does not fit.
+    pub fn too_long(prompt: usize, answer: Option<usize>, context: usize) -> Refusal {
+        let answer = answer.map_or(String::new(), |n| format!(" and an answer of at least {n}"));
+        let message = format!("the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten it");
+        Refusal { code: Some("context_length_exceeded"), field: Some("messages".into()), ..Refusal::bad(message) }
+    }
+
+    /// 401
+    pub fn no_key() -> Refusal {
+        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";
+        Refusal { code: Some("invalid_api_key"), ..Refusal::new(StatusCode::UNAUTHORIZED, why) }
+    }
+
+    /// 403
+    pub fn foreign(why: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::FORBIDDEN, why)
+    }
+
+    /// 404: a model that is not served here.
+    pub fn no_model(name: &str, served: &str) -> Refusal {
+        let message = format!("'model': '{}' is not served here; '{served}' is", name.escape_debug());
+        Refusal {
+            code: Some("model_not_found"),
+            field: Some("model".into()),
+            ..Refusal::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    /// 404: a path that is none, or 405: one that wants another method.
+    pub fn no_route(status: StatusCode, method: &str, path: &str) -> Refusal {
+        Refusal::new(status, format!("there is no {method} {} here", path.escape_debug()))
+    }
+
+    /// 408
+    pub fn too_slow() -> Refusal {
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")
+    }
+
+    /// 413
+    pub fn too_large(limit: usize) -> Refusal {
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request's body is larger than {limit} bytes"))
+    }
+
+    /// 429: the queue is full.
+    pub fn busy(retry_after: u64, why: impl Into<String>) -> Refusal {
+        Refusal {
+            retry_after: Some(retry_after),
+            code: Some("queue_full"),
+            ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, why)
+        }
+    }
+
+    /// 503: not yet, or not any more.
+    pub fn unavailable(retry_after: u64, why: impl Into<String>) -> Refusal {
+        Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why) }
+    }
+
+    /// 500
+    pub fn internal(why: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// In words.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The body.
+    pub fn json(&self, dialect: Dialect) -> serde_json::Value {
+        match dialect {
+            Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::OpenAi => json!({ "error": {
+                "message": self.message, "type": self.kind(), "param": self.field, "code": self.code
+            } }),
+        }
+    }
+
+    /// The whole answer.
+    pub fn response(&self, dialect: Dialect) -> Response {
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let mut response = (self.status, json, self.json(dialect).to_string()).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

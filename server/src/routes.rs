@@ -1,0 +1,291 @@
+//! The routes, and what every request goes through before it reaches one.
+
+use crate::loaded::Loaded;
+use crate::openai::{self, json_response, random_id};
+use crate::refusal::{Dialect, Refusal};
+use crate::service::Service;
+use crate::{fleet, metrics, ollama, page, status};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use serde_json::json;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+type Shared = State<Arc<Service>>;
+
+/// All of them.
+pub fn routes(service: &Arc<Service>) -> Router {
+    Router::new()
+        .route("/", get(page::page))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics_text))
+        .route("/status", get(status_document))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
+        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/inference", post(inference))
+        .route("/api/version", get(async || json_response(&json!({ "version": ollama::VERSION }))))
+        .route("/api/tags", get(tags))
+        .route("/api/ps", get(ps))
+        .route("/api/show", post(show))
+        .route("/api/chat", post(ollama_chat))
+        .route("/api/generate", post(ollama_generate))
+        .route("/api/embed", post(ollama_embed))
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
+        // Below the guard: routes are matched by then, so that it can count by them.
+        .route_layer(axum::middleware::from_fn(panics))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(service), guard))
+        .with_state(Arc::clone(service))
+}
+
+/// Who is let in, whose request it is, what it came to.
+async fn guard(State(service): Shared, request: Request, next: Next) -> Response {
+    let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+    let id = request_id(request.headers());
+    let origin = service.options.origins.allowed(request.headers());
+    let mut response = match admit(&service, &method, &path, request.headers()) {
+        Err(refusal) => refusal.response(Dialect::of(&path)),
+        Ok(()) if method == Method::OPTIONS && origin.is_some() => preflight(),
+        Ok(()) => next.run(request).await,
+    };
+    service.metrics.answered(route_name(&path), response.status().as_u16());
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert("x-request-id", id);
+    }
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+    response
+}
+
+fn admit(service: &Service, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    service.options.origins.check(headers)?;
+    // The page has nothing in it; whoever watches whether the server lives needs no key.
+    let open = matches!(path, "/" | "/health") || method == Method::OPTIONS;
+    if !open {
+        service.options.keys.check(headers)?;
+    }
+    if service.stopping() && method == Method::POST {
+        return Err(Refusal::unavailable(30, "the server is stopping"));
+    }
+    Ok(())
+}
+
+/// What is counted is of these.
+fn route_name(path: &str) -> &'static str {
+    const NAMED: [&str; 15] = [
+        "/",
+        "/health",
+        "/metrics",
+        "/status",
+        "/v1/models",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/inference",
+        "/api/version",
+        "/api/tags",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/show",
+    ];
+    NAMED.iter().find(|name| **name == path).copied().unwrap_or("other")
+}
+
+/// The client's, where it is one that can stand in a log; else one of our own.
+fn request_id(headers: &HeaderMap) -> String {
+    let good = |id: &&str| {
+        (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+    };
+    let given = headers.get("x-request-id").and_then(|id| id.to_str().ok()).filter(good);
+    given.map_or_else(|| random_id("req"), str::to_owned)
+}
+
+fn preflight() -> Response {
+    let allowed = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id"),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ];
+    (StatusCode::NO_CONTENT, allowed).into_response()
+}
+
+/// A panic in one request is that request's 500.
+async fn panics(request: Request, next: Next) -> Response {
+    let dialect = Dialect::of(request.uri().path());
+    let mut answer = Box::pin(next.run(request));
+    let answered = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Some),
+        Err(_) => std::task::Poll::Ready(None),
+    });
+    match answered.await {
+        Some(response) => response,
+        None => Refusal::internal("an internal fault").response(dialect),
+    }
+}
+
+/// A body within its limits.
+async fn body(service: &Service, body: Body) -> Result<Bytes, Refusal> {
+    let limits = &service.options.limits;
+    let read = Limited::new(body, limits.body).collect();
+    match tokio::time::timeout(limits.body_time, read).await {
+        Err(_) => Err(Refusal::too_slow()),
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(limits.body)),
+        Ok(Err(error)) => Err(Refusal::bad(format!("the request's body cannot be read: {error}"))),
+    }
+}
+
+/// Whom a request is from, for the turns that clients take: the key's owner as far as it is told, else the
+/// connection is nobody.
+fn client(headers: &HeaderMap) -> Option<String> {
+    use sha2::{Digest, Sha256};
+    let key = headers.get(header::AUTHORIZATION)?;
+    let digest = Sha256::digest(key.as_bytes());
+    Some(digest.iter().take(8).map(|b| format!("{b:02x}")).collect())
+}
+
+/// Reads the body and answers, in the dialect of the path.
+async fn answered<F>(
+    service: Arc<Service>,
+    request: Request,
+    answer: impl FnOnce(Arc<Service>, Bytes, Option<String>) -> F,
+) -> Response
+where
+    F: Future<Output = Result<Response, Refusal>>,
+{
+    let dialect = Dialect::of(request.uri().path());
+    let client = client(request.headers());
+    let answer = async {
+        let bytes = body(&service, request.into_body()).await?;
+        answer(service, bytes, client).await
+    };
+    answer.await.unwrap_or_else(|refusal| refusal.response(dialect))
+}
+
+async fn chat(State(service): Shared, request: Request) -> Response {
+    answered(service, request, openai::chat::answer).await
+}
+
+async fn completions(State(service): Shared, request: Request) -> Response {
+    answered(service, request, openai::completions::answer).await
+}
+
+async fn embeddings(State(service): Shared, request: Request) -> Response {
+    answered(service, request, |service, body, _| openai::embeddings::answer(service, body)).await
+}
+
+async fn inference(State(service): Shared, request: Request) -> Response {
+    answered(service, request, fleet::inference).await
+}
+
+async fn ollama_chat(State(service): Shared, request: Request) -> Response {
+    answered(service, request, ollama::request::chat).await
+}
+
+async fn ollama_generate(State(service): Shared, request: Request) -> Response {
+    answered(service, request, ollama::request::generate).await
+}
+
+async fn ollama_embed(State(service): Shared, request: Request) -> Response {
+    answered(service, request, |service, body, _| openai::embeddings::ollama(service, body)).await
+}
+
+async fn show(State(service): Shared, request: Request) -> Response {
+    let answer = async |service: Arc<Service>, _: Bytes, _: Option<String>| {
+        Ok(json_response(&ollama::show(service.loaded()?.as_ref())))
+    };
+    answered(service, request, answer).await
+}
+
+async fn tags(State(service): Shared) -> Response {
+    with_model(&service, |loaded| ollama::tags(&service, loaded, false))
+}
+
+async fn ps(State(service): Shared) -> Response {
+    with_model(&service, |loaded| ollama::tags(&service, loaded, true))
+}
+
+fn with_model(service: &Service, answer: impl FnOnce(&Loaded) -> serde_json::Value) -> Response {
+    match service.loaded() {
+        Ok(loaded) => json_response(&answer(&loaded)),
+        Err(refusal) => refusal.response(Dialect::Ollama),
+    }
+}
+
+async fn models(State(service): Shared) -> Response {
+    json_response(&openai::models(&service))
+}
+
+async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
+    match service.check_model(&name) {
+        Ok(()) => json_response(&openai::model_card(&service, &name)),
+        Err(refusal) => refusal.response(Dialect::OpenAi),
+    }
+}
+
+/// 200 when requests are answered.
+async fn health(State(service): Shared) -> Response {
+    use kjit_model::serve::State as Is;
+    let state = match service.loaded() {
+        Err(_) => Err("loading"),
+        Ok(_) if service.stopping() => Err("stopping"),
+        Ok(loaded) => match loaded.scheduler.status().state {
+            Is::Ready => Ok("ok"),
+            Is::Reopening => Err("reopening"),
+            Is::Stopping | Is::Ended => Err("stopping"),
+        },
+    };
+    match state {
+        Ok(word) => json_response(&json!({ "status": word })),
+        Err(word) => {
+            let mut response = json_response(&json!({ "status": word }));
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            response
+        }
+    }
+}
+
+async fn metrics_text(State(service): Shared) -> Response {
+    let of = Arc::clone(&service);
+    match service.work(move || metrics::text(&of, of.loaded().ok().as_deref())).await {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(refusal) => refusal.response(Dialect::OpenAi),
+    }
+}
+
+async fn status_document(State(service): Shared) -> Response {
+    let of = Arc::clone(&service);
+    match service.work(move || status::document(&of, of.loaded().ok().as_deref())).await {
+        Ok(document) => json_response(&document),
+        Err(refusal) => refusal.response(Dialect::OpenAi),
+    }
+}
+
+async fn no_path(request: Request) -> Response {
+    no_route(StatusCode::NOT_FOUND, &request)
+}
+
+async fn no_method(request: Request) -> Response {
+    no_route(StatusCode::METHOD_NOT_ALLOWED, &request)
+}
+
+fn no_route(status: StatusCode, request: &Request) -> Response {
+    let path = request.uri().path();
+    Refusal::no_route(status, request.method().as_str(), path).response(Dialect::of(path))
+}

@@ -1,0 +1,91 @@
+//! Answers that come piece by piece: a body that writes what is ready.
+
+use crate::generation::Piece;
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use hyper::body::{Bytes, Frame};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Pieces in flight between an answer and its connection: a client that reads slowly holds up its own answer
+/// only.
+pub const IN_FLIGHT: usize = 256;
+/// Something is written at least so often, because proxies take silence for an end.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Bytes of a frame, about: what is ready goes out together.
+const AT_ONCE: usize = 16 << 10;
+
+/// Turns pieces into the text of a dialect. `None` is the end of all: it is asked for once.
+pub type Format = Box<dyn FnMut(Option<(usize, Piece)>) -> String + Send>;
+
+struct Streamed {
+    pieces: mpsc::Receiver<(usize, Piece)>,
+    format: Format,
+    /// What is written when nothing happens.
+    nothing: &'static str,
+    silence: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+/// Server-sent events.
+pub fn events(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
+    response(pieces, format, "text/event-stream", ": \n\n")
+}
+
+/// A JSON document a line (Ollama).
+pub fn lines(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
+    response(pieces, format, "application/x-ndjson", "\n")
+}
+
+fn response(
+    pieces: mpsc::Receiver<(usize, Piece)>,
+    format: Format,
+    kind: &'static str,
+    nothing: &'static str,
+) -> Response {
+    let streamed = Streamed { pieces, format, nothing, silence: Box::pin(sleep(SILENCE)), ended: false };
+    let mut response = Response::new(Body::new(streamed));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx would otherwise collect the answer before it hands it on.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+impl hyper::body::Body for Streamed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut text = String::new();
+        while !self.ended && text.len() < AT_ONCE {
+            let Poll::Ready(piece) = self.pieces.poll_recv(context) else { break };
+            self.ended = piece.is_none();
+            text += &(self.format)(piece);
+        }
+        if text.is_empty() {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            if self.silence.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            text = self.nothing.to_owned();
+        }
+        self.silence.as_mut().reset(Instant::now() + SILENCE);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(text)))))
+    }
+}
