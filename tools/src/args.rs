@@ -1,18 +1,24 @@
 //! The command line.
 
 mod cache;
+mod serve;
+
+pub use serve::Serve;
 
 pub use cache::{Cache, CacheFilter};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use kjit_model::exec::KvType;
+use crate::model::ModelName;
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use kjit_hub::Reference;
+use kjit_model::DeviceChoice;
+use kjit_model::graph::Pooling;
+use kjit_model::session::{KvType, Persistence};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Runs GGUF language models on any GPU, or none.
 #[derive(Debug, Parser)]
 #[command(name = "kjit", version, max_term_width = 110, arg_required_else_help = true)]
-#[command(after_help = "Example:\n  kjit run model.gguf -p 'Why is the sky blue?'")]
+#[command(after_help = "Example:\n  kjit run model.gguf 'Why is the sky blue?'")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -20,13 +26,15 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Flags of every command. Under a heading of their own: among a command's flags they would stand in the middle.
+/// Flags of every command. Under a heading of their own: among a command's flags they would stand in the
+/// middle.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Shared {
-    /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu, cuda:N or rocm:N
+    /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu, cuda:N or
+    /// rocm:N
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
-    pub device: Device,
+    pub device: DeviceChoice,
     /// Threads for work on the CPU (default: all cores)
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
     pub threads: Option<u16>,
@@ -51,9 +59,21 @@ pub struct Shared {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Generate text; without a prompt on a terminal, chat
-    #[command(after_help = "Examples:\n  kjit run model.gguf -p 'Why is the sky blue?'\n  kjit run model.gguf\n  \
-                            cat notes.txt | kjit run model.gguf --system 'Summarise.' --temp 0")]
+    #[command(after_help = "Examples:\n  kjit run model.gguf 'Why is the sky blue?'\n  kjit run model.gguf\n  \
+                            kjit run hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M\n  \
+                            cat notes.txt | kjit run model.gguf -p 'Summarise this in three sentences.' --temp 0")]
     Run(Run),
+    /// Fetch a model of the hub into Hugging Face's cache folder, or what changed of it; its path goes to
+    /// stdout
+    #[command(after_help = "Examples:\n  kjit pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M\n  \
+                            kjit pull hf:org/repo@v1.0:file.gguf")]
+    Pull(Pull),
+    /// The models of the hub that are here
+    #[command(after_help = "Example:\n  kjit list")]
+    List(Json),
+    /// Remove a model of the hub from here
+    #[command(after_help = "Example:\n  kjit rm hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M")]
+    Rm(Rm),
     /// What is in a model file
     #[command(after_help = "Example:\n  kjit inspect model.gguf")]
     Inspect(Inspect),
@@ -71,6 +91,12 @@ pub enum Command {
         after_help = "Example:\n  echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | kjit template model.gguf --jsonl"
     )]
     Template(Template),
+    /// Texts to vectors: a JSON string a line in, an array of numbers a line out
+    #[command(
+        mut_arg("context", |a| a.help("Tokens that a text may have (default: the model's, at most 8192)")),
+        after_help = "Example:\n  echo '\"Hello\"' | kjit embed model.gguf --jsonl --normalise"
+    )]
+    Embed(Embed),
     /// Scores of the next token after the ids given
     #[command(after_help = "Example:\n  kjit logits model.gguf --ids 504,2365 --top 5 --json")]
     Logits(Logits),
@@ -102,6 +128,58 @@ pub enum Command {
                             kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
     )]
     Bench(Bench),
+    /// Answer over HTTP, in the words of OpenAI and Ollama, with a page to chat on
+    #[command(after_help = "Examples:\n  kjit serve model.gguf\n  \
+                            kjit serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16 -c 4096\n  \
+                            kjit serve --worker-id w0 --model model.gguf --model-ref hf:org/name --hive-url http://hive:3000 --rocm-device 0")]
+    Serve(Serve),
+    /// Completions for a shell, on stdout: for packagers
+    #[command(after_help = "Example:\n  kjit completions bash > /usr/share/bash-completion/completions/kjit")]
+    Completions(Completions),
+    /// The licences of what this program is made of
+    #[command(after_help = "Example:\n  kjit notices")]
+    Notices,
+    /// The manual page of kjit, or of one of its commands, on stdout: for packagers
+    #[command(after_help = "Examples:\n  kjit man > kjit.1\n  kjit man run > kjit-run.1")]
+    Man(Man),
+}
+
+/// `kjit completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `kjit man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The command whose page is wanted
+    pub command: Option<String>,
+}
+
+/// `kjit pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// hf:ORG/REPO, hf:ORG/REPO:QUANT, hf:ORG/REPO/FILE.gguf; @REVISION behind REPO names a branch, tag or
+    /// commit
+    #[arg(value_name = "REF")]
+    pub model: Reference,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit rm`.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// The model, as `kjit list` names it, or as it was fetched; hf:ORG/REPO alone means all models of the
+    /// repository
+    #[arg(value_name = "REF")]
+    pub model: Reference,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `--json` alone.
@@ -124,22 +202,31 @@ pub struct Setup {
     /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
+    /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where that was
+    /// measured to be faster, on no
+    /// card yet; -v says why a model has none)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub persistent: Whole,
+    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub prefill_chunk: Option<usize>,
 }
 
 /// `kjit run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The model file
-    pub model: PathBuf,
-    /// The prompt; `-` reads it from stdin
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// The prompt, as -p has it
+    #[arg(value_name = "TEXT", conflicts_with_all = ["prompt", "file"])]
+    pub text: Option<String>,
+    /// The prompt; `-` reads it from stdin. What is piped in beside a prompt is put before it
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// A file with the prompt
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
-    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
-    pub batch: Option<usize>,
     /// At most this many tokens (default: until the model ends, or the context is full)
     #[arg(short = 'n', long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
@@ -149,10 +236,17 @@ pub struct Run {
     /// Feed the prompt as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
-    /// Wait until every kernel is compiled, instead of starting with those for single tokens and taking the others as they come
-    /// (with --temp 0 or --seed that is always so)
+    /// A chat template (Jinja) instead of the model's
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub template: Option<PathBuf>,
+    /// Wait until every kernel is compiled, instead of starting with those for single tokens and taking the
+    /// others as they come (with --temp 0 or --seed that is always so)
     #[arg(long)]
     pub wait_compile: bool,
+    /// Draft tokens from what the prompt and the answer repeat, and run them together: the same answer, sooner where a text copies
+    /// itself; it stops by itself where it does not pay
+    #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
+    pub lookup: Switch,
     #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]
@@ -200,8 +294,9 @@ pub struct Sampling {
 /// `kjit inspect`.
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// The model file
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// Print what the model computes, one operation a line
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
@@ -219,8 +314,9 @@ pub struct Inspect {
 /// `kjit tokenize`.
 #[derive(Debug, Args)]
 pub struct Tokenize {
-    /// The model file; one with a vocabulary alone will do
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// A JSON string per line in, an array of ids per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
@@ -232,8 +328,9 @@ pub struct Tokenize {
 /// `kjit detokenize`.
 #[derive(Debug, Args)]
 pub struct Detokenize {
-    /// The model file; one with a vocabulary alone will do
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// An array of ids per line in, a JSON string per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
@@ -245,18 +342,63 @@ pub struct Detokenize {
 /// `kjit template`.
 #[derive(Debug, Args)]
 pub struct Template {
-    /// The model file; one with a vocabulary alone will do
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// An array of messages per line in, a JSON string per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
+    /// A chat template (Jinja) instead of the model's
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+}
+
+/// `kjit embed`.
+#[derive(Debug, Args)]
+pub struct Embed {
+    /// The model: a file, or hf:ORG/REPO:QUANT; an encoder, or any other
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// A JSON string per line in, an array of numbers per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// Vectors of length 1
+    #[arg(long, alias = "normalize")]
+    pub normalise: bool,
+    /// How the rows of a text's tokens become one vector (default: as the model asks)
+    #[arg(long, value_name = "HOW")]
+    pub pooling: Option<Pool>,
+    #[command(flatten)]
+    pub setup: Setup,
+}
+
+/// `--pooling`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Pool {
+    /// Their mean.
+    Mean,
+    /// The first token's.
+    First,
+    /// The last token's.
+    Last,
+}
+
+impl From<Pool> for Pooling {
+    fn from(pool: Pool) -> Pooling {
+        match pool {
+            Pool::Mean => Pooling::Mean,
+            Pool::First => Pooling::First,
+            Pool::Last => Pooling::Last,
+        }
+    }
 }
 
 /// `kjit logits`.
 #[derive(Debug, Args)]
 pub struct Logits {
-    /// The model file
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
     pub ids: Vec<u32>,
@@ -273,8 +415,9 @@ pub struct Logits {
 /// `kjit perplexity`.
 #[derive(Debug, Args)]
 pub struct Perplexity {
-    /// The model file
-    pub model: PathBuf,
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
     /// The text
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
@@ -309,8 +452,8 @@ pub struct Doctor {
     /// Run every kernel on the device and hold it against the oracle
     #[arg(long)]
     pub run: bool,
-    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must come out, for a card or an
-    /// emulator elsewhere
+    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must come out,
+    /// for a card or an emulator elsewhere
     #[arg(long, value_name = "DIR", requires = "arch", conflicts_with_all = ["run", "bundle"])]
     pub export: Option<PathBuf>,
     /// The architecture of --export: gfx942, gfx1100, sm_90, …
@@ -322,7 +465,11 @@ pub struct Doctor {
     /// Run a proof bundle on the device
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub bundle: Option<PathBuf>,
-    /// Where the report goes that can be sent (default: kjit-report.txt in the current folder; with --json none, the document is one)
+    /// Started by --run, to run what may take its process down
+    #[arg(long, hide = true, requires = "run")]
+    pub run_for_parent: bool,
+    /// Write a report that can be sent to this file: the verdicts, `kjit devices -v`, the system, the
+    /// variables that matter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]
     pub report: Option<PathBuf>,
     /// One JSON document on stdout
@@ -333,12 +480,14 @@ pub struct Doctor {
 /// `kjit warm`.
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// The model file: exactly its kernels are compiled; without one, those of some common models
-    pub model: Option<PathBuf>,
-    /// Architectures to compile for: sm_90, gfx1100, …
-    #[arg(long, value_name = "ARCH", value_delimiter = ',', required_unless_present = "tune")]
+    /// The model: exactly its kernels are compiled; without one, those of some common models
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: Option<ModelName>,
+    /// Architectures to compile for: sm_90, gfx1100, … (default: those of the cards that are here)
+    #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Measure the variants of the model's kernels on the device first, keep the best in the cache, and warm for that device
+    /// Measure the variants of the model's kernels on the device first, keep the best in the cache, and warm
+    /// for that device
     #[arg(long, requires = "model", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
@@ -358,10 +507,8 @@ pub struct Warm {
     pub emit: Option<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
-    /// Tokens of a prompt that go through the model at once, as `run` will have it
-    #[arg(short = 'b', long = "batch", value_name = "N", value_parser = positive, default_value_t = GPU_BATCH, allow_negative_numbers = true)]
-    pub batch: usize,
-    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1 to 64, as `bench -b`
+    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1 to 64, as
+    /// `bench -b`
     #[arg(long, value_name = "N", value_parser = sequences)]
     pub sequences: Option<usize>,
     /// One JSON document on stdout
@@ -369,10 +516,21 @@ pub struct Warm {
     pub json: bool,
 }
 
-/// Tokens of a prompt that go through a model at once on a GPU, where nothing else is asked: its matrix units want many rows.
-pub const GPU_BATCH: usize = 2048;
-/// The same on the CPU, whose caches want few.
-pub const CPU_BATCH: usize = 512;
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
 
 /// `--compiler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -399,11 +557,11 @@ impl Compiler {
 /// `kjit bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// The model file
-    #[arg(required_unless_present = "kernels")]
-    pub model: Option<PathBuf>,
-    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and timed on the device: time, rate, % of the
-    /// limit measured in the same run, registers, spills, LDS, occupancy
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(required_unless_present = "kernels", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: Option<ModelName>,
+    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and timed on
+    /// the device: time, rate, % of the limit measured in the same run, registers, spills, LDS, occupancy
     #[arg(long)]
     pub kernels: bool,
     /// For --kernels: compiled for these architectures, on no card; resources only, untimed
@@ -415,13 +573,15 @@ pub struct Bench {
     /// For --kernels: which compiler
     #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
     pub compiler: Compiler,
-    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every later run and warm
+    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every later run and
+    /// warm
     #[arg(long, requires = "kernels", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
     #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
-    /// For --tune: append what beat its default to this file, as lines of the shipped table (kernel_src/tuning/measured.tsv)
+    /// For --tune: append what beat its default to this file, as lines of the shipped table
+    /// (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub rows: Option<PathBuf>,
     /// Started by --tune, to measure
@@ -433,7 +593,8 @@ pub struct Bench {
     /// Tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = whole, allow_negative_numbers = true)]
     pub tokens: usize,
-    /// Sequences decoded side by side, each number in turn; but for 1 alone, on a GPU and without a prompt
+    /// Sequences decoded side by side, each number in turn; but for 1 alone, without a prompt. With
+    /// --kernels: also the programs for up to so many
     #[arg(short = 'b', long = "sequences", value_name = "N[,N…]", value_delimiter = ',', default_value = "1", value_parser = sequences)]
     pub sequences: Vec<usize>,
     /// Tokens that are in the context before
@@ -447,6 +608,13 @@ pub struct Bench {
     pub output: BenchOutput,
     #[command(flatten)]
     pub setup: Setup,
+}
+
+impl Bench {
+    /// The largest number of sequences side by side.
+    pub fn most_sequences(&self) -> usize {
+        self.sequences.iter().copied().max().unwrap_or(1)
+    }
 }
 
 /// Output of `kjit bench`.
@@ -466,44 +634,30 @@ pub enum Kv {
     Q8_0,
 }
 
+/// `--persistent`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Whole {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl From<Whole> for Persistence {
+    fn from(whole: Whole) -> Persistence {
+        match whole {
+            Whole::Auto => Persistence::Auto,
+            Whole::On => Persistence::On,
+            Whole::Off => Persistence::Off,
+        }
+    }
+}
+
 impl From<Kv> for KvType {
     fn from(kv: Kv) -> KvType {
         match kv {
             Kv::F16 => KvType::F16,
             Kv::Q8_0 => KvType::Q8_0,
-        }
-    }
-}
-
-/// `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Device {
-    /// The first GPU, else the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda(u32),
-    /// An AMD GPU.
-    Rocm(u32),
-}
-
-impl FromStr for Device {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Device, String> {
-        let index = |n: &str| n.parse().map_err(|_| format!("'{n}' is no device number"));
-        match s.split_once(':') {
-            None if s == "auto" => Ok(Device::Auto),
-            None if s == "cpu" => Ok(Device::Cpu),
-            None if s == "cuda" => Ok(Device::Cuda(0)),
-            None if s == "rocm" => Ok(Device::Rocm(0)),
-            Some(("cuda", n)) => index(n).map(Device::Cuda),
-            Some(("rocm", n)) => index(n).map(Device::Rocm),
-            _ if ["metal", "opencl", "vulkan", "sycl"].iter().any(|k| s.split(':').next() == Some(k)) => {
-                Err(format!("kjit has no {s} driver: give auto, cpu, cuda:N or rocm:N"))
-            }
-            _ => Err("give auto, cpu, cuda:N or rocm:N".to_string()),
         }
     }
 }

@@ -20,7 +20,8 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     cache
 }
 
-/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a compile.
+/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a
+/// compile.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {

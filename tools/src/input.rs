@@ -1,16 +1,44 @@
 //! What is read whole: prompts, texts, lines. All of it has a limit, or `/dev/zero` would take all memory.
 
+use crate::args::Shared;
+use crate::report::say;
 use anyhow::{Context, bail};
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
-/// The most that is read of a text, or of one line of stdin: some hundred times what the longest context holds.
+/// The most that is read of a text, or of one line of stdin: some hundred times what the longest context
+/// holds.
 const LIMIT: u64 = 256 << 20;
+
+/// So long a pipe may take to end before it is said that it is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// stdin to its end.
 pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
     whole(io::stdin().lock(), || format!("{what} on stdin"))
+}
+
+/// What is piped into stdin, to its end; nothing on a terminal, and nothing where there is no stdin. One who
+/// gave a prompt may not know that stdin is open (a pipe that a script inherited): if nothing comes, it is
+/// said what is waited for.
+pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
+    if io::stdin().is_terminal() {
+        return Ok(vec![]);
+    }
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    let quiet = shared.quiet;
+    // Where the system gives no thread, nobody is told.
+    let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
+        if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
+            say("note: reading stdin to its end: it goes before the prompt (< /dev/null where nothing should)");
+        }
+    });
+    let read = stdin(what);
+    drop(done);
+    read
 }
 
 /// A file.
@@ -32,6 +60,11 @@ fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> 
 /// Text of these bytes.
 pub fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8"))
+}
+
+/// A line of stdin as JSON.
+pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
+    serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
 }
 
 /// Calls `each` with every line of stdin, without its end, and its number from 1. Lines may hold any bytes.

@@ -1,4 +1,5 @@
-//! Ctrl-C: ends the program with exit code 130, at once or, where there is something to finish, as soon as that notices.
+//! Ctrl-C: ends the program with exit code 130, at once or, where there is something to finish, as soon as
+//! that notices.
 
 use crate::report::{INTERRUPTED, say};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,13 @@ pub fn leaves(words: impl Fn() -> String + Send + 'static) {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }
 
-/// From now on Ctrl-C ends the program with exit code 130. Where the system lets nobody listen, Ctrl-C still ends it, by the signal.
+/// What was said to be left behind is so no more.
+pub fn leaves_nothing() {
+    *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// From now on Ctrl-C ends the program with exit code 130. Where the system lets nobody listen, Ctrl-C still
+/// ends it, by the signal.
 pub fn listen() {
     let _ = ctrlc::set_handler(|| {
         // A second one is from somebody who does not want to wait.

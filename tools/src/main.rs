@@ -6,14 +6,17 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
 )]
 
+mod advice;
 mod args;
 mod commands;
 mod engine;
 mod input;
 mod interrupt;
 mod load;
-mod render;
+mod model;
 mod report;
+mod table;
+mod template;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -24,21 +27,32 @@ fn main() -> ExitCode {
     kjit_engine::child_main();
     interrupt::listen();
     kjit_model::gguf::end_on_a_file_cut_short();
-    let cli = Cli::parse(); // exits 2 on wrong usage
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return wrong_usage(&e),
+    };
     let shared = &cli.shared;
     let done = match &cli.command {
         Command::Run(a) => commands::run::run(a, shared),
-        Command::Inspect(a) => commands::inspect::inspect(a),
+        Command::Pull(a) => commands::hub::pull(a, shared),
+        Command::List(a) => commands::hub::list(a, shared),
+        Command::Rm(a) => commands::hub::rm(a, shared),
+        Command::Inspect(a) => commands::inspect::inspect(a, shared),
         Command::Devices(a) => commands::devices::devices(a, shared),
-        Command::Tokenize(a) => commands::text::tokenize(a),
-        Command::Detokenize(a) => commands::text::detokenize(a),
-        Command::Template(a) => commands::text::template(a),
+        Command::Tokenize(a) => commands::text::tokenize(a, shared),
+        Command::Detokenize(a) => commands::text::detokenize(a, shared),
+        Command::Template(a) => commands::text::template(a, shared),
+        Command::Embed(a) => commands::embed::embed(a, shared),
         Command::Logits(a) => commands::logits::logits(a, shared),
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
         Command::Doctor(a) => commands::doctor::doctor(a, shared),
         Command::Warm(a) => commands::warm::warm(a, shared),
         Command::Cache(a) => commands::cache::cache(a, shared),
+        Command::Serve(a) => commands::serve::serve(a, shared),
+        Command::Completions(a) => commands::packaging::completions(a),
+        Command::Notices => commands::packaging::notices(),
+        Command::Man(a) => commands::packaging::man(a),
         Command::Bench(a) if a.kernels => commands::kernels::kernels(a, shared),
         Command::Bench(a) => commands::bench::bench(a, shared),
     };
@@ -46,4 +60,20 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) => report::failed(&e),
     }
+}
+
+/// What clap says of these arguments, or of somebody else's words what ours are; exit code 2, or 0 for help
+/// that was asked for.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    // -hf begins with -h, which asks for help; `--help` beside it really does.
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let asked =
+        !error.use_stderr() && arguments.iter().any(|a| a == "-h" || a == "--help" || a == "-V" || a == "--version");
+    if !asked && let Some(advice) = advice::advice(&arguments) {
+        report::say(format_args!("error: {advice}"));
+        return ExitCode::from(2);
+    }
+    // A closed stdout or stderr takes nothing, and nobody is left to tell.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -7,16 +7,24 @@ use std::process::ExitCode;
 /// Ctrl-C, as shells number it.
 pub const INTERRUPTED: u8 = 130;
 
-/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) is no failure worth words.
+/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) has what it wanted: no
+/// failure, and not a word.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
-    let pipe = error
-        .chain()
-        .filter_map(|e| e.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
-    if !pipe {
-        say(format_args!("error: {}", one_line(&sentence(error))));
+    if error.chain().any(reader_went) {
+        return ExitCode::SUCCESS;
     }
+    say(format_args!("error: {}", one_line(&sentence(error))));
     ExitCode::FAILURE
+}
+
+/// Only stdout is a pipe to somebody else: no other file of ours answers so.
+fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = match error.downcast_ref::<std::io::Error>() {
+        Some(e) => Some(e.kind()),
+        // It keeps the system's error to itself.
+        None => error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind),
+    };
+    kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
 /// A system's error alone, without a word of ours, comes from writing to stdout: all else names its file.
@@ -43,6 +51,36 @@ fn causes(error: &anyhow::Error) -> String {
 /// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line.
 fn one_line(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and so does a
+/// compiler that is not there.
+#[derive(Default)]
+pub struct Told(Vec<String>);
+
+impl Told {
+    /// A kernel that failed.
+    pub fn failed(&mut self, error: &kjit_engine::Error) {
+        self.say(match error {
+            kjit_engine::Error::Miss { target, why, .. } => {
+                format!("kernels for {target} cannot be compiled here: {why}")
+            }
+            other => other.to_string(),
+        });
+    }
+
+    /// A line, unless it was said.
+    pub fn say(&mut self, error: String) {
+        if !self.0.contains(&error) {
+            say(format_args!("error: {}", one_line(&error)));
+            self.0.push(error);
+        }
+    }
+
+    /// 1 if there was any.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(u8::from(!self.0.is_empty()))
+    }
 }
 
 /// A line on stderr. A closed stderr stops nothing.

@@ -1,5 +1,6 @@
-//! `run_bundle.py`, the way from a proof bundle to anybody's emulator: what it hands over, and what it makes of each answer. The front here
-//! emulates nothing: it checks what it is given as a strict emulator would, and knows the wanted results out of the bundle.
+//! `run_bundle.py`, the way from a proof bundle to anybody's emulator: what it hands over, and what it makes
+//! of each answer. The front here emulates nothing: it checks what it is given as a strict emulator would,
+//! and knows the wanted results out of the bundle.
 
 mod support;
 

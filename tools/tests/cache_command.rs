@@ -1,11 +1,12 @@
-//! `kjit cache` over caches that this test fills: filters, repairs, packs, and one clear line for whatever is wrong.
+//! `kjit cache` over caches that this test fills: filters, repairs, packs, and one clear line for whatever is
+//! wrong.
 
 mod support;
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key, SecretKey};
 use kjit_engine::{Engine, Source, Target, TuningSubject};
-use kjit_model::exec::{ExecOptions, KvType};
 use kjit_model::gguf::Gguf;
+use kjit_model::session::{KvType, OpenOptions};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -160,7 +161,14 @@ fn put_model(home: &Path, arch: &str, without: usize) -> PathBuf {
     let path = model("tiny/tiny-llama-q4_k_m.gguf");
     let graph = kjit_model::arch::build(&Gguf::open(&path).unwrap()).unwrap();
     let context = graph.context.min(8192);
-    let options = ExecOptions { context, kv: KvType::F16, precise: false, threads: 1, batch: 2048 };
+    let options = OpenOptions {
+        context: Some(context),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(2048),
+        ..OpenOptions::default()
+    };
     let target = Target::parse(arch).unwrap();
     let engine = Engine::new(kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(home)));
     let cache = engine.cache();

@@ -1,5 +1,6 @@
-//! `kjit cache` where something is wrong with the place: missing, no directory, somebody else's, read-only, full, of another version.
-//! One clear line each, exit 1 where nothing could be done, and nothing half-done stays.
+//! `kjit cache` where something is wrong with the place: missing, no directory, somebody else's, read-only,
+//! full, of another version. One clear line each, exit 1 where nothing could be done, and nothing half-done
+//! stays.
 
 mod support;
 

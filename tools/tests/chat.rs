@@ -20,12 +20,13 @@ fn terminal() -> (Person, OwnedFd) {
     (Person { terminal, seen: vec![] }, program)
 }
 
-fn chat(terminal: &OwnedFd, stdout: impl Into<Stdio>) -> Child {
+fn chat(terminal: &OwnedFd, stdout: impl Into<Stdio>, more: &[&str]) -> Child {
     // With an end, so that a chat which says something else fails rather than hangs.
     Command::new("timeout")
         .args(["--foreground", "60", env!("CARGO_BIN_EXE_kjit"), "run", "--device", "cpu", "--temp", "0", "-n", "24"])
         .env("TERM", "xterm")
         .arg(smollm2())
+        .args(more)
         .stdin(terminal.try_clone().unwrap())
         .stderr(terminal.try_clone().unwrap())
         .stdout(stdout)
@@ -47,9 +48,14 @@ impl Person {
 
     /// Reads on until this has appeared, and forgets all before its end.
     fn sees(&mut self, text: &str) {
+        self.passes(text);
+    }
+
+    /// The same; what came before.
+    fn passes(&mut self, text: &str) -> String {
         let found = |seen: &[u8]| seen.windows(text.len()).position(|w| w == text.as_bytes());
         if text.is_empty() {
-            return;
+            return String::new();
         }
         while found(&self.seen).is_none() {
             let mut some = [0; 512];
@@ -58,14 +64,14 @@ impl Person {
             self.seen.extend_from_slice(&some[..n]);
         }
         let end = found(&self.seen).unwrap() + text.len();
-        self.seen.drain(..end);
+        String::from_utf8_lossy(&self.seen.drain(..end).collect::<Vec<_>>()).into_owned()
     }
 }
 
 #[test]
 fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
     let (mut person, program) = terminal();
-    let mut child = chat(&program, program.try_clone().unwrap());
+    let mut child = chat(&program, program.try_clone().unwrap(), &[]);
     drop(program);
     person.sees("> ");
     for (line, wanted) in [
@@ -94,9 +100,34 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
 #[test]
 fn without_a_terminal_on_stdout_there_is_no_chat_and_stdout_stays_empty() {
     let (mut person, program) = terminal();
-    let child = chat(&program, Stdio::piped());
+    let child = chat(&program, Stdio::piped(), &[]);
     drop(program);
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
     person.sees("error: no prompt, and no terminal on stdout");
+}
+
+#[test]
+fn a_full_chat_forgets_its_oldest_turns_says_so_and_goes_on() {
+    let (mut person, program) = terminal();
+    let mut child = chat(&program, program.try_clone().unwrap(), &["-c", "128"]);
+    drop(program);
+    person.sees("> ");
+    let mut forgotten = 0;
+    for turn in 0..8 {
+        let line = format!("Say the number {turn}.");
+        person.types(&line);
+        person.sees(&line);
+        forgotten += person.passes("> ").matches("oldest messages are forgotten").count();
+    }
+    assert!((1..8).contains(&forgotten), "{forgotten}");
+    // What alone is too long is not taken, and all before is as it was.
+    person.types(&"word ".repeat(200));
+    person.sees("the context of 128");
+    person.sees("> ");
+    person.types("And now?");
+    person.sees("And now?");
+    person.sees("> ");
+    person.types("/bye");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,6 +1,6 @@
-//! What the compile service does when a compiler goes wrong, seen from the command: one error with its log, exit 1, nothing on stdout that is
-//! not the answer. The compilers are a clang that goes wrong as told (`support/clang.sh`) and the simulated hiprtc, which does so inside
-//! of kjit's own compiler process.
+//! What the compile service does when a compiler goes wrong, seen from the command: one error with its log,
+//! exit 1, nothing on stdout that is not the answer. The compilers are a clang that goes wrong as told
+//! (`support/clang.sh`) and the simulated hiprtc, which does so inside of kjit's own compiler process.
 
 mod support;
 
@@ -127,7 +127,8 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 #[test]
 fn a_clang_that_loops_is_ended_at_the_deadline() {
     let began = Instant::now();
-    // The compiler inherits the environment: a variable of this test's own finds it, whatever else compiles beside it.
+    // The compiler inherits the environment: a variable of this test's own finds it, whatever else compiles
+    // beside it.
     let mark = format!("of-{}", std::process::id());
     let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)]) else { return };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
@@ -341,7 +342,7 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
         "gfx1030",
         "-c",
         "64",
-        "-b",
+        "--prefill-chunk",
         "32",
         "--compiler",
         "hiprtc",

@@ -1,4 +1,5 @@
-//! `run` before every kernel is compiled, and what `warm --emit` writes, on a simulated card whose compiler takes its time.
+//! `run` before every kernel is compiled, and what `warm --emit` writes, on a simulated card whose compiler
+//! takes its time.
 
 mod support;
 
@@ -11,7 +12,7 @@ use support::model;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// As the tests of whole models have it, so that kernels are compiled for the CPU once.
-const SETUP: [&str; 4] = ["-c", "64", "-b", "32"];
+const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
     Setup::devices("gfx1030").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
@@ -103,7 +104,7 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
             [8, 8, 8, 8, 8, 8, 4, 4],
             "logits, part, counters, slots, tokens, position, capacity, blocks"
         );
-        let vocab = usize::try_from(entry["constants"]["VOCAB"].as_u64().unwrap()).unwrap();
+        let vocab = usize::try_from(entry["shape"]["VOCAB"].as_u64().unwrap()).unwrap();
         let block = u32::try_from(entry["block"].as_u64().unwrap()).unwrap();
         let wave = u32::try_from(entry["wave"].as_u64().unwrap()).unwrap();
         let bytes = std::fs::read(out.join(entry["file"].as_str().unwrap())).unwrap();

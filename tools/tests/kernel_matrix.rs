@@ -1,8 +1,9 @@
-//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, where every kernel's registers, LDS, occupancy and
-//! machine code on every AMD architecture stand as clang makes them. A change that costs any of these fails here until
-//! `scripts/kernel-matrix` has written it down, and shows in review.
+//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, where every kernel's
+//! registers, LDS, occupancy and machine code on every AMD architecture stand as clang makes them. A change
+//! that costs any of these fails here until `scripts/kernel-matrix` has written it down, and shows in review.
 //!
-//! A part of it is compiled here; with `KJIT_COMPILE_ALL=1` all (by `cargo test`: nextest ends a test after its time limit).
+//! A part of it is compiled here; with `KJIT_COMPILE_ALL=1` all (by `cargo test`: nextest ends a test after
+//! its time limit).
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Target, Vendor};
@@ -13,8 +14,8 @@ use std::process::Command;
 
 /// Each family, at the sizes whose registers are nearest to the limits.
 const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K Q6_K|matvec Q6_K × 8|experts Q4_K|\
-    prepare Quantised.*Norm|attend (32/8 × 128|8/4 × 256)|rope_kv 32/8|flash (32/8 × 128|8/4 × 256)|norm_rows Rms|softmax|combine Silu|rows|\
-    route|expert_sum|sample|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles 4096 Norm|moe)";
+    quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256)|rope_kv 32/8|flash (32/8 × 128|8/4 × 256)|norm_rows Rms|softmax|combine Silu|rows|\
+    route|expert_sum|argmax|draw|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles 4096 Norm|moe)";
 
 type Row = BTreeMap<String, String>;
 

@@ -1,15 +1,20 @@
-//! What the README shows is what comes out.
+//! What the README and the pages under `docs/` show is what comes out.
 
 mod support;
 
 use std::process::Command;
 use support::smollm2;
 
-const README: &str = include_str!("../../README.md");
+const PAGES: [&str; 4] = [
+    include_str!("../../README.md"),
+    include_str!("../../docs/run.md"),
+    include_str!("../../docs/embed.md"),
+    include_str!("../../docs/tune.md"),
+];
 
 /// The fenced blocks that begin with this.
 fn blocks(fence: &str, begin: &str) -> Vec<&'static str> {
-    let texts = README.split("\n```").skip(1).step_by(2);
+    let texts = PAGES.into_iter().flat_map(|page| page.split("\n```").skip(1).step_by(2));
     texts.filter_map(|b| b.strip_prefix(fence)?.strip_prefix('\n')).filter(|b| b.starts_with(begin)).collect()
 }
 

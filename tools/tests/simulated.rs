@@ -1,5 +1,6 @@
-//! The command on simulated AMD cards (`tests/hipsim`), as their owner types it: `devices`, `doctor`, `warm` and `run`. Each test runs in a
-//! process of its own whose HIP runtime, hiprtc and clang are the simulated ones, and so does the command that it starts.
+//! The command on simulated AMD cards (`tests/hipsim`), as their owner types it: `devices`, `doctor`, `warm`
+//! and `run`. Each test runs in a process of its own whose HIP runtime, hiprtc and clang are the simulated
+//! ones, and so does the command that it starts.
 
 mod support;
 
@@ -24,7 +25,20 @@ fn json(c: &mut assert_cmd::Command) -> Value {
 fn generate(device: &str, cache: &Path) -> assert_cmd::Command {
     let mut c = kjit();
     c.args(["--device", device, "--cache-dir"]).arg(cache).arg("run").arg(smollm2());
-    c.args(["--raw", "-p", "The capital of France is", "--temp", "0", "-n", "8", "-c", "64", "-b", "8", "--json"]);
+    c.args([
+        "--raw",
+        "-p",
+        "The capital of France is",
+        "--temp",
+        "0",
+        "-n",
+        "8",
+        "-c",
+        "64",
+        "--prefill-chunk",
+        "8",
+        "--json",
+    ]);
     c
 }
 
@@ -79,7 +93,8 @@ fn on_a_terminal(arguments: &str) -> String {
 #[test]
 fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
     let test = "kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler";
-    // clang alone, as on a laptop with no ROCm; the one of the simulator keeps what it compiles, so that it runs here.
+    // clang alone, as on a laptop with no ROCm; the one of the simulator keeps what it compiles, so that it
+    // runs here.
     Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["vendor"] == "AMD") {
@@ -89,12 +104,23 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         let dir = tempfile::tempdir().unwrap();
         let (model, home) = (smollm2(), dir.path().display().to_string());
         const ARCHS: &str = "gfx1100,gfx942,gfx90a,gfx1030,gfx1201";
-        let seen = on_a_terminal(&format!("--cache-dir '{home}' warm '{}' --arch {ARCHS} -c 64 -b 8", model.display()));
+        let seen = on_a_terminal(&format!(
+            "--cache-dir '{home}' warm '{}' --arch {ARCHS} -c 64 --prefill-chunk 8",
+            model.display()
+        ));
         for part in ["kernels, ", " hits, ", "gfx1201: ", "clang", " compiled, 0 already there, 0 failed"] {
             assert!(seen.contains(part), "{part}: {seen}");
         }
         let mut again = kjit();
-        again.args(["--cache-dir", &home, "warm"]).arg(&model).args(["--arch", ARCHS, "-c", "64", "-b", "8", "--json"]);
+        again.args(["--cache-dir", &home, "warm"]).arg(&model).args([
+            "--arch",
+            ARCHS,
+            "-c",
+            "64",
+            "--prefill-chunk",
+            "8",
+            "--json",
+        ]);
         let again = json(&mut again);
         assert_eq!((&again["compiled"], &again["failed"]), (&0.into(), &0.into()), "{again}");
         assert!(again["cached"].as_u64().unwrap() > 60, "{}", again["cached"]);
@@ -104,7 +130,8 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         for kernel in again["kernels"].as_array().unwrap() {
             assert!(fields.iter().all(|f| !kernel[f].is_null()), "{kernel}");
         }
-        // The simulator needs a compiler to run kernels on the CPU, and that an assembler; no clang is on this path.
+        // The simulator needs a compiler to run kernels on the CPU, and that an assembler; no clang is on
+        // this path.
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         ["as", "ld"].iter().for_each(|p| std::os::unix::fs::symlink(format!("/usr/bin/{p}"), bin.join(p)).unwrap());
@@ -184,18 +211,43 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
             right.parse::<u32>().unwrap() >= 8 && rest.starts_with(&format!("{right} cases right on rocm:0")),
             "{said}"
         );
-        assert!(detail(&report, "compiler for AMD").starts_with("hiprtc"), "{report}");
+        assert!(detail(&report, "compiler for gfx1100").starts_with("hiprtc"), "{report}");
         // A runtime whose third launch fails.
         let mut c = kjit();
         c.env("KJIT_HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
         let dir = tempfile::tempdir().unwrap();
-        c.args(["doctor", "--run", "--device", "rocm:0", "--filter", "norm_rows"]).current_dir(dir.path());
+        c.args(["doctor", "--run", "--device", "rocm:0", "--filter", "norm_rows", "--report", "report.txt"]);
+        c.current_dir(dir.path());
         let output = c.assert().failure().code(1).get_output().clone();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.lines().any(|l| l.starts_with("FAIL norm_rows")), "{text}");
         // And so says the report that is to be sent.
-        let report = std::fs::read_to_string(dir.path().join("kjit-report.txt")).unwrap();
+        let report = std::fs::read_to_string(dir.path().join("report.txt")).unwrap();
         assert!(report.contains(&text) && report.contains("rocm:0: "), "{report}");
+    });
+}
+
+#[test]
+fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
+    let test = "doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        // Routing is a block of one wave: those of 32 go wrong, those of 64 are right. After a fault the
+        // device is lost for its process; AMD's own runtime ends that.
+        for (how, word) in [("fault", "rocm:0 is lost"), ("abort", "signal 6")] {
+            let mut c = kjit();
+            c.env("KJIT_HIPSIM_BREAK", format!("route:32:{how}")).env("KJIT_HIPSIM_FAULTS", "stay");
+            c.arg("--cache-dir").arg(cache()).args(["doctor", "--run", "--device", "rocm:0", "--filter", "route "]);
+            let dir = tempfile::tempdir().unwrap();
+            let output = c.current_dir(dir.path()).assert().failure().code(1).get_output().clone();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains("FAIL kernels: 3 of 6 cases right on rocm:0"), "{how}: {text}");
+            let wrong: Vec<&str> = text.lines().filter(|l| l.starts_with("FAIL route")).collect();
+            assert!(
+                wrong.len() == 3 && wrong.iter().all(|l| l.contains("wave 32") && l.contains(word)),
+                "{how}: {text}"
+            );
+        }
     });
 }
 
@@ -248,7 +300,8 @@ fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
         std::fs::write(results.join(format!("0/{last}.bin")), &content).unwrap();
         let (fine, said) = check_bundle(&[&folder, &results]);
         assert!(!fine && said.contains("byte 0 is"), "{said}");
-        // A manifest that claims other things than the code object does is found out by the reader, sums or no sums.
+        // A manifest that claims other things than the code object does is found out by the reader, sums or
+        // no sums.
         let honest = manifest.to_string();
         let kernarg = case["kernarg_bytes"].to_string();
         for (from, to, word) in [

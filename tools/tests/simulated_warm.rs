@@ -1,9 +1,10 @@
-//! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model of the tests, on a simulated AMD
-//! device, by running them from the warmed cache on a machine where no compiler can be found.
+//! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model of the
+//! tests, on a simulated AMD device, by running them from the warmed cache on a machine where no compiler can
+//! be found.
 //!
-//! Thirty models ask for 373 kernels, since those of one card share a cache: with the runs two minutes of processor time. Each card gets
-//! a third of the models, so that every architecture of models meets every kind of card (waves of 32 and of 64, with matrix units and
-//! without).
+//! Thirty models ask for 373 kernels, since those of one card share a cache: with the runs two minutes of
+//! processor time. Each card gets a third of the models, so that every architecture of models meets every
+//! kind of card (waves of 32 and of 64, with matrix units and without).
 
 #[path = "support/machine.rs"]
 mod machine;
@@ -40,7 +41,8 @@ fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let what = format!("{name} on {arch} {setup:?}");
     assert_eq!(run["kernels"]["compiled"], 0, "{what}: {run}");
     let (all, new) = (of("compiled") + of("cached"), of("compiled"));
-    // Exactly its kernels: neither one too few nor one too many. A mixture has two kernels in the source of another, and looks that up twice.
+    // Exactly its kernels: neither one too few nor one too many. A mixture has two kernels in the source of
+    // another, and looks that up twice.
     let twice = if name.contains("moe") { 2 } else { 0 };
     assert_eq!(run["kernels"]["cached"], all + twice, "{what}: {run}");
     assert_eq!(run["generated_tokens"], 1, "{what}: {run}");
@@ -53,7 +55,7 @@ fn every_third(test: &str, arch: &'static str, first: usize) {
     }
     let dir = tempfile::tempdir().unwrap();
     for name in models().iter().skip(first).step_by(3) {
-        warm_and_run(dir.path(), arch, name, &["-c", "64", "-b", "16"]);
+        warm_and_run(dir.path(), arch, name, &["-c", "64", "--prefill-chunk", "16"]);
     }
 }
 
@@ -80,9 +82,9 @@ fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run
     let dir = tempfile::tempdir().unwrap();
     let name = "tiny/tiny-qwen3-q4_k_m.gguf";
     for setup in [
-        &["-c", "64", "-b", "16", "--kv-type", "q8_0"][..],
-        &["-c", "64", "-b", "16", "--precise"],
-        &["-c", "64", "-b", "5"],
+        &["-c", "64", "--prefill-chunk", "16", "--kv-type", "q8_0"][..],
+        &["-c", "64", "--prefill-chunk", "16", "--precise"],
+        &["-c", "64", "--prefill-chunk", "5"],
         &["-c", "10"],
     ] {
         warm_and_run(dir.path(), "gfx1100", name, setup);
@@ -90,7 +92,7 @@ fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run
     // What was not warmed is missed by name.
     let server = Machine { compilers: false, ..Machine::new("gfx1100", dir.path().join("cache")) };
     let path = model(name);
-    let other = ["--kv-type", "q8_0", "--precise", "-c", "64", "-b", "33"];
+    let other = ["--kv-type", "q8_0", "--precise", "-c", "64", "--prefill-chunk", "33"];
     let args = ["run", path.to_str().unwrap(), "--raw", "-p", "x", "-n", "1", "--device", "rocm:0"];
     let line = failure(&server.kjit(args.iter().chain(&other)));
     assert!(line.contains("gfx1100") && line.contains("no-compiler"), "{line}");

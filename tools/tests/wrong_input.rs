@@ -124,7 +124,7 @@ fn a_negative_number_names_the_flag_wherever_a_number_is_taken() {
         &["bench", "m.gguf", "-d", "-1"],
         &["bench", "m.gguf", "-n", "-1"],
         &["bench", "m.gguf", "-r", "-1"],
-        &["warm", "m.gguf", "--arch", "sm_90", "-b", "-1"],
+        &["warm", "m.gguf", "--arch", "sm_90", "--prefill-chunk", "-1"],
         &["warm", "m.gguf", "--arch", "sm_90", "--jobs", "-1"],
         &["perplexity", "m.gguf", "-f", "t", "-c", "-1"],
         &["logits", "m.gguf", "--ids", "1", "--top", "-1"],
@@ -169,7 +169,7 @@ fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
     let room = usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
     let doubled = "{% set s=namespace(x='a') %}{% for i in range(60) %}{% set s.x=s.x+s.x %}{% endfor %}";
     let endless = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}";
-    for (template, said) in [(doubled, "takes more than 1024 MiB"), (endless, "out of fuel")] {
+    for (template, said) in [(doubled, "hold more than 64 MiB"), (endless, "out of fuel")] {
         bytes[at + 8..at + 8 + room].copy_from_slice(format!("{template:room$}").as_bytes());
         fs::write(&path, &bytes).unwrap();
         let mut c = kjit();
@@ -254,6 +254,30 @@ fn a_context_that_nothing_can_hold_is_refused_by_its_flag() {
 }
 
 #[test]
+fn a_vocabulary_that_is_not_as_large_as_the_embedding_is_refused() {
+    // The last token's text becomes a part of the one before it: one token less in as many bytes.
+    let mut bytes = fs::read(smollm2()).unwrap();
+    let key = b"tokenizer.ggml.tokens";
+    let count = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 8;
+    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let tokens = number(&bytes, count);
+    let (mut at, mut before) = (count + 8, 0);
+    for _ in 1..tokens {
+        before = at;
+        at += 8 + number(&bytes, at) as usize;
+    }
+    let longer = number(&bytes, before) + 8 + number(&bytes, at);
+    bytes[before..before + 8].copy_from_slice(&longer.to_le_bytes());
+    bytes[count..count + 8].copy_from_slice(&(tokens - 1).to_le_bytes());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shorter.gguf");
+    fs::write(&path, bytes).unwrap();
+    let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x", "--device", "cpu"]), 1);
+    let said = format!("the vocabulary has {} tokens, but the model scores {tokens}", tokens - 1);
+    assert!(line.contains("shorter.gguf") && line.contains(&said), "{line}");
+}
+
+#[test]
 fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let (path, text) = (dir.path().join("damaged.gguf"), dir.path().join("text.txt"));
@@ -273,5 +297,25 @@ fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
     ] {
         let line = error_line(kjit().args(command).arg(&path).args(["--device", "cpu"]), 1);
         assert!(line.contains("no numbers") && line.contains("NaN"), "{command:?}: {line}");
+    }
+}
+
+#[test]
+fn a_template_of_ones_own_is_used_and_one_that_cannot_be_read_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("own.jinja");
+    fs::write(&path, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").unwrap();
+    let mut c = kjit();
+    c.arg("template").arg(smollm2()).args(["--jsonl", "--template"]).arg(&path);
+    let output = c.write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n").assert().success().get_output().clone();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "\"<user>Hi\"\n");
+    for (text, said) in [(&b"{% if %}"[..], "line 1"), (b"\xFF", "cannot be read"), (&[b'x'; (1 << 20) + 1], "1 MiB")] {
+        fs::write(&path, text).unwrap();
+        for command in [&["template", "--jsonl"][..], &["run", "-p", "x", "--device", "cpu"]] {
+            let mut c = kjit();
+            c.args(command).arg(smollm2()).arg("--template").arg(&path).write_stdin("");
+            let line = error_line(&mut c, 1);
+            assert!(line.contains("own.jinja") && line.contains(said), "{line}");
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The command line of `kjit cache`.
 
 use super::{Json, Kv, positive};
-use clap::{Args, Subcommand};
+use crate::model::ModelName;
+use clap::{Args, Subcommand, ValueHint};
 use kjit_cache::PublicKey;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -27,10 +28,11 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if anything was wrong
+    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if anything
+    /// was wrong
     ///
-    /// With filters only what they pick is counted, and with --model a kernel that is missing is wrong too. What is faulty is
-    /// told whatever the filters: nothing in it can be believed.
+    /// With filters only what they pick is counted, and with --model a kernel that is missing is wrong too.
+    /// What is faulty is told whatever the filters: nothing in it can be believed.
     #[command(
         after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf --arch gfx1100,sm_90"
     )]
@@ -58,8 +60,9 @@ pub enum Cache {
     },
     /// Write entries into a pack, one file that other machines can use
     ///
-    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or /usr/share/kjit/packs has it, or after
-    /// `kjit cache import`. With --model all its kernels must be there: a machine with the pack then compiles none.
+    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or /usr/share/kjit/packs
+    /// has it, or after `kjit cache import`. With --model all its kernels must be there: a machine with the
+    /// pack then compiles none.
     #[command(after_help = "Examples:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack\n  \
                       kjit cache export --model model.gguf --arch gfx1100 -o model.kjitpack\n  \
                       head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 key\n  \
@@ -98,18 +101,18 @@ pub struct CacheFilter {
     /// Only these architectures': sm_90, gfx1100, …
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Only the kernels that `run` asks for with this model file
-    #[arg(long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    /// Only the kernels that `run` asks for with this model
+    #[arg(long, value_name = "MODEL", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: Option<ModelName>,
     /// That run's context, for --model
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, requires = "model")]
     pub context: Option<usize>,
     /// That run's storage of keys and values, for --model
     #[arg(long, value_name = "TYPE", default_value = "f16", requires = "model")]
     pub kv_type: Kv,
-    /// That run's batch, for --model
-    #[arg(short = 'b', long, value_name = "N", value_parser = positive, requires = "model")]
-    pub batch: Option<usize>,
+    /// The --prefill-chunk of that run, for --model
+    #[arg(long, value_name = "N", value_parser = positive, requires = "model", allow_negative_numbers = true)]
+    pub prefill_chunk: Option<usize>,
     /// That run was with --precise, for --model
     #[arg(long, requires = "model")]
     pub precise: bool,

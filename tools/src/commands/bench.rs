@@ -2,13 +2,12 @@
 
 use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
-use crate::load::{DeviceInfo, Loaded};
+use crate::load::{How, open_one, weights};
 use anyhow::bail;
-use kjit_model::exec::{ExecError, Executor, Want};
-use kjit_model::sample::{SampleOptions, Sampler};
+use kjit_model::device::DeviceTaken;
+use kjit_model::session::{After, SequenceId, Session, SessionError, Want};
 use serde_json::json;
 use std::io::{self, Write};
-use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -22,7 +21,7 @@ pub(super) struct Row {
 
 /// What all lines have in common.
 pub(super) struct Head<'a> {
-    pub device: &'a DeviceInfo,
+    pub device: &'a DeviceTaken,
     /// Bytes of all weights.
     pub weights: u64,
     /// Bytes of the weights that a token reads.
@@ -46,8 +45,9 @@ impl Row {
 
 pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let Some(model) = &args.model else { bail!("no model given") };
+    let path = &*model.path(shared)?;
     if args.sequences != [1] {
-        return super::bench_batch::bench(model, args, shared);
+        return super::bench_side_by_side::bench(path, args, shared);
     }
     let mut setup = args.setup.clone();
     let most = args.prompt.max(args.tokens);
@@ -61,28 +61,29 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         _ => setup.context = Some(setup.context.unwrap_or(needed)),
     }
-    let mut loaded = Loaded::open(model, &setup, shared)?;
-    let exec = loaded.exec.as_mut();
+    let (mut model, sequence) = open_one(path, &setup, shared, &How::default())?;
+    let session = &mut model.session;
     let mut rows = vec![];
     if args.prompt > 0 {
-        let rates = measure(exec, args, |exec, ids| exec.feed(ids, Want::Last).map(drop), args.prompt)?;
+        let prefill = |session: &mut Session, ids: &[u32]| session.feed(sequence, ids, Want::Last).map(drop);
+        let rates = measure(session, sequence, args, prefill, args.prompt)?;
         rows.push(Row { test: name("pp", args.prompt, args.depth), rates, together: None });
     }
     if args.tokens > 0 {
         // As an answer is generated, the choice of each token included: a device keeps to itself then.
-        let one_by_one = |exec: &mut dyn Executor, ids: &[u32]| {
+        let one_by_one = |session: &mut Session, ids: &[u32]| {
             let mut left = ids.len();
-            exec.decode(ids.get(..1).unwrap_or(ids), &mut Sampler::new(SampleOptions::default()), &mut |_| {
+            session.decode(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
                 left = left.saturating_sub(1);
-                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if left == 0 { After::End } else { After::Go }
             })
         };
-        let rates = measure(exec, args, one_by_one, args.tokens)?;
+        let rates = measure(session, sequence, args, one_by_one, args.tokens)?;
         rows.push(Row { test: name("tg", args.tokens, args.depth), rates, together: Some(1) });
     }
-    let limit = bandwidth(loaded.device.label.as_deref(), shared)?;
-    let Loaded { device, weights, per_token, .. } = &loaded;
-    print(&rows, args.output, &Head { device, weights: *weights, per_token: *per_token, limit })?;
+    let limit = bandwidth(model.device(), shared)?;
+    let (weights, per_token) = weights(&model);
+    print(&rows, args.output, &Head { device: model.device(), weights, per_token, limit })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,24 +96,23 @@ pub(super) fn name(kind: &str, n: usize, depth: usize) -> String {
 
 /// Tokens a second of each repetition, after one that does not count.
 fn measure(
-    exec: &mut dyn Executor,
+    session: &mut Session,
+    sequence: SequenceId,
     args: &args::Bench,
-    work: impl Fn(&mut dyn Executor, &[u32]) -> Result<(), ExecError>,
+    work: impl Fn(&mut Session, &[u32]) -> Result<(), SessionError>,
     n: usize,
-) -> Result<Vec<f64>, ExecError> {
-    let vocab = exec.n_vocab() as u64;
+) -> Result<Vec<f64>, SessionError> {
+    let vocab = session.n_vocab() as u64;
     // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
     let ids: Vec<u32> = (0..(args.depth + n) as u64).map(|i| (i * 7919 % vocab) as u32).collect();
     let (before, timed) = ids.split_at(args.depth);
-    exec.truncate(0);
-    if !before.is_empty() {
-        exec.feed(before, Want::Nothing)?;
-    }
+    session.truncate(sequence, 0)?;
+    session.feed(sequence, before, Want::Nothing)?;
     let mut rates = vec![];
     for repetition in 0..=args.repeat {
-        exec.truncate(args.depth);
+        session.truncate(sequence, args.depth)?;
         let start = Instant::now();
-        work(exec, timed)?;
+        work(session, timed)?;
         if repetition > 0 {
             rates.push(n as f64 / start.elapsed().as_secs_f64());
         }
@@ -121,13 +121,10 @@ fn measure(
 }
 
 /// Bytes a second that the device's memory gives, measured now.
-pub(super) fn bandwidth(label: Option<&str>, shared: &Shared) -> anyhow::Result<f64> {
-    match label {
-        Some(label) => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(label)?)?),
-        None => {
-            let threads = shared.threads.map_or_else(kjit_model::host::default_threads, usize::from);
-            Ok(kjit_model::host::read_bandwidth(threads))
-        }
+pub(super) fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
+    match device.threads {
+        None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
+        Some(threads) => Ok(kjit_model::host::read_bandwidth(threads)),
     }
 }
 
@@ -149,7 +146,7 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
             }
         }
         BenchOutput::Csv => {
-            writeln!(out, "device,test,tok_s,sd,limit_gb_s,percent")?;
+            writeln!(out, "device,test,tok_s,sd,limit_gb_s,percent_of_limit")?;
             for r in rows {
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.1}"));
                 let name = device.name.replace('"', "");

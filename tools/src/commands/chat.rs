@@ -1,29 +1,27 @@
 //! `kjit run` without a prompt on a terminal: a chat with history.
 
-use super::run::{sampler, statistics};
+use super::run::statistics;
 use crate::args::{self, Shared};
 use crate::interrupt::Interrupt;
-use crate::load::Loaded;
-use crate::render::bounded;
 use crate::report::say;
-use kjit_model::chat::{ChatTemplate, Message};
-use kjit_model::conversation::Seen;
-use kjit_model::exec::ExecError;
+use kjit_model::Model;
+use kjit_model::chat::Message;
+use kjit_model::conversation::{Seen, forget_oldest};
 use kjit_model::generate::{Answer, Request, generate};
+use kjit_model::session::{SequenceId, SessionError};
 use rustyline::error::ReadlineError;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Result<ExitCode> {
+pub fn chat(args: &args::Run, shared: &Shared, mut model: Model, sequence: SequenceId) -> anyhow::Result<ExitCode> {
     if args.raw {
         anyhow::bail!("--raw needs a prompt: a chat goes through the model's template");
     }
-    let template = ChatTemplate::from_gguf(&loaded.gguf, &loaded.tokenizer)?;
+    let template = crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
     let opening: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     let mut history = opening.clone();
     let mut seen = Seen::default();
-    let mut sampler = sampler(&args.sampling)?;
     let interrupt = Interrupt::watch();
     let mut last: Option<(Answer, usize)> = None;
     let mut editor = rustyline::DefaultEditor::new()?;
@@ -46,7 +44,7 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
             }
             "/stats" => {
                 match &last {
-                    Some((answer, prompt)) => statistics(answer, *prompt, &loaded),
+                    Some((answer, prompt)) => statistics(answer, *prompt, &model),
                     None => say("nothing was generated yet"),
                 }
                 continue;
@@ -59,21 +57,33 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         }
         let _ = editor.add_history_entry(&line);
         history.push(Message::new("user", &line));
-        let ids = loaded.tokenizer.encode_chat(&bounded(|| template.render(&history, true))?);
-        if ids.len() >= loaded.exec.context() {
-            say(ExecError::Context { tokens: ids.len(), context: loaded.exec.context() });
-            say("the conversation is full: /clear starts a new one");
+        let context = model.session.context();
+        let encode = |history: &[Message]| -> anyhow::Result<Vec<u32>> {
+            Ok(model.tokenizer.encode_chat(&template.render(history, true)?))
+        };
+        // An answer needs room: a quarter of the context, or as much as -n lets it have.
+        let full = context - (context / 4).min(args.tokens.unwrap_or(usize::MAX)).max(1);
+        let length = |history: &[Message]| encode(history).map(|ids| ids.len());
+        let gone = forget_oldest(&mut history, opening.len(), full, full / 2, length)?;
+        if gone > 0 && !shared.quiet {
+            say(format_args!(
+                "note: the conversation fills the context of {context} tokens: its {gone} oldest messages are forgotten"
+            ));
+        }
+        let ids = encode(&history)?;
+        if ids.len() >= context {
+            say(SessionError::Context { tokens: ids.len(), context });
             history.pop();
             continue;
         }
-        let rest = seen.rest(loaded.exec.as_mut(), &ids);
+        let rest = seen.rest(&mut model.session, sequence, &ids)?;
         interrupt.forget();
         let mut out = io::stdout().lock();
         let answer = generate(
-            loaded.exec.as_mut(),
-            &loaded.tokenizer,
-            &mut sampler,
-            &Request { prompt: rest, max_tokens: args.tokens, stop: &args.stop },
+            &mut model.session,
+            sequence,
+            &model.tokenizer,
+            &Request { prompt: rest, max_tokens: args.tokens, stop: &args.stop, lookup: args.lookup.is_on() },
             &mut |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
@@ -82,10 +92,10 @@ pub fn chat(args: &args::Run, shared: &Shared, mut loaded: Loaded) -> anyhow::Re
         )?;
         writeln!(out)?;
         drop(out);
-        seen.generated(loaded.exec.as_ref(), &answer.ids);
+        seen.generated(&model.session, sequence, &answer.ids)?;
         history.push(Message::new("assistant", &answer.text));
         last = Some((answer, rest.len()));
     }
-    loaded.finish()?;
+    model.finish()?;
     Ok(ExitCode::SUCCESS)
 }

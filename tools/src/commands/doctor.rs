@@ -1,28 +1,46 @@
 //! `kjit doctor`: whether this machine has what kjit needs, and whether its device computes right.
 
-use crate::args::{self, Device as Asked, Shared};
+use crate::args::{self, Shared};
 use crate::commands::doctor_report;
 use crate::engine;
+use crate::load::named_gpu;
 use crate::report::{bytes, say};
-use kjit_engine::{Engine, Target, Vendor};
+use kjit_engine::{CompilerInfo, Engine, Error, Inventory, Target, Vendor, amd_system};
 use kjit_model::gpu::bundle;
 use kjit_model::gpu::prove::{self, Verdict};
 use kjit_model::host::Cpu;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// One line of the report.
 struct Check {
     name: String,
-    good: bool,
+    /// None: a fact to know, neither good nor bad.
+    good: Option<bool>,
     said: String,
 }
 
 impl Check {
+    fn new(name: impl Into<String>, good: bool, said: impl Into<String>) -> Check {
+        Check { name: name.into(), good: Some(good), said: said.into() }
+    }
+
+    fn note(name: impl Into<String>, said: impl Into<String>) -> Check {
+        Check { name: name.into(), good: None, said: said.into() }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.good {
+            Some(true) => "ok",
+            Some(false) => "FAIL",
+            None => "note",
+        }
+    }
+
     fn line(&self) -> String {
-        format!("{} {}: {}", if self.good { "ok  " } else { "FAIL" }, self.name, self.said)
+        format!("{:<4} {}: {}", self.verdict(), self.name, self.said)
     }
 }
 
@@ -37,43 +55,44 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
         bundle(&engine, folder, shared, &mut checks)?;
         return verdict(&checks, args.json);
     }
-    let mut checks = vec![Check {
-        name: "kjit".into(),
-        good: true,
-        said: format!("version {}, kernel ABI {}", env!("CARGO_PKG_VERSION"), kjit_engine::KERNEL_ABI),
-    }];
+    if args.run_for_parent {
+        let device = engine.device(&label(shared))?;
+        let wish = (SEED, args.filter.as_deref().unwrap_or_default());
+        prove::serve(&engine, &device, wish, io::stdin().lock(), io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let said = format!("version {}, kernel ABI {}", env!("CARGO_PKG_VERSION"), kjit_engine::KERNEL_ABI);
+    let mut checks = vec![Check::new("kjit", true, said)];
     let cpu = Cpu::here();
-    checks.push(Check {
-        name: "cpu".into(),
-        good: true,
-        said: format!("{}, {} cores, {}", cpu.name, cpu.cores, cpu.path),
-    });
-    devices(&engine, shared, &mut checks);
+    checks.push(Check::new("cpu", true, format!("{}, {} cores, {}", cpu.name, cpu.cores, cpu.path)));
+    let found = engine.devices();
+    devices(&engine, &found, shared, &mut checks);
+    compilers(&engine, &found, &mut checks);
+    checks.extend(amd(&engine, &found));
     checks.extend(permissions(&nodes()));
-    cache(&engine, &mut checks);
+    checks.push(cache(&engine));
     if args.run {
         kernels(&engine, args.filter.as_deref().unwrap_or_default(), shared, &mut checks);
     }
     let code = verdict(&checks, args.json)?;
-    // A JSON document is a report by itself.
-    if args.report.is_some() || !args.json {
+    if let Some(file) = &args.report {
         let lines: Vec<String> = checks.iter().map(Check::line).collect();
-        match doctor_report::write(args.report.as_deref(), &lines, &engine) {
-            Ok(path) if shared.quiet => drop(path),
-            Ok(path) => say(format_args!("report: {} has all this and more, to be sent", path.display())),
-            // One that was asked for is part of the answer; the other is not.
-            Err(e) if args.report.is_some() => return Err(e),
-            Err(e) => say(format_args!("warning: {e:#}")),
+        doctor_report::write(file, &lines, &engine)?;
+        if !shared.quiet {
+            say(format_args!("report: {} has all this and more, to be sent", file.display()));
         }
     }
     Ok(code)
 }
 
 fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
-    let good = checks.iter().all(|c| c.good);
+    let good = checks.iter().all(|c| c.good != Some(false));
     let mut out = io::BufWriter::new(io::stdout().lock());
     if json {
-        let all: Vec<_> = checks.iter().map(|c| json!({ "check": c.name, "ok": c.good, "detail": c.said })).collect();
+        let all: Vec<_> = checks
+            .iter()
+            .map(|c| json!({ "check": c.name, "ok": c.good != Some(false), "verdict": c.verdict(), "detail": c.said }))
+            .collect();
         writeln!(out, "{}", json!({ "ok": good, "checks": all }))?;
     } else {
         for c in checks {
@@ -84,16 +103,20 @@ fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!good)))
 }
 
-/// Devices, their memory, what hides them, and a compiler for each. A machine without any is well: the CPU computes.
-fn devices(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
-    let found = engine.devices();
-    if found.devices.is_empty() {
-        let asked = !matches!(shared.device, Asked::Auto | Asked::Cpu);
-        checks.push(Check { name: "gpu".into(), good: !asked, said: "none: the CPU computes".to_string() });
+/// Devices, their memory, and what hides them. A machine without any is well: the CPU computes. One that was
+/// asked for must be there.
+fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec<Check>) {
+    match named_gpu(shared) {
+        Some(label) if !found.devices.iter().any(|d| d.label() == label) => {
+            let why =
+                if found.devices.is_empty() { found.why_none() } else { "`kjit devices` lists those that are".into() };
+            checks.push(Check::new(label, false, format!("not here: {why}")));
+        }
+        None if found.devices.is_empty() => checks.push(Check::note("gpu", "none: the CPU computes")),
+        _ => {}
     }
     // Of one vendor's card the other's driver is no loss.
-    let lost = |line: &String| Check { name: "not found".into(), good: true, said: line.clone() };
-    checks.extend(found.missing.iter().map(lost));
+    checks.extend(found.missing.iter().map(|line| Check::note("not here", line)));
     for d in &found.devices {
         let opened = engine.device(&d.label()).and_then(|device| device.memory());
         let memory = match &opened {
@@ -105,34 +128,79 @@ fn devices(engine: &Engine, shared: &Shared, checks: &mut Vec<Check>) {
             khz => format!("clock up to {} MHz", khz / 1000),
         };
         let said = format!("{} ({}), driver {}.{}, {clock}, {memory}", d.name, d.arch_id, d.driver.0, d.driver.1);
-        checks.push(Check { name: d.label(), good: opened.is_ok() && d.target.is_some(), said });
+        checks.push(Check::new(d.label(), opened.is_ok() && d.target.is_some(), said));
     }
     for (name, value) in &found.visibility {
-        checks.push(Check {
-            name: name.clone(),
-            good: true,
-            said: format!("is {value}: decides which devices are seen, or as what"),
-        });
+        checks.push(Check::note(name, format!("is {value}: decides which devices are seen, or as what")));
     }
     for warning in found.warnings() {
-        // A disguised card runs code for another: known to work for some, and the first thing to ask about when it does not.
-        let good = !warning.starts_with("HSA_OVERRIDE_GFX_VERSION");
-        checks.push(Check { name: "warning".into(), good, said: warning });
+        // A disguised card runs code for another: known to work for some, and the first thing to ask about
+        // when it does not.
+        match warning.starts_with("HSA_OVERRIDE_GFX_VERSION") {
+            true => checks.push(Check::new("warning", false, warning)),
+            false => checks.push(Check::note("warning", warning)),
+        }
     }
+}
+
+/// For each architecture that is here the compiler that its kernels will be made with: another may be found
+/// first and not know it. Of a vendor without a card, what there is.
+fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
+    let one = |c: &CompilerInfo| format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display());
     for vendor in [Vendor::Nvidia, Vendor::Amd] {
-        let needed = found.devices.iter().any(|d| d.vendor == vendor);
         let report = engine.compilers(vendor);
-        let said = match report.found.first() {
-            Some(c) => format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display()),
-            None => "none: kernels must come from a cache or pack".to_string(),
-        };
-        let good = !needed || !report.found.is_empty();
-        checks.push(Check { name: format!("compiler for {}", vendor.name()), good, said });
+        let mut targets: Vec<Target> = vec![];
+        for target in found.devices.iter().filter(|d| d.vendor == vendor).filter_map(|d| d.target.clone()) {
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        for target in &targets {
+            let name = format!("compiler for {target}");
+            checks.push(match engine.compiler_for(target) {
+                Ok(choice) => Check::new(name, true, one(&choice.compiler)),
+                Err(Error::Miss { why, .. }) => Check::new(name, false, why),
+                Err(e) => Check::new(name, false, e.to_string()),
+            });
+        }
+        let name = format!("compiler for {}", vendor.name());
+        if targets.is_empty() {
+            checks.push(match report.found.is_empty() {
+                true => Check::note(&name, "none here: kernels would have to come from a cache or pack"),
+                false => Check::new(&name, true, report.found.iter().map(one).collect::<Vec<_>>().join(", ")),
+            });
+        }
         // One that cannot be used (a clang without AMD's target, say) is no loss beside one that can.
-        report.unusable.iter().for_each(|line| {
-            checks.push(Check { name: format!("compiler for {}", vendor.name()), good, said: line.clone() });
-        });
+        checks.extend(report.unusable.iter().map(|line| Check::note(&name, line)));
     }
+}
+
+/// AMD's system beside its runtime: the release, what the kernel driver lists and the runtime does not, and
+/// what to install where a card has no runtime.
+fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
+    let (nodes, mut checks) = (amd_system::kfd_nodes(Path::new(amd_system::KFD_NODES)), vec![]);
+    for n in &nodes {
+        let inside = if n.integrated { ", inside the processor" } else { "" };
+        let said = format!("{}, {} SIMDs{inside}, /dev/dri/renderD{}", n.arch, n.simds, n.render);
+        checks.push(Check::note(format!("kernel driver's node {}", n.node), said));
+    }
+    let runtime = found.drivers.iter().any(|line| line.starts_with("rocm:"));
+    if runtime {
+        let library = engine.amd_library();
+        let release = library.as_deref().and_then(amd_system::rocm_release);
+        checks.extend(release.map(|(version, from)| Check::note("ROCm", format!("{version} (by {from})"))));
+        let devices: Vec<_> = found.devices.iter().filter(|d| d.vendor == Vendor::Amd).cloned().collect();
+        if !nodes.is_empty() {
+            let said = amd_system::disagreements(&devices, &nodes, &found.visibility);
+            checks.extend(said.into_iter().map(|line| Check::note("AMD", line)));
+        }
+    } else if !nodes.is_empty() {
+        let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let container = ["/.dockerenv", "/run/.containerenv"].iter().any(|f| Path::new(f).exists());
+        let install = amd_system::install(&system, container);
+        checks.push(Check::new("AMD", false, format!("a card is here and no HIP runtime: {install}")));
+    }
+    checks
 }
 
 /// The kernel's own ends of the vendors' drivers, those that are there.
@@ -160,20 +228,23 @@ fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
             Ok(_) => (true, "can be opened".to_string()),
             Err(e) => (false, format!("cannot be opened: {e}: add the user to the group that owns it (render, video)")),
         };
-        Check { name: path.display().to_string(), good, said }
+        Check::new(path.display().to_string(), good, said)
     };
     nodes.iter().map(verdict).collect()
 }
 
-fn cache(engine: &Engine, checks: &mut Vec<Check>) {
+/// The cache, in one verdict: a folder that is there and takes nothing is no good one.
+fn cache(engine: &Engine) -> Check {
     let cache = engine.cache();
-    let said = match cache.home() {
-        Some(home) => home.display().to_string(),
-        None => "memory only: kernels are compiled again at every start".to_string(),
-    };
-    let warnings = cache.warnings();
-    checks.push(Check { name: "cache".into(), good: cache.home().is_some(), said });
-    checks.extend(warnings.iter().map(|w| Check { name: "cache".into(), good: false, said: w.to_string() }));
+    // Asked for now: what it warns of is known only when it has been tried.
+    let unusable = cache.check_home().err().into_iter();
+    let mut faults: Vec<String> = unusable.chain(cache.warnings()).map(|w| w.to_string()).collect();
+    faults.dedup();
+    match cache.home() {
+        Some(home) if faults.is_empty() => Check::new("cache", true, home.display().to_string()),
+        _ if !faults.is_empty() => Check::new("cache", false, faults.join("; ")),
+        _ => Check::note("cache", "memory only: kernels are compiled again at every start"),
+    }
 }
 
 /// The inputs are random; another seed each time would make a report that nobody can repeat.
@@ -187,10 +258,10 @@ fn export(engine: &Engine, folder: &Path, arch: &str, filter: &str, shared: &Sha
     let done = bundle::export(engine, &target, &wish, folder, &progress)?;
     let said =
         format!("{} cases, {} code objects, {} in {}", done.cases, done.code, bytes(done.bytes), folder.display());
-    let mut checks = vec![Check { name: format!("bundle for {target}"), good: true, said }];
+    let mut checks = vec![Check::new(format!("bundle for {target}"), true, said)];
     if !done.left_out.is_empty() {
         let said = format!("to stay below {}: {}", bytes(bundle::LIMIT), done.left_out.join("; "));
-        checks.push(Check { name: format!("{} left out", done.left_out.len()), good: true, said });
+        checks.push(Check::note(format!("{} left out", done.left_out.len()), said));
     }
     Ok(checks)
 }
@@ -199,7 +270,7 @@ fn export(engine: &Engine, folder: &Path, arch: &str, filter: &str, shared: &Sha
 fn bundle(engine: &Engine, folder: &Path, shared: &Shared, checks: &mut Vec<Check>) -> anyhow::Result<()> {
     let bundle = bundle::Bundle::open(folder)?;
     let said = format!("whole, {} cases for {}", bundle.cases(), bundle.target());
-    checks.push(Check { name: folder.display().to_string(), good: true, said });
+    checks.push(Check::new(folder.display().to_string(), true, said));
     let device = engine.device(&label(shared))?;
     let progress = progress(shared, "cases of the bundle");
     verdicts(device.label(), bundle.run(&device, &progress)?, checks);
@@ -207,11 +278,7 @@ fn bundle(engine: &Engine, folder: &Path, shared: &Shared, checks: &mut Vec<Chec
 }
 
 fn label(shared: &Shared) -> String {
-    match shared.device {
-        Asked::Cuda(n) => format!("cuda:{n}"),
-        Asked::Rocm(n) => format!("rocm:{n}"),
-        Asked::Auto | Asked::Cpu => "auto".to_string(),
-    }
+    named_gpu(shared).unwrap_or_else(|| "auto".to_string())
 }
 
 /// Tells a person at a terminal how far it is.
@@ -228,15 +295,27 @@ fn progress(shared: &Shared, of: &'static str) -> impl Fn(usize, usize) + Sync +
 fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Check>) {
     let device = match engine.device(&label(shared)) {
         Ok(device) => device,
-        Err(e) => return checks.push(Check { name: "kernels".into(), good: false, said: e.to_string() }),
+        Err(e) => return checks.push(Check::new("kernels", false, e.to_string())),
     };
-    match prove::run_all(engine, &device, SEED, filter, &progress(shared, "kernel cases")) {
-        Err(e) => checks.push(Check { name: "kernels".into(), good: false, said: e }),
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(e) => {
+            let said = format!("this program cannot be found, to run them in a child of it: {e}");
+            return checks.push(Check::new("kernels", false, said));
+        }
+    };
+    let spawn = || {
+        let mut child = Command::new(&program);
+        child.args(std::env::args_os().skip(1)).arg("--run-for-parent");
+        child
+    };
+    match prove::run_all(engine, device.target(), SEED, filter, &spawn, &progress(shared, "kernel cases")) {
+        Err(e) => checks.push(Check::new("kernels", false, e)),
         Ok(found) => verdicts(device.label(), found, checks),
     }
     if let Some(verdict) = prove::library(&device) {
         let good = verdict.is_ok();
-        checks.push(Check { name: "vendor's matrix library".into(), good, said: verdict.unwrap_or_else(|why| why) });
+        checks.push(Check::new("vendor's matrix library", good, verdict.unwrap_or_else(|why| why)));
     }
 }
 
@@ -244,10 +323,10 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
 fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
     let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
     let said = format!("{} of {} cases right on {device}", verdicts.len() - failed, verdicts.len());
-    checks.push(Check { name: "kernels".into(), good: failed == 0 && !verdicts.is_empty(), said });
+    checks.push(Check::new("kernels", failed == 0 && !verdicts.is_empty(), said));
     for v in verdicts {
         if let Some(failure) = v.failure {
-            checks.push(Check { name: v.case, good: false, said: failure });
+            checks.push(Check::new(v.case, false, failure));
         }
     }
 }
@@ -261,7 +340,7 @@ mod tests {
     fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
         // A folder can be opened for writing by nobody, not even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
-        assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);
         assert!(found[1].line().starts_with("FAIL /dev: cannot be opened") && found[1].said.contains("render"));
     }
 }

@@ -1,17 +1,16 @@
-//! The file that `kjit doctor` leaves to be sent: its verdicts, what `kjit devices -v` says, the system, and the variables that matter.
+//! The file that `kjit doctor --report FILE` writes, to be sent: its verdicts, what `kjit devices -v` says,
+//! the system, and the variables that matter.
 
 use super::devices;
 use anyhow::Context;
 use kjit_engine::Engine;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Its name where none was given, in the current folder.
-const NAME: &str = "kjit-report.txt";
-
-/// Beginnings of the names of variables that change what kjit finds or does. No others are told: a report is sent to strangers.
+/// Beginnings of the names of variables that change what kjit finds or does. No others are told: a report is
+/// sent to strangers.
 const VARIABLES: [&str; 10] = [
     "KJIT_",
     "CUDA_",
@@ -25,27 +24,12 @@ const VARIABLES: [&str; 10] = [
     "XDG_CACHE_HOME",
 ];
 
-/// Writes the report; where it is.
+/// Writes the report.
 ///
 /// # Errors
-/// The file that was asked for cannot be written, or neither the current folder nor that for temporary files takes one.
-pub fn write(to: Option<&Path>, verdicts: &[String], engine: &Engine) -> anyhow::Result<PathBuf> {
-    let text = text(verdicts, engine)?;
-    if let Some(path) = to {
-        return put(File::create(path), path, &text).with_context(|| format!("cannot write {}", path.display()));
-    }
-    let here = std::env::current_dir().map(|d| d.join(NAME)).unwrap_or_else(|_| PathBuf::from(NAME));
-    put(File::create(&here), &here, &text).or_else(|_| {
-        // Many share that folder: a new file there, and no link that somebody laid out.
-        let other = std::env::temp_dir().join(format!("kjit-report-{}.txt", std::process::id()));
-        put(File::create_new(&other), &other, &text)
-            .with_context(|| format!("no report written: neither {} nor {} can be", here.display(), other.display()))
-    })
-}
-
-fn put(file: io::Result<File>, path: &Path, text: &[u8]) -> io::Result<PathBuf> {
-    file?.write_all(text)?;
-    Ok(path.to_owned())
+/// The file cannot be written.
+pub fn write(to: &Path, verdicts: &[String], engine: &Engine) -> anyhow::Result<()> {
+    fs::write(to, text(verdicts, engine)?).with_context(|| format!("cannot write {}", to.display()))
 }
 
 fn text(verdicts: &[String], engine: &Engine) -> anyhow::Result<Vec<u8>> {

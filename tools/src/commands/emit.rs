@@ -1,9 +1,11 @@
 //! `kjit warm --emit DIR`: code objects, and what somebody else needs to launch them.
 //!
-//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it, and `file`, `sha256`, `source` (its main
-//! file, which says at its top what the arguments are; what it includes lies beside it), `constants`, `block` (threads of a block; the kernels never ask for
-//! it), and `kernels`: `entry` with its arguments by offset and size in bytes, static LDS, and the bytes of the argument block where
-//! the code object tells. With a model, `plan-ARCH.txt` has every launch of a token and of a prompt: grid, dynamic LDS, arguments.
+//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it, and
+//! `file`, `sha256`, `source` (its main file; what it includes lies beside it, and the header of its own name
+//! says what the arguments are), `constants` (macros to define), `shape` (what `shape.h` beside it says),
+//! `block` (threads of a block; the kernels never ask for it), and `kernels`: `entry` with its arguments by
+//! offset and size in bytes, static LDS, and the bytes of the argument block where the code object tells.
+//! With a model, `plan-ARCH.txt` has every launch of a token and of a prompt: grid, dynamic LDS, arguments.
 
 use super::warm::describe;
 use anyhow::Context;
@@ -44,6 +46,7 @@ pub fn emit(
             let more = json!({
                 "file": file, "sha256": digest, "source": format!("source/{stem}/{}", job.source.main_file()),
                 "constants": job.constants.iter().map(|(n, v)| (n.to_owned(), constant(v))).collect::<Map<_, _>>(),
+                "shape": job.constants.told().map(|(n, v)| (n.to_owned(), constant(v))).collect::<Map<_, _>>(),
                 "block": job.constants.get("KJ_BLOCK").map(constant),
                 "kernels": code.kernels().iter().filter(wanted).map(kernel).collect::<Vec<_>>(),
             });

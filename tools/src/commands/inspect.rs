@@ -1,17 +1,16 @@
 //! `kjit inspect`: what is in a model file.
 
-use crate::args;
-use crate::load::default_context;
+use crate::args::{self, Shared};
 use crate::report::bytes;
-use kjit_model::exec::KvType;
 use kjit_model::gguf::{Gguf, Summary};
 use kjit_model::graph::Graph;
+use kjit_model::session::{KvType, OpenOptions};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-pub fn inspect(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let gguf = Gguf::open(&args.model)?;
+pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let gguf = Gguf::open(args.model.path(shared)?)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.graph {
         write!(out, "{}", kjit_model::arch::build(&gguf)?)?;
@@ -60,7 +59,7 @@ struct Memory {
 
 impl Memory {
     fn of(graph: &Graph, args: &args::Inspect) -> Memory {
-        let context = args.context.unwrap_or_else(|| default_context(graph.context));
+        let context = OpenOptions { context: args.context, ..OpenOptions::default() }.context_of(graph);
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         Memory {
             weights,

@@ -1,15 +1,15 @@
 //! `kjit logits`: scores of the next token.
 
 use crate::args::{self, Shared};
-use crate::load::Loaded;
-use kjit_model::exec::{Want, check_scores};
+use crate::load::{How, open_one};
+use kjit_model::session::{Want, check_scores};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let mut loaded = Loaded::open(&args.model, &args.setup, shared)?;
-    let row = loaded.exec.feed(&args.ids, Want::Last)?;
+    let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &How::default())?;
+    let row = model.session.feed(sequence, &args.ids, Want::Last)?;
     check_scores(&row)?;
     let mut best: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -24,7 +24,7 @@ pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> 
         for (id, logit) in best {
             let p = (f64::from(logit) - logsumexp).exp();
             // A model may score more ids than its vocabulary has texts for.
-            let text = loaded.tokenizer.decode(&[id]).unwrap_or_default();
+            let text = model.tokenizer.decode(&[id]).unwrap_or_default();
             writeln!(out, "{id:>8} {logit:>12.5} {p:>9.5}  {:?}", String::from_utf8_lossy(&text))?;
         }
     }

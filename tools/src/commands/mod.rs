@@ -1,18 +1,22 @@
 //! One file per command, or per few that are one idea.
 
 pub mod bench;
-mod bench_batch;
+mod bench_side_by_side;
 pub mod cache;
 pub mod chat;
 pub mod dequant;
 pub mod devices;
 pub mod doctor;
 mod doctor_report;
+pub mod embed;
 mod emit;
+pub mod hub;
 pub mod inspect;
 pub mod kernels;
 pub mod logits;
+pub mod packaging;
 pub mod perplexity;
 pub mod run;
+pub mod serve;
 pub mod text;
 pub mod warm;

@@ -1,21 +1,28 @@
 //! `kjit perplexity`: how well a model predicts a text.
 
-use crate::args::{self, Setup, Shared};
+use crate::args::{self, Setup, Shared, Whole};
 use crate::input;
-use crate::load::Loaded;
+use crate::load::{How, open_one};
 use crate::report::say;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let setup = Setup { context: Some(args.context), kv_type: args.kv_type, precise: args.precise };
+    let setup = Setup {
+        context: Some(args.context),
+        kv_type: args.kv_type,
+        precise: args.precise,
+        persistent: Whole::default(),
+        prefill_chunk: None,
+    };
     let text = input::file(&args.file)?;
-    let mut loaded = Loaded::open(&args.model, &setup, shared)?;
+    let (mut model, sequence) = open_one(&args.model.path(shared)?, &setup, shared, &How::default())?;
     let show = !shared.quiet && io::stderr().is_terminal();
     let result = kjit_model::perplexity::perplexity(
-        loaded.exec.as_mut(),
-        &loaded.tokenizer,
+        &mut model.session,
+        sequence,
+        &model.tokenizer,
         &text,
         args.context,
         &mut |done, of, so_far| {

@@ -3,35 +3,40 @@
 use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::load::{How, Loaded};
-use crate::render::bounded;
+use crate::load::{How, open_one, weights};
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
-use kjit_model::chat::{ChatTemplate, Message};
-use kjit_model::exec::ExecError;
+use kjit_model::Model;
+use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::gpu::{Early, EarlyStatus};
 use kjit_model::sample::{SampleOptions, Sampler};
+use kjit_model::session::SessionError;
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::ExitCode;
 
 pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let prompt = prompt(args)?;
-    let trace = args.trace.as_ref().map(|_| Trace::new());
-    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels on the way.
+    let trace = match &args.trace {
+        Some(file) => Some(started(file)?),
+        None => None,
+    };
+    let prompt = prompt(args, shared)?;
+    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels
+    // on the way.
     let early = !args.wait_compile && args.sampling.temp > 0.0 && args.sampling.seed.is_none();
-    let how = How { batch: args.batch, trace: trace.as_ref(), early };
-    let mut loaded = Loaded::open_with(&args.model, &args.setup, shared, &how)?;
+    let how = How { trace: trace.as_ref(), early, ..How::default() };
+    let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
+    *model.session.sampler(sequence)? = sampler(&args.sampling)?;
     let Some(prompt) = prompt else {
-        return super::chat::chat(args, shared, loaded);
+        return super::chat::chat(args, shared, model, sequence);
     };
     let interrupt = Interrupt::watch();
-    let ids = prompt_ids(args, &loaded, &prompt)?;
-    let mut sampler = sampler(&args.sampling)?;
+    let ids = prompt_ids(args, &model, &prompt)?;
     let mut stdout = io::stdout().lock();
     let mut broken = None;
     let span = trace.as_ref().map(|t| t.span("host", "generate"));
@@ -47,9 +52,9 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
                 }
             },
         };
-        let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop };
+        let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop, lookup: args.lookup.is_on() };
         let stop = || interrupt.came();
-        generate(loaded.exec.as_mut(), &loaded.tokenizer, &mut sampler, &request, &mut show, &stop)?
+        generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop)?
     };
     drop(span);
     if let (Some(trace), Some(file)) = (&trace, &args.trace) {
@@ -59,17 +64,17 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         return Err(e).context("cannot write the answer");
     }
     // Who interrupts does not wait.
-    let finished = if answer.reason == StopReason::Interrupted { Ok(()) } else { loaded.finish() };
+    let finished = if answer.reason == StopReason::Interrupted { Ok(()) } else { model.finish() };
     if args.json {
-        writeln!(stdout, "{}", document(&answer, ids.len(), &loaded))?;
+        writeln!(stdout, "{}", document(&answer, ids.len(), &model))?;
     } else {
         writeln!(stdout)?;
     }
     if !shared.quiet {
-        statistics(&answer, ids.len(), &loaded);
+        statistics(&answer, ids.len(), &model);
     }
     if shared.verbose > 0
-        && let Some(early) = &loaded.early
+        && let Some(early) = early_of(&model)
     {
         say(told(&early.status()));
     }
@@ -80,15 +85,32 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The prompt, or `None` for a chat: no prompt given, and a person at both ends.
-fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
+/// A trace that goes to this file: one that cannot be written is said before the work, not after it.
+fn started(file: &Path) -> anyhow::Result<Trace> {
+    let open = std::fs::File::options().write(true).create(true).truncate(false).open(file);
+    open.with_context(|| format!("cannot write the trace {}", file.display()))?;
+    Ok(Trace::new())
+}
+
+/// The prompt, or `None` for a chat: no prompt given, and a person at both ends. What is piped in comes
+/// before a prompt that is given.
+fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     let stdin = || input::text(input::stdin("the prompt")?, "the prompt on stdin");
-    match (&args.prompt, &args.file) {
-        (Some(p), _) if p == "-" => stdin().map(Some),
-        (Some(p), _) => Ok(Some(p.clone())),
-        (None, Some(f)) if f.as_os_str() == "-" => stdin().map(Some),
-        (None, Some(f)) => input::text(input::file(f)?, &f.display().to_string()).map(Some),
-        (None, None) if io::stdin().is_terminal() => match args.json {
+    let piped = || input::text(input::piped("the prompt", shared)?, "the text on stdin");
+    let given = match (args.prompt.as_ref().or(args.text.as_ref()), &args.file) {
+        (Some(p), _) if p == "-" => return stdin().map(Some),
+        (Some(p), _) => Some(p.clone()),
+        (None, Some(f)) if f.as_os_str() == "-" => return stdin().map(Some),
+        (None, Some(f)) => Some(input::text(input::file(f)?, &f.display().to_string())?),
+        (None, None) => None,
+    };
+    match given {
+        Some(prompt) => {
+            let before = piped()?;
+            let between = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+            Ok(Some(format!("{before}{between}{prompt}")))
+        }
+        None if io::stdin().is_terminal() => match args.json {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
             // A chat would write its own prompts among the answers.
             false if !io::stdout().is_terminal() => {
@@ -96,31 +118,31 @@ fn prompt(args: &args::Run) -> anyhow::Result<Option<String>> {
             }
             false => Ok(None),
         },
-        (None, None) => stdin().map(Some),
+        None => stdin().map(Some),
     }
 }
 
 /// Token ids of the prompt, through the chat template unless `--raw`.
-fn prompt_ids(args: &args::Run, loaded: &Loaded, prompt: &str) -> anyhow::Result<Vec<u32>> {
+fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<Vec<u32>> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
         bail!(empty); // a template around nothing: the model would answer a question that nobody asked
     }
     let ids = if args.raw {
-        loaded.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
+        model.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
-        let template = ChatTemplate::from_gguf(&loaded.gguf, &loaded.tokenizer)?;
+        let template = crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
         let mut messages = vec![];
         messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
         messages.push(Message::new("user", prompt));
-        loaded.tokenizer.encode_chat(&bounded(|| template.render(&messages, true))?)
+        model.tokenizer.encode_chat(&template.render(&messages, true)?)
     };
     if ids.is_empty() {
         bail!(empty);
     }
-    let context = loaded.exec.context();
+    let context = model.session.context();
     if ids.len() > context {
-        return Err(ExecError::Context { tokens: ids.len(), context }.into());
+        return Err(SessionError::Context { tokens: ids.len(), context }.into());
     }
     Ok(ids)
 }
@@ -154,30 +176,39 @@ fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
     if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
 }
 
-fn document(a: &Answer, prompt: usize, loaded: &Loaded) -> serde_json::Value {
+fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
+    let device = model.device();
     json!({
         "text": a.text,
         "ids": a.ids,
         "prompt_tokens": prompt,
         "generated_tokens": a.ids.len(),
         "stop_reason": a.reason.as_str(),
-        "device": { "kind": loaded.device.kind, "name": loaded.device.name, "arch": loaded.device.arch },
-        "kernels": kernels(loaded),
+        "drafted_tokens": a.drafts.drafted,
+        "accepted_tokens": a.drafts.accepted,
+        "device": { "kind": device.kind, "name": device.name, "arch": device.arch },
+        "kernels": kernels(model),
         "timings": {
-            "load_s": loaded.took.as_secs_f64(),
+            "load_s": model.took().as_secs_f64(),
             "first_token_s": a.first_token.as_secs_f64(),
             "prompt_tok_s": prompt_rate(a, prompt),
             "decode_tok_s": rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
         },
-        "memory": { "weights": loaded.weights, "kv": loaded.kv, "peak": kjit_model::host::peak_memory() },
+        "memory": { "weights": weights(model).0, "kv": model.kv_bytes(), "peak": kjit_model::host::peak_memory() },
     })
 }
 
-/// What was compiled, and what a start without all kernels came to: `late` of them were not waited for, `single` tokens of the prompt went one
-/// by one for want of them, and with `swapped_at` tokens in the sequence they took over (null: they did not).
-fn kernels(loaded: &Loaded) -> serde_json::Value {
-    let counts = loaded.kernels();
-    let early = loaded.early.as_ref().map(Early::status).unwrap_or_default();
+/// What was not waited for.
+fn early_of(model: &Model) -> Option<&Early> {
+    model.session.gpu().and_then(|gpu| gpu.early())
+}
+
+/// What was compiled, and what a start without all kernels came to: `late` of them were not waited for,
+/// `single` tokens of the prompt went one by one for want of them, and with `swapped_at` tokens in the
+/// sequence they took over (null: they did not).
+fn kernels(model: &Model) -> serde_json::Value {
+    let counts = model.kernels();
+    let early = early_of(model).map(Early::status).unwrap_or_default();
     json!({
         "compiled": counts.compiled, "cached": counts.cached, "seconds": counts.seconds,
         "late": early.late, "single": early.single, "swapped_at": early.swapped_at,
@@ -198,15 +229,15 @@ fn told(early: &EarlyStatus) -> String {
 }
 
 /// What people want to know afterwards.
-pub fn statistics(a: &Answer, prompt: usize, loaded: &Loaded) {
+pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
     say(format_args!(
         "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · first token {:.2} s · weights {} · {}",
         prompt_rate(a, prompt),
         a.ids.len(),
         rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
-        loaded.took.as_secs_f64(),
+        model.took().as_secs_f64(),
         a.first_token.as_secs_f64(),
-        bytes(loaded.weights),
+        bytes(weights(model).0),
         a.reason.as_str(),
     ));
 }

@@ -1,28 +1,24 @@
-//! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not a model that kjit can run.
+//! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not a model
+//! that kjit can run.
 
-use crate::args;
-use crate::render::bounded;
+use crate::args::{self, Shared};
+use crate::input::json;
+use crate::model::ModelName;
 use anyhow::{Context, bail};
-use kjit_model::chat::ChatTemplate;
 use kjit_model::gguf::Gguf;
 use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::Value;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
-fn open(path: &Path) -> anyhow::Result<(Gguf, Tokenizer)> {
-    let gguf = Gguf::open(path)?;
-    let tokenizer = Tokenizer::from_gguf(&gguf).with_context(|| path.display().to_string())?;
+fn open(model: &ModelName, shared: &Shared) -> anyhow::Result<(Gguf, Tokenizer)> {
+    let gguf = Gguf::open(model.path(shared)?)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf).with_context(|| model.to_string())?;
     Ok((gguf, tokenizer))
 }
 
-fn json(number: usize, line: &[u8]) -> anyhow::Result<Value> {
-    serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
-}
-
-pub fn tokenize(args: &args::Tokenize) -> anyhow::Result<ExitCode> {
-    let (_, tokenizer) = open(&args.model)?;
+pub fn tokenize(args: &args::Tokenize, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let (_, tokenizer) = open(&args.model, shared)?;
     let options = if args.plain { EncodeOptions::PLAIN } else { EncodeOptions::PROMPT };
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
@@ -34,8 +30,8 @@ pub fn tokenize(args: &args::Tokenize) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn detokenize(args: &args::Detokenize) -> anyhow::Result<ExitCode> {
-    let (_, tokenizer) = open(&args.model)?;
+pub fn detokenize(args: &args::Detokenize, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let (_, tokenizer) = open(&args.model, shared)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let ids: Vec<u32> = serde_json::from_value(json(number, line)?)
@@ -53,14 +49,13 @@ pub fn detokenize(args: &args::Detokenize) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn template(args: &args::Template) -> anyhow::Result<ExitCode> {
-    let (gguf, tokenizer) = open(&args.model)?;
-    let template = ChatTemplate::from_gguf(&gguf, &tokenizer)?;
+pub fn template(args: &args::Template, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let (gguf, tokenizer) = open(&args.model, shared)?;
+    let template = crate::template::open(args.template.as_deref(), &gguf, &tokenizer)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let text = std::str::from_utf8(line).with_context(|| format!("line {number} of stdin is no UTF-8"))?;
-        let prompt =
-            bounded(|| template.render_json(text, None, true)).with_context(|| format!("line {number} of stdin"))?;
+        let prompt = template.render_json(text, None, true).with_context(|| format!("line {number} of stdin"))?;
         Ok(writeln!(out, "{}", serde_json::to_string(&prompt)?)?)
     })?;
     out.flush()?;

@@ -4,20 +4,27 @@ use crate::args::{self, Shared};
 use crate::commands::kernels::{Tuning, tune_for};
 use crate::engine;
 use crate::interrupt;
-use crate::load::default_context;
-use crate::report::{bytes, say};
-use anyhow::Context;
+use crate::load::named_gpu;
+use crate::report::{Told, bytes, say};
+use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use kjit_engine::{CodeObject, Engine, Error, Job, Origin, Target};
+use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
+use kjit_model::DeviceChoice;
 use kjit_model::catalogue::COMMON;
-use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
+use kjit_model::session::OpenOptions;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+/// What is said of a chip that kjit has no row for.
+fn family(target: &Target) -> String {
+    let said = |row| format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id());
+    target.stands_in().map_or(String::new(), said)
+}
 
 pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut targets: Vec<Target> = vec![];
@@ -33,12 +40,14 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
             Tuning::Measured(code) => return Ok(code),
             Tuning::Done(target) => targets.push(target),
         }
+    } else if targets.is_empty() {
+        targets = here(&engine, shared)?;
     }
-    let (jobs, plans) = wanted(&engine, args, &targets)?;
+    let (jobs, plans) = wanted(&engine, args, &targets, shared)?;
     if !shared.quiet {
         for target in &targets {
             match engine.compiler_for(target) {
-                Ok(choice) => say(format_args!("{target}: {}", choice.reason)),
+                Ok(choice) => say(format_args!("{target}: {}{}", choice.reason, family(target))),
                 // Kernels may all be there already; what is missing then fails, and says why.
                 Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
             }
@@ -55,7 +64,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         Origin::Cached(_) | Origin::Given => (h + 1, c),
         Origin::Compiled => (h, c + 1),
     });
-    // What a full or read-only home did not take ends with this process: a warm that says nothing of it has warmed nothing.
+    // What a full or read-only home did not take ends with this process: a warm that says nothing of it has
+    // warmed nothing.
     let counters = engine.cache().counters();
     let lost = counters.made.saturating_sub(counters.published);
     let mut out = io::stdout().lock();
@@ -80,19 +90,36 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         )?;
     }
     out.flush()?;
-    // Each distinct failure once: one wrong line in a header fails every kernel, and so does a compiler that is not there.
-    let mut told = vec![];
-    let sentence = |error: &Error| match error {
-        Error::Miss { target, why, .. } => format!("kernels for {target} cannot be compiled here: {why}"),
-        other => other.to_string(),
-    };
-    for error in failed.iter().map(|e| sentence(e)) {
-        if !told.contains(&error) {
-            say(format_args!("error: {error}"));
-            told.push(error);
+    let mut told = Told::default();
+    failed.iter().for_each(|e| told.failed(e));
+    if lost > 0 && !shared.no_cache {
+        let why = engine.cache().warnings().pop().map_or(String::new(), |w| format!(": {w}"));
+        told.say(format!("{lost} kernels were compiled and not kept{why}; give --cache-dir a folder that takes them"));
+    }
+    Ok(told.code())
+}
+
+/// What the cards here are, each architecture once; with --device that one's.
+fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
+    let found = engine.devices();
+    if shared.device == DeviceChoice::Cpu {
+        bail!("--device cpu has no kernels to compile: give --arch, gfx1100 or sm_90 say");
+    }
+    let wanted = named_gpu(shared);
+    let mut targets: Vec<Target> = vec![];
+    for device in found.devices.iter().filter(|d| wanted.as_ref().is_none_or(|label| *label == d.label())) {
+        let target = device.target.clone();
+        let target =
+            target.with_context(|| format!("{} is {}, which kjit cannot compile for", device.name, device.arch_id))?;
+        if !targets.contains(&target) {
+            targets.push(target);
         }
     }
-    Ok(ExitCode::from(u8::from(!told.is_empty())))
+    if targets.is_empty() {
+        let label = wanted.map_or("GPU".to_owned(), |label| format!("device {label}"));
+        bail!("no --arch is given, and no {label} is here ({}): give --arch, gfx1100 or sm_90 say", found.why_none());
+    }
+    Ok(targets)
 }
 
 fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
@@ -103,28 +130,27 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model, what it will ask for the models of the
-/// catalogue, and no plans. Each job once.
-fn wanted(engine: &Engine, args: &args::Warm, targets: &[Target]) -> anyhow::Result<(Vec<Job>, Vec<Plan>)> {
+/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model, what it
+/// will ask for the models of the catalogue, and no plans. Each job once.
+fn wanted(
+    engine: &Engine,
+    args: &args::Warm,
+    targets: &[Target],
+    shared: &Shared,
+) -> anyhow::Result<(Vec<Job>, Vec<Plan>)> {
     let graphs = match &args.model {
         Some(model) => {
-            let gguf = Gguf::open(model)?;
-            vec![kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?]
+            let gguf = Gguf::open(model.path(shared)?)?;
+            vec![kjit_model::arch::build(&gguf).with_context(|| model.to_string())?]
         }
         None => COMMON.iter().map(|c| c.graph().context(c.name)).collect::<anyhow::Result<_>>()?,
     };
     let (mut jobs, mut plans) = (Vec::<Job>::new(), vec![]);
     for (target, graph) in targets.iter().flat_map(|t| graphs.iter().map(move |g| (t, g))) {
-        let options = ExecOptions {
-            context: args.setup.context.unwrap_or_else(|| default_context(graph.context)),
-            kv: args.setup.kv_type.into(),
-            precise: args.setup.precise,
-            threads: 1,
-            batch: args.batch,
-        };
-        let plan = gpu::plan_for_batch(engine, graph, target, &options, args.sequences.unwrap_or(0));
+        let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
+        let plan = gpu::plan_for(engine, graph, target, &options);
         let plan = plan.with_context(|| format!("for {target}"))?;
-        for job in plan.jobs.iter().map(|j| &j.job) {
+        for job in plan.compiled() {
             if !jobs.contains(job) {
                 jobs.push(job.clone());
             }

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// Two layers, 18 kernels; and a run of few tokens, since every kernel is compiled for the CPU too.
 pub const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
-pub const AS_RUN: &[&str] = &["-c", "64", "-b", "16"];
+pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 
 /// The command on these simulated devices, with its cache in `home`.
 pub struct Machine {

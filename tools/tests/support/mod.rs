@@ -12,7 +12,8 @@ pub fn kjit() -> Command {
     c
 }
 
-/// A test model's path. Without the file the test fails and says how to get it: a model test that did not run proves nothing.
+/// A test model's path. Without the file the test fails and says how to get it: a model test that did not run
+/// proves nothing.
 pub fn model(name: &str) -> PathBuf {
     let dir = std::env::var_os("KJIT_TEST_MODELS")
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")), PathBuf::from);

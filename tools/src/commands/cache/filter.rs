@@ -1,18 +1,18 @@
 //! Which entries a command is about.
 //!
-//! A model's entries are found by planning it for each architecture, as `run` does, and taking the source keys of what the plan
-//! asks for. A note in the entries of who asked for them would be wrong as soon as a second model shares a kernel, another build
-//! of kjit plans otherwise, or the pack came from elsewhere; the plan cannot be.
+//! A model's entries are found by planning it for each architecture, as `run` does, and taking the source
+//! keys of what the plan asks for. A note in the entries of who asked for them would be wrong as soon as a
+//! second model shares a kernel, another build of kjit plans otherwise, or the pack came from elsewhere; the
+//! plan cannot be.
 
-use crate::args::{CacheFilter, GPU_BATCH};
-use crate::load::default_context;
+use crate::args::CacheFilter;
 use crate::report::say;
 use anyhow::Context;
 use kjit_cache::{Digest, EntryInfo};
 use kjit_engine::{Engine, Target};
-use kjit_model::exec::ExecOptions;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu;
+use kjit_model::session::{OpenOptions, Persistence};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -95,14 +95,16 @@ fn is_arch(want: &str, have: &str) -> bool {
 
 fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyhow::Result<Vec<Wanted>> {
     let Some(model) = &filter.model else { return Ok(Vec::new()) };
-    let gguf = Gguf::open(model)?;
-    let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
-    let options = ExecOptions {
-        context: filter.context.unwrap_or_else(|| default_context(graph.context)),
+    let gguf = Gguf::open(model.here()?)?;
+    let graph = kjit_model::arch::build(&gguf).with_context(|| model.to_string())?;
+    let options = OpenOptions {
+        context: filter.context,
         kv: filter.kv_type.into(),
         precise: filter.precise,
-        threads: 1,
-        batch: filter.batch.unwrap_or(GPU_BATCH),
+        prefill_chunk: filter.prefill_chunk,
+        // What run asks for unless told otherwise; a kernel of a whole token is there only if it was asked for.
+        persistent: Persistence::default(),
+        ..OpenOptions::default()
     };
     let plan = |target: &Target| -> anyhow::Result<Wanted> {
         let jobs = gpu::jobs_for(engine, &graph, target, &options).with_context(|| format!("for {target}"))?;
@@ -119,7 +121,7 @@ fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyho
         match Target::parse(arch).map_err(anyhow::Error::from).and_then(|target| plan(&target)) {
             Ok(w) if wanted.iter().any(|known| known.arch == w.arch) => {}
             Ok(w) => wanted.push(w),
-            Err(error) => say(format_args!("note: {}: not for {arch}: {error:#}", model.display())),
+            Err(error) => say(format_args!("note: {model}: not for {arch}: {error:#}")),
         }
     }
     Ok(wanted)

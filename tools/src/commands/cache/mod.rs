@@ -15,7 +15,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
-    // To a command about the cache itself a cache that cannot be used is a failure; the rest is told at the end.
+    // To a command about the cache itself a cache that cannot be used is a failure; the rest is told at the
+    // end.
     let engine = engine(&Shared { quiet: true, ..shared.clone() });
     let (engine, cache) = (&engine, engine.cache());
     let there = cache.check_home().map_err(|why| anyhow::anyhow!("{why} (--cache-dir names another cache)"))?;

@@ -32,7 +32,7 @@ pub fn export(
     let picker = Picker::new(engine, filter, &entries)?;
     // Half a model would be compiled after all, or fail, on the machine that gets the pack.
     if let Some(wanted) = picker.wanted().iter().find(|w| !w.missing(&entries).is_empty()) {
-        let model = filter.model.as_deref().unwrap_or(Path::new("")).display();
+        let model = filter.model.as_ref().map(ToString::to_string).unwrap_or_default();
         bail!("{} (kjit warm {model} --arch {})", presence(wanted, &entries), wanted.arch);
     }
     let picked: Vec<&EntryInfo> = entries.iter().filter(|e| picker.picks(e)).collect();
@@ -48,10 +48,11 @@ pub fn export(
         ("made by".to_string(), concat!("kjit ", env!("CARGO_PKG_VERSION")).to_string()),
         (PACK_ARCHS.to_string(), archs.join(",")),
     ]);
-    if let Some(name) = filter.model.as_deref().and_then(Path::file_name) {
-        meta.insert("model".to_string(), name.to_string_lossy().into_owned());
+    if let Some(model) = &filter.model {
+        meta.insert("model".to_string(), model.short().into_owned());
     }
-    // What was tuned decides what a plan asks for: without it the pack's kernels would not be the ones asked for.
+    // What was tuned decides what a plan asks for: without it the pack's kernels would not be the ones asked
+    // for.
     let ids: Vec<&str> = archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));
     let what = Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret: secret.as_ref() };

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -143,7 +142,8 @@ pub fn list(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut impl
     Ok(ExitCode::SUCCESS)
 }
 
-/// One entry for people: key, architecture, kernel, size, when it was last used (or else made), compiler, layer.
+/// One entry for people: key, architecture, kernel, size, when it was last used (or else made), compiler,
+/// layer.
 pub fn line(e: &EntryInfo) -> String {
     let key = e.key.digest().hex();
     let key = key.get(..12).unwrap_or(&key);
@@ -208,7 +208,7 @@ pub fn verify(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut im
         }
     }
     if let Some(w) = picker.wanted().iter().find(|w| !w.missing(&entries).is_empty()) {
-        let model = filter.model.as_deref().unwrap_or(Path::new("")).display();
+        let model = filter.model.as_ref().map(ToString::to_string).unwrap_or_default();
         out.flush()?;
         bail!("{model}: kernels are missing: kjit warm {model} --arch {}", w.arch);
     }

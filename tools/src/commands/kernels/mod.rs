@@ -8,10 +8,9 @@ pub use tuning::{Tuning, tune_for};
 
 use crate::args::{self, Shared};
 use crate::engine::config;
-use crate::load::default_context;
 use anyhow::{Context, bail};
 use kjit_engine::{Engine, Target};
-use kjit_model::exec::ExecOptions;
+use kjit_model::DeviceChoice;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::measure::Subject;
 use kjit_model::gpu::plan::{Plan, Request, plan};
@@ -56,35 +55,28 @@ impl Filter {
 }
 
 /// The plan of a model for a target, as `run` has it.
+///
+/// With programs for up to so many sequences side by side, where that is more than one.
 pub fn plan_of(
     engine: &Engine,
     model: &Path,
     setup: &args::Setup,
-    batch: usize,
+    sequences: usize,
     target: &Target,
 ) -> anyhow::Result<Plan> {
     let gguf = Gguf::open(model)?;
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
-    let options = ExecOptions {
-        context: setup.context.unwrap_or_else(|| default_context(graph.context)),
-        kv: setup.kv_type.into(),
-        precise: setup.precise,
-        threads: 1,
-        batch,
-    };
+    let options = kjit_model::OpenOptions { sequences, ..setup.options() };
     let request = Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }
 
 /// The device that the flags name; the first one, if they name none.
 fn open_device(engine: &Engine, shared: &Shared, flag: &str) -> anyhow::Result<kjit_engine::Device> {
-    let label = match shared.device {
-        args::Device::Cuda(n) => format!("cuda:{n}"),
-        args::Device::Rocm(n) => format!("rocm:{n}"),
-        args::Device::Cpu => bail!("{flag} is about a GPU's kernels: --device cpu has none"),
-        args::Device::Auto => "auto".to_string(),
-    };
-    engine.device(&label).with_context(|| match flag {
+    if shared.device == DeviceChoice::Cpu {
+        bail!("{flag} is about a GPU's kernels: --device cpu has none");
+    }
+    engine.device(&shared.device.to_string()).with_context(|| match flag {
         "--kernels" => "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string(),
         _ => format!("{flag} needs a GPU"),
     })

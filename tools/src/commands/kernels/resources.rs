@@ -1,14 +1,16 @@
-//! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is timed: beside what the compiler made of
-//! a kernel stands what a launch has to do, and the least time for that at a card's stated peak rates.
+//! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is timed:
+//! beside what the compiler made of a kernel stands what a launch has to do, and the least time for that at a
+//! card's stated peak rates.
 
 use super::Filter;
 use crate::args::{self, BenchOutput};
-use crate::report::say;
+use crate::report::Told;
+use crate::table::{self, Cell, cell};
 use anyhow::Context;
 use kjit_engine::arch::Card;
 use kjit_engine::{Engine, Job, KernelReport, Target};
-use kjit_kernels::matrix::{Sample, Work, representative};
-use serde_json::json;
+use kjit_kernels::family::Work;
+use kjit_kernels::matrix::{Sample, representative};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -23,7 +25,7 @@ struct Row {
 }
 
 pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow::Result<ExitCode> {
-    let (mut rows, mut failed) = (vec![], 0);
+    let (mut rows, mut told) = (vec![], Told::default());
     for arch in &args.arch {
         let target = Target::parse(arch)?;
         let mut all = representative(&target).with_context(|| format!("for {target}"))?;
@@ -40,15 +42,12 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
                     let (dynamic, card) = (kernel.shared, target.arch().card.as_ref());
                     rows.extend(reports.map(|report| Row { name: name.clone(), report, dynamic, work, card }));
                 }
-                Err(e) => {
-                    failed += 1;
-                    say(format_args!("error: {name}: {e}"));
-                }
+                Err(e) => told.failed(&e),
             }
         }
     }
     print(&rows, args.output)?;
-    Ok(ExitCode::from(u8::from(failed > 0)))
+    Ok(told.code())
 }
 
 impl Row {
@@ -57,91 +56,45 @@ impl Row {
         self.card.map(|c| self.work.floor_us(c.gb_per_s, c.tflop_per_s))
     }
 
-    /// The same cells for tables and for spreadsheets.
-    fn cells(&self) -> [String; COLUMNS.len()] {
+    fn cells(&self) -> Vec<Cell> {
         let r = &self.report;
-        [
-            r.arch.clone(),
-            self.name.clone(),
-            r.wave.to_string(),
-            r.threads.to_string(),
-            r.compiler.clone(),
-            format!("{:.2}", r.seconds),
-            r.bytes.to_string(),
-            r.registers.to_string(),
-            r.agprs.to_string(),
-            r.sgprs.to_string(),
-            r.spills.map_or("?".to_string(), |n| n.to_string()),
-            r.scratch.to_string(),
-            r.lds.to_string(),
-            self.dynamic.to_string(),
-            format!("{:.0}", r.occupancy.fraction() * 100.0),
-            self.work.bytes.to_string(),
-            self.work.operations.to_string(),
-            self.floor().map_or("?".to_string(), |us| format!("{us:.2}")),
+        vec![
+            cell("arch", r.arch.as_str()).titled("arch"),
+            cell("kernel", self.name.as_str()).titled("kernel"),
+            cell("wave", r.wave).titled("wave"),
+            cell("block", r.threads).titled("block"),
+            cell("compiler", r.compiler.as_str()).titled("compiler"),
+            cell("seconds", r.seconds).titled("compile s").digits(2),
+            cell("bytes", r.bytes).titled("bytes"),
+            cell("vgpr", r.registers).titled("VGPR"),
+            cell("agpr", r.agprs).titled("AGPR"),
+            cell("sgpr", r.sgprs).titled("SGPR"),
+            cell("spills", r.spills).titled("spills").unknown("?"),
+            cell("scratch", r.scratch).titled("scratch"),
+            cell("lds", r.lds).titled("LDS"),
+            cell("dynamic_lds", self.dynamic).titled("dynamic LDS"),
+            cell("occupancy_percent", r.occupancy.fraction() * 100.0).titled("occupancy %").digits(0),
+            cell("moves_bytes", self.work.bytes).titled("must move B"),
+            cell("operations", self.work.operations).titled("operations"),
+            cell("floor_us", self.floor()).titled("floor µs").digits(2).unknown("?"),
         ]
     }
 }
 
-/// What a table says of a kernel; the CSV file has the first name, a page the second.
-const COLUMNS: [(&str, &str); 18] = [
-    ("arch", "arch"),
-    ("kernel", "kernel"),
-    ("wave", "wave"),
-    ("block", "block"),
-    ("compiler", "compiler"),
-    ("seconds", "compile s"),
-    ("bytes", "bytes"),
-    ("vgpr", "VGPR"),
-    ("agpr", "AGPR"),
-    ("sgpr", "SGPR"),
-    ("spills", "spills"),
-    ("scratch", "scratch"),
-    ("lds", "LDS"),
-    ("dynamic_lds", "dynamic LDS"),
-    ("occupancy_percent", "occupancy %"),
-    ("moves_bytes", "must move B"),
-    ("operations", "operations"),
-    ("floor_us", "floor µs"),
-];
-
 fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    match output {
-        BenchOutput::Md => {
-            writeln!(out, "| {} |", COLUMNS.map(|c| c.1).join(" | "))?;
-            writeln!(out, "|{}", "---|".repeat(COLUMNS.len()))?;
-            rows.iter().try_for_each(|r| writeln!(out, "| {} |", r.cells().join(" | ")))?;
-            let mut cards: Vec<&Card> = rows.iter().filter_map(|r| r.card).collect();
-            cards.dedup();
-            writeln!(out)?;
-            for c in cards {
-                let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
-                writeln!(
-                    out,
-                    "Untimed. The floor on {arch} is that of a {name} by its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
-                )?;
-            }
-        }
-        BenchOutput::Csv => {
-            writeln!(out, "{}", COLUMNS.map(|c| c.0).join(","))?;
-            rows.iter().try_for_each(|r| writeln!(out, "{}", r.cells().join(",")))?;
-        }
-        BenchOutput::Json => {
-            let all: Vec<_> = rows
-                .iter()
-                .map(|row| {
-                    let r = &row.report;
-                    json!({
-                        "kernel": row.name, "arch": r.arch, "wave": r.wave, "compiler": r.compiler, "seconds": r.seconds, "bytes": r.bytes,
-                        "registers": r.registers, "agprs": r.agprs, "sgprs": r.sgprs, "spills": r.spills, "scratch": r.scratch,
-                        "lds": r.lds, "dynamic_lds": row.dynamic, "threads": r.threads, "occupancy": r.occupancy.fraction(),
-                        "moves_bytes": row.work.bytes, "operations": row.work.operations, "floor_us": row.floor(),
-                        "card": row.card.map(|c| c.name), "timed": false,
-                    })
-                })
-                .collect();
-            writeln!(out, "{}", serde_json::Value::from(all))?;
+    let cells: Vec<_> = rows.iter().map(Row::cells).collect();
+    table::write(&cells, output, &mut out)?;
+    if output == BenchOutput::Md {
+        let mut cards: Vec<&Card> = rows.iter().filter_map(|r| r.card).collect();
+        cards.dedup();
+        writeln!(out)?;
+        for c in cards {
+            let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
+            writeln!(
+                out,
+                "Untimed. The floor on {arch} is that of a {name} by its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
+            )?;
         }
     }
     Ok(out.flush()?)

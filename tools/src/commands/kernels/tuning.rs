@@ -1,7 +1,7 @@
 //! `--tune`: each kernel's variants measured on the card, in child processes of this program.
 
 use super::{DEPTH, Filter, open_device, plan_of};
-use crate::args::{self, BenchOutput, GPU_BATCH, Shared};
+use crate::args::{self, BenchOutput, Shared};
 use crate::report::say;
 use anyhow::Context;
 use kjit_engine::{Device, Engine, Target};
@@ -17,7 +17,7 @@ pub fn tuning(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Sha
     let device = open_device(engine, shared, "--tune")?;
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let course = match &args.model {
-        Some(model) => course(engine, model, &args.setup, GPU_BATCH, depth, &device)?,
+        Some(model) => course(engine, &model.path(shared)?, &args.setup, args.most_sequences(), depth, &device)?,
         None => Course { subjects: representative(device.target(), depth)?, token: vec![] },
     };
     if args.measure_for_parent {
@@ -39,15 +39,15 @@ pub enum Tuning {
     Measured(ExitCode),
 }
 
-/// The same for `kjit warm MODEL --tune`, whose plan has its own sizes; what is chosen is in force for what is warmed then. In the process that
-/// measures: answers its parent until there are no more questions.
+/// The same for `kjit warm MODEL --tune`, whose plan has its own sizes; what is chosen is in force for what
+/// is warmed then. In the process that measures: answers its parent until there are no more questions.
 ///
 /// # Errors
 /// A model or device that cannot be had.
 pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::Result<Tuning> {
-    let model = args.model.as_deref().context("--tune needs a MODEL: its kernels are what is tuned")?;
+    let model = args.model.as_ref().context("--tune needs a MODEL: its kernels are what is tuned")?;
     let device = open_device(engine, shared, "--tune")?;
-    let course = course(engine, model, &args.setup, args.batch, DEPTH, &device)?;
+    let course = course(engine, &model.path(shared)?, &args.setup, args.sequences.unwrap_or(1), DEPTH, &device)?;
     if args.measure_for_parent {
         return measure(engine, &device, &course).map(Tuning::Measured);
     }
@@ -63,11 +63,11 @@ fn course(
     engine: &Engine,
     model: &Path,
     setup: &args::Setup,
-    batch: usize,
+    sequences: usize,
     depth: usize,
     device: &Device,
 ) -> anyhow::Result<Course> {
-    Ok(Course::of_plan(&plan_of(engine, model, setup, batch, device.target())?, depth))
+    Ok(Course::of_plan(&plan_of(engine, model, setup, sequences, device.target())?, depth))
 }
 
 fn measure(engine: &Engine, device: &Device, course: &Course) -> anyhow::Result<ExitCode> {
@@ -164,18 +164,18 @@ fn print(all: &[Tuned], output: BenchOutput) -> anyhow::Result<()> {
             }
         }
         BenchOutput::Json => {
-            let candidate = |c: &kjit_model::gpu::tune::Candidate| -> Value {
+            let candidate = |t: &Tuned, c: &kjit_model::gpu::tune::Candidate| -> Value {
                 let timing = c.outcome.as_ref().ok();
                 json!({
                     "tuning": c.tuning, "us": timing.map(|t| t.median * 1e6), "spread_us": timing.map(|t| t.spread * 1e6),
-                    "error": c.outcome.as_ref().err(),
+                    "chosen": c.tuning == t.chosen, "error": c.outcome.as_ref().err(),
                 })
             };
             let tuned = |t: &Tuned| {
                 json!({
                     "kernel": t.subject.spec.to_string(), "context": t.context, "default": t.default, "chosen": t.chosen,
                     "duel_us": t.duel.map(|(a, b, c)| json!({ "default": a * 1e6, "best": b * 1e6, "chance": c * 1e6 })),
-                    "candidates": t.candidates.iter().map(candidate).collect::<Vec<_>>(),
+                    "candidates": t.candidates.iter().map(|c| candidate(t, c)).collect::<Vec<_>>(),
                 })
             };
             writeln!(out, "{}", Value::from(all.iter().map(tuned).collect::<Vec<_>>()))?;

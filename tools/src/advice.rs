@@ -1,0 +1,114 @@
+//! For hands that are used to llama.cpp or ollama: what kjit calls the same thing, in one line, instead of a
+//! guess at a misspelt word.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+/// A flag of llama.cpp, and what to do here.
+const FLAGS: &[(&[&str], &str)] = &[
+    (
+        &["-ngl", "--n-gpu-layers", "--gpu-layers"],
+        "leave it out: a device computes all layers (--device cpu: none of them)",
+    ),
+    (
+        &["-cnv", "--conversation", "-i", "--interactive", "--interactive-first"],
+        "leave it out: `kjit run MODEL` without a prompt is a chat",
+    ),
+    (&["-no-cnv", "--no-conversation"], "leave it out and give a prompt; --raw feeds it without the chat template"),
+    (&["-st", "--single-turn"], "leave it out: with a prompt there is one answer"),
+    (
+        &["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"],
+        "the model stands by itself: kjit run hf:ORG/REPO:QUANT …",
+    ),
+    (&["-t", "-tb", "--threads-batch"], "give --threads N"),
+    (&["-ub", "--ubatch-size", "--batch-size"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
+    (&["-b", "--batch"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
+    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "give --kv-type f16 or q8_0, for keys and values alike"),
+    (&["-fa", "--flash-attn", "--mlock", "--no-mmap", "-kvu"], "leave it out: kjit does what is best by itself"),
+    (&["-sys", "--system-prompt"], "give --system TEXT"),
+    (&["--n-predict", "--predict"], "give -n N"),
+    (&["--ctx-size"], "give -c N"),
+    (&["--temperature"], "give --temp T"),
+    (&["-s"], "give --seed N"),
+    (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
+    (&["-ts", "--tensor-split", "-sm", "--split-mode"], "kjit computes on one device: give --device"),
+    (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
+];
+
+/// A command of llama.cpp's or ollama's, and what to do here.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (
+        &["chat", "cli", "llama-cli", "generate", "complete", "ask"],
+        "`kjit run MODEL` chats, `kjit run MODEL 'a prompt'` answers",
+    ),
+    (&["ls", "ps"], "`kjit list` says which models of the hub are here (`kjit cache list`: compiled kernels)"),
+    (&["show", "info"], "`kjit inspect MODEL` says what is in a file"),
+    (&["download", "get", "fetch"], "`kjit pull hf:ORG/REPO:QUANT` fetches a model"),
+    (&["remove", "delete"], "`kjit rm hf:ORG/REPO:QUANT` removes a model (`kjit cache clear`: compiled kernels)"),
+    (&["server", "llama-server"], "`kjit serve MODEL` answers over HTTP"),
+    (&["llama-bench", "benchmark"], "`kjit bench MODEL` measures speed"),
+    (&["ppl", "llama-perplexity"], "`kjit perplexity MODEL -f FILE`"),
+    (&["test", "check"], "`kjit doctor` checks this machine, `kjit doctor --run` its kernels"),
+];
+
+/// What to do instead, if one of these arguments, which were refused, is somebody else's word.
+pub fn advice(arguments: &[OsString]) -> Option<String> {
+    let arguments: Vec<String> = arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    // Its --model is a filter.
+    if arguments.iter().find(|a| !a.starts_with('-')).is_some_and(|a| a == "cache") {
+        return None;
+    }
+    let own = ["run", "warm", "bench", "inspect", "logits", "perplexity", "tokenize", "detokenize", "template"];
+    // `-m FILE` is how llama.cpp is told the model; the rest of the line may be right.
+    let named = |a: &String| a == "-m" || a == "--model" || a.starts_with("--model=");
+    if let Some(at) = arguments.iter().position(named) {
+        let command = arguments.iter().find(|a| own.contains(&a.as_str())).map_or("run", String::as_str);
+        let flag = arguments.get(at).map_or("-m", |a| a.split('=').next().unwrap_or(a));
+        let after = arguments.get(at).and_then(|a| a.split_once('=')).map(|(_, file)| file);
+        let model = after.or_else(|| arguments.get(at + 1).map(String::as_str)).unwrap_or("MODEL");
+        return Some(format!("'{flag}': the model stands by itself: kjit {command} {model} …"));
+    }
+    for argument in &arguments {
+        let word = argument.split('=').next().unwrap_or(argument);
+        if let Some((_, say)) = FLAGS.iter().find(|(words, _)| words.contains(&word)) {
+            return Some(format!("'{word}': {say}"));
+        }
+    }
+    let command = arguments.iter().find(|a| !a.starts_with('-'))?;
+    if let Some((_, say)) = COMMANDS.iter().find(|(words, _)| words.contains(&command.as_str())) {
+        return Some(format!("'{command}': {say}"));
+    }
+    let model = Path::new(command).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    model.then(|| format!("'{command}': say what to do with it: kjit run {command} …"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COMMANDS, FLAGS};
+    use crate::args::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn no_word_of_the_tables_is_one_of_ours() {
+        let cli = Cli::command();
+        for (words, say) in COMMANDS {
+            for word in *words {
+                assert!(cli.find_subcommand(word).is_none(), "{word}: {say}");
+            }
+        }
+        let ours: Vec<String> = cli
+            .get_subcommands()
+            .filter(|c| c.get_name() == "run")
+            .flat_map(|c| c.get_arguments())
+            .flat_map(|a| {
+                a.get_long().map(|l| format!("--{l}")).into_iter().chain(a.get_short().map(|s| format!("-{s}")))
+            })
+            .collect();
+        assert!(ours.contains(&"--prefill-chunk".to_string()), "{ours:?}");
+        for (words, say) in FLAGS {
+            for word in *words {
+                assert!(!ours.contains(&(*word).to_string()), "{word}: {say}");
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The command line of `kjit serve`.
+
+use super::cache::Size;
+use super::{Setup, positive};
+use crate::model::ModelName;
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+
+/// `kjit serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(required_unless_present = "model_file", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: Option<ModelName>,
+    /// The model, as workers of a fleet are told it
+    #[arg(
+        long = "model",
+        value_name = "MODEL",
+        conflicts_with = "model",
+        value_parser = ModelName::parser(),
+        value_hint = ValueHint::FilePath
+    )]
+    pub model_file: Option<ModelName>,
+    /// Where to listen: this machine alone unless said otherwise
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub host: String,
+    /// The port (0: any that is free)
+    #[arg(long, default_value_t = 8080, value_name = "PORT")]
+    pub port: u16,
+    /// A file with API keys, one a line: nobody is let in without one
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Let everybody in who can reach the address, without a key
+    #[arg(long)]
+    pub allow_anyone: bool,
+    /// Let pages of this origin in (`https://app.example`); may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
+    /// What clients call the model (default: the file's name); may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub alias: Vec<String>,
+    /// Requests that are answered at once, each with a context of its own (default: 4)
+    #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
+    pub max_sequences: Option<usize>,
+    /// Memory for keys and values: as many sequences as fit, 64 at most
+    #[arg(long, value_name = "SIZE")]
+    kv_memory: Option<Size>,
+    /// Requests that wait; more are sent away with 429
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub max_queue: usize,
+    /// Tokens of a step: one of each answer, and prompts in pieces of what is left (default: as suits the
+    /// device)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub token_budget: Option<usize>,
+    /// Connections at once; more wait
+    #[arg(long, default_value_t = 2048, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub max_connections: usize,
+    /// Size of a request's body
+    #[arg(long, default_value = "8MiB", value_name = "SIZE")]
+    max_body: Size,
+    /// Seconds for a request's headers, and that an idle connection is kept
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub idle_timeout: u64,
+    /// Seconds for what runs when the server is told to stop
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub stop_timeout: u64,
+    /// A chat template (Jinja) instead of the model's
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// Be a worker of a fleet, called so
+    #[arg(long, value_name = "ID", requires = "model_ref", value_parser = worker_id)]
+    pub worker_id: Option<String>,
+    /// What the fleet calls the model
+    #[arg(long, value_name = "REF", requires = "worker_id")]
+    pub model_ref: Option<String>,
+    /// Where the worker announces itself, every 10 s
+    #[arg(long, value_name = "URL", requires = "worker_id")]
+    pub hive_url: Option<String>,
+    /// The AMD GPU of that number, as --device rocm:N
+    #[arg(long, value_name = "N", conflicts_with = "cuda_device")]
+    pub rocm_device: Option<u16>,
+    /// The NVIDIA GPU of that number, as --device cuda:N
+    #[arg(long, value_name = "N")]
+    pub cuda_device: Option<u16>,
+    #[command(flatten)]
+    pub setup: Setup,
+}
+
+impl Serve {
+    /// Bytes for keys and values.
+    pub fn kv_memory(&self) -> Option<u64> {
+        self.kv_memory.map(|size| size.0)
+    }
+
+    /// Bytes of a body.
+    pub fn max_body(&self) -> usize {
+        usize::try_from(self.max_body.0).unwrap_or(usize::MAX)
+    }
+}
+
+fn sequences(s: &str) -> Result<usize, String> {
+    s.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| "give a whole number from 1 to 64".to_string())
+}
+
+/// It is part of an address.
+fn worker_id(s: &str) -> Result<String, String> {
+    let good = (1..=64).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if good { Ok(s.to_owned()) } else { Err("give 1 to 64 letters, digits, '-', '_' or '.'".to_owned()) }
+}

@@ -1,0 +1,125 @@
+//! `kjit serve`: the model behind HTTP.
+
+use crate::args::{self, Shared};
+use crate::engine::config;
+use crate::interrupt::Interrupt;
+use crate::report::{INTERRUPTED, say};
+use anyhow::{Context, bail};
+use kjit_model::gguf::Gguf;
+use kjit_model::session::OpenOptions;
+use kjit_model::{DeviceChoice, arch};
+use kjit_server::{End, Keys, Limits, Options, Origins, Worker, serve as run};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sequences at once where nobody says how many: each has a whole context of its own.
+const USUAL_SEQUENCES: usize = 4;
+
+pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
+    let Some(model) = args.model.as_ref().or(args.model_file.as_ref()) else {
+        bail!("no model: kjit serve MODEL, or --model MODEL");
+    };
+    let model = &*model.path(shared)?;
+    // From here on Ctrl-C is the server's to hear; a second one ends it at once.
+    let _interrupt = Interrupt::watch();
+    let keys = match &args.api_key_file {
+        None => Keys::default(),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let keys = Keys::parse(&text);
+            if keys.is_empty() {
+                bail!("{} has no key: one a line, lines that begin with # are none", file.display());
+            }
+            keys
+        }
+    };
+    if let Some(hive) = &args.hive_url {
+        kjit_server::check_hive(hive).map_err(anyhow::Error::msg)?;
+    }
+    let host = address(&args.host)?;
+    let open = OpenOptions {
+        device: device(args, shared)?,
+        threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
+        ..args.setup.options()
+    };
+    let options = Options {
+        names: names(args, model),
+        open: OpenOptions { sequences: sequences(args, model, &open)?, ..open },
+        engine: config(shared),
+        template: args.template.clone(),
+        host,
+        port: args.port,
+        keys,
+        origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
+        allow_anyone: args.allow_anyone,
+        max_queue: args.max_queue,
+        token_budget: args.token_budget,
+        lookup: false,
+        limits: Limits {
+            connections: args.max_connections,
+            body: args.max_body(),
+            headers: Duration::from_secs(args.idle_timeout),
+            stop: Duration::from_secs(args.stop_timeout),
+            ..Limits::default()
+        },
+        worker: worker(args),
+        say: if shared.quiet { |_| () } else { |line| say(line) },
+        model: model.to_owned(),
+    };
+    Ok(match run(options)? {
+        End::Terminated => ExitCode::SUCCESS,
+        End::Interrupted => ExitCode::from(INTERRUPTED),
+    })
+}
+
+/// An address, or a name that has one.
+fn address(host: &str) -> anyhow::Result<IpAddr> {
+    if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+        return Ok(address);
+    }
+    let found = (host, 0).to_socket_addrs().with_context(|| format!("--host {host}"))?.next();
+    found.map(|address| address.ip()).with_context(|| format!("--host {host}: that name has no address"))
+}
+
+/// `--device`, or the worker's words for one.
+fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
+    let label = match (args.rocm_device, args.cuda_device) {
+        (Some(n), _) => format!("rocm:{n}"),
+        (None, Some(n)) => format!("cuda:{n}"),
+        (None, None) => return Ok(shared.device),
+    };
+    if shared.device != DeviceChoice::Auto {
+        bail!("--device {} and another word for a device: give one of them", shared.device);
+    }
+    label.parse().map_err(anyhow::Error::msg)
+}
+
+/// What clients may call the model: the aliases, the fleet's word, the file's name.
+fn names(args: &args::Serve, model: &Path) -> Vec<String> {
+    let file = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    args.alias.iter().chain(&args.model_ref).cloned().chain(file).collect()
+}
+
+fn worker(args: &args::Serve) -> Option<Worker> {
+    let id = args.worker_id.clone()?;
+    let model_ref = args.model_ref.clone().unwrap_or_default();
+    Some(Worker { id, model_ref, hive: args.hive_url.clone() })
+}
+
+/// As many sequences as were asked for, or as fit into the memory that was.
+fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Result<usize> {
+    let Some(bytes) = args.kv_memory() else { return Ok(args.max_sequences.unwrap_or(USUAL_SEQUENCES)) };
+    let graph = arch::build(&Gguf::open(model)?).with_context(|| model.display().to_string())?;
+    let context = open.context_of(&graph);
+    let each = open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64).max(1);
+    let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX);
+    if fit == 0 {
+        bail!(
+            "--kv-memory: a sequence of {context} tokens takes {}: give more, or a smaller -c",
+            crate::report::bytes(each)
+        );
+    }
+    Ok(fit.min(args.max_sequences.unwrap_or(64)))
+}

@@ -1,0 +1,167 @@
+//! A model as it is named on the command line: by its path, or by its name on the hub.
+
+use crate::args::Shared;
+use crate::interrupt;
+use crate::report::{bytes, say};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use indicatif::{ProgressBar, ProgressStyle};
+use kjit_hub::{Event, Hub, Reference, SCHEME, Settings};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A model file that is here, or one of the hub.
+#[derive(Debug, Clone)]
+pub enum ModelName {
+    File(PathBuf),
+    Hub(Reference),
+}
+
+impl ModelName {
+    /// For clap: `hf:…` is a reference, everything else a path.
+    pub fn parser() -> impl TypedValueParser<Value = ModelName> {
+        OsStringValueParser::new().try_map(|value: OsString| -> Result<ModelName, String> {
+            let text = value.to_str().unwrap_or_default();
+            if text.starts_with(SCHEME) {
+                return text.parse().map(ModelName::Hub).map_err(|e: kjit_hub::BadReference| e.to_string());
+            }
+            let elsewhere =
+                ["https://", "http://", "hf.co/", "huggingface.co/"].iter().any(|begin| text.starts_with(begin));
+            if elsewhere && !Path::new(&value).exists() {
+                return Err("a model is a file that is here, or hf:ORG/REPO:QUANT on the hub".to_owned());
+            }
+            Ok(ModelName::File(value.into()))
+        })
+    }
+
+    /// Where the file is. One of the hub that is not here is fetched, unless `HF_HUB_OFFLINE` forbids it.
+    pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
+        match self {
+            ModelName::File(path) => Ok(Cow::Borrowed(path)),
+            ModelName::Hub(reference) => {
+                let local = fetching(shared, |hub, watch| hub.get(reference, watch))?;
+                Ok(Cow::Owned(local.path().to_owned()))
+            }
+        }
+    }
+
+    /// Where the file is, if it is here: nothing is fetched.
+    pub fn here(&self) -> anyhow::Result<Cow<'_, Path>> {
+        match self {
+            ModelName::File(path) => Ok(Cow::Borrowed(path)),
+            ModelName::Hub(reference) => {
+                let hub = hub()?;
+                let (what, cache) = (reference.to_string(), hub.cache().to_owned());
+                let local = hub.here(reference)?.ok_or(kjit_hub::Error::NotHere { what, cache })?;
+                Ok(Cow::Owned(local.path().to_owned()))
+            }
+        }
+    }
+
+    /// The last part of the name.
+    pub fn short(&self) -> Cow<'_, str> {
+        match self {
+            ModelName::File(path) => path.file_name().unwrap_or_default().to_string_lossy(),
+            ModelName::Hub(reference) => Cow::Owned(reference.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelName::File(path) => path.display().fmt(f),
+            ModelName::Hub(reference) => reference.fmt(f),
+        }
+    }
+}
+
+/// The hub as the environment has it.
+pub fn hub() -> anyhow::Result<Hub> {
+    Ok(Hub::new(Settings::from_env()?))
+}
+
+/// Does what may fetch, with a bar on a terminal, a line per file elsewhere, and nothing with `-q`.
+pub fn fetching<T>(
+    shared: &Shared,
+    work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
+) -> anyhow::Result<T> {
+    let hub = hub()?;
+    let show = Show { quiet: shared.quiet, terminal: io::stderr().is_terminal(), bar: RefCell::default() };
+    let done = work(&hub, &|event| show.tell(&event));
+    show.end();
+    Ok(done?)
+}
+
+/// What is seen of a fetch.
+struct Show {
+    quiet: bool,
+    terminal: bool,
+    bar: RefCell<Option<ProgressBar>>,
+}
+
+impl Show {
+    fn tell(&self, event: &Event) {
+        if self.quiet {
+            return;
+        }
+        match event {
+            Event::File { file, bytes: all, have } => {
+                self.end();
+                match (self.terminal, have) {
+                    (true, _) => self.begin(file, *all, *have),
+                    (false, 0) => say(format_args!("fetching {file}, {}", bytes(*all))),
+                    (false, have) => {
+                        say(format_args!("fetching {file}, {}, of which {} are here", bytes(*all), bytes(*have)))
+                    }
+                }
+            }
+            Event::At(at) => {
+                if let Some(bar) = &*self.bar.borrow() {
+                    bar.set_position(*at);
+                }
+            }
+            Event::Again { why, pause } if *pause == Duration::ZERO => {
+                self.line(&format!("note: {why}: from the start"))
+            }
+            Event::Again { why, pause } => self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64())),
+            Event::Waiting { file } => self.line(&format!("note: another process fetches {file}: waiting for it")),
+        }
+    }
+
+    fn begin(&self, file: &str, all: u64, have: u64) {
+        let bar = ProgressBar::new(all).with_position(have);
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left")
+        {
+            bar.set_style(style);
+        }
+        bar.set_message(file.rsplit('/').next().unwrap_or(file).to_owned());
+        bar.reset_eta();
+        let (shown, file) = (bar.clone(), file.to_owned());
+        interrupt::leaves(move || {
+            let (at, all) = (shown.position(), shown.length().unwrap_or(0));
+            shown.finish_and_clear();
+            format!("{} of {} of {file} are here; the same command goes on from there", bytes(at), bytes(all))
+        });
+        *self.bar.borrow_mut() = Some(bar);
+    }
+
+    fn line(&self, text: &str) {
+        match &*self.bar.borrow() {
+            Some(bar) => bar.suspend(|| say(text)),
+            None => say(text),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = self.bar.borrow_mut().take() {
+            bar.finish_and_clear();
+            interrupt::leaves_nothing();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The documentation is true of the code: errors are quoted as they are said, variables are all there, links
+//! lead somewhere, generated parts are what their scripts make.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Files below a folder with one of these endings; what is built or fetched is left out.
+fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+        if entry.is_dir() {
+            if name != "target" && (!name.starts_with('.') || name == ".github") {
+                files(&entry, endings, into);
+            }
+        } else if endings.iter().any(|e| name.ends_with(e)) {
+            into.push(entry);
+        }
+    }
+}
+
+fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut all = vec![];
+    folders.iter().for_each(|f| files(&root().join(f), endings, &mut all));
+    all.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap_or_default())).collect()
+}
+
+const SOURCES: [&str; 8] =
+    ["cache/src", "engine/src", "engine/sys", "hub/src", "kernel_src/src", "model/src", "server/src", "tools/src"];
+
+#[test]
+fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
+    // As strings are written: a literal that goes on in the next line is one text.
+    let joined = |text: &str| {
+        let mut out = String::new();
+        for (i, part) in text.split("\\\n").enumerate() {
+            out.push_str(if i == 0 { part } else { part.trim_start() });
+        }
+        out.replace("\\\"", "\"")
+    };
+    let code: String = texts(&SOURCES, &[".rs"]).iter().map(|(_, text)| joined(text)).collect();
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let quoted: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert!(quoted.len() > 30, "{} errors", quoted.len());
+    for error in quoted {
+        let parts: Vec<&str> = error.split('…').map(str::trim).filter(|p| p.len() > 2).collect();
+        assert!(!parts.is_empty(), "{error}: nothing is left of it");
+        for part in parts {
+            assert!(code.contains(part), "'{part}' of '{error}' is nowhere in the code");
+        }
+    }
+}
+
+/// Names of variables in a text.
+fn variables(text: &str) -> BTreeSet<String> {
+    let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let names = text.match_indices("KJIT_").filter(|(at, _)| !text[..*at].ends_with(word));
+    let names = names.map(|(at, _)| text[at..].chars().take_while(|c| word(*c)).collect::<String>());
+    names.filter(|name| name.len() > 5 && !name.ends_with('_')).collect()
+}
+
+#[test]
+fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is_read() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let users = read("docs/run.md");
+    // Those of the cache, whose names have the program's before them.
+    let mut in_code: BTreeSet<String> = ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
+    for (path, text) in texts(&SOURCES, &[".rs"]) {
+        // Below the repository: the folder that it was cloned into may have any name.
+        let below = path.strip_prefix(root()).unwrap();
+        if !below.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "check")
+            && !below.ends_with("testing.rs")
+        {
+            in_code.extend(variables(&text).into_iter().filter(|name| !name.starts_with("KJIT_TEST_")));
+        }
+    }
+    assert!(in_code.len() >= 11, "{in_code:?}");
+    assert_eq!(variables(&users), in_code, "docs/run.md (left), the code (right)");
+    let developers = users + &read("CONTRIBUTING.md") + &read("tests/hipsim/README.md");
+    let named = variables(&developers);
+    let places = ["scripts", "tests", "engine", "cache", "model", "kernel_src", "tools", "benches", "hub"];
+    let mut seen = BTreeSet::new();
+    for (_, text) in
+        texts(&places, &[".rs", ".sh", ".py", ".cpp", ".h", "gpu-suite", "quickstart", "test", "fetch-test-models"])
+    {
+        seen.extend(variables(&text));
+    }
+    for name in &seen {
+        // A family by its beginning: `KJIT_FAULT_…`.
+        let family =
+            name.match_indices('_').any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
+        assert!(named.contains(name) || family, "{name} is documented nowhere");
+    }
+    for name in &named {
+        assert!(seen.contains(name) || in_code.contains(name), "{name} is documented, and nobody reads it");
+    }
+}
+
+#[test]
+fn every_link_between_files_leads_to_one() {
+    let mut pages = vec![];
+    files(&root(), &[".md", ".yml"], &mut pages);
+    let mut links = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for (at, _) in text.match_indices("](") {
+            let Some(link) = text[at + 2..].split(')').next() else { continue };
+            if link.contains("://") || link.contains(' ') || link.is_empty() {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(to.exists(), "{}: {link}", page.display());
+            if !heading.is_empty() {
+                let words = |line: &str| -> String {
+                    let text = line.trim_start_matches('#').trim().to_lowercase();
+                    text.chars()
+                        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+                        .map(|c| if c == ' ' { '-' } else { c })
+                        .collect()
+                };
+                let there = fs::read_to_string(&to).unwrap();
+                let found = there.lines().filter(|l| l.starts_with('#')).any(|l| words(l) == heading);
+                assert!(found, "{}: no heading for {link}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 60, "{links}");
+}
+
+#[test]
+fn what_scripts_make_is_what_they_make_now() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no python3 here");
+        return;
+    }
+    for (script, argument) in [("scripts/results", "check"), ("scripts/third-party", "--check")] {
+        let output =
+            Command::new("python3").arg(root().join(script)).arg(argument).current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let printed = Command::new(env!("CARGO_BIN_EXE_kjit")).arg("notices").output().unwrap();
+    assert_eq!(printed.stdout, fs::read(root().join("THIRD-PARTY")).unwrap());
+}
+
+#[test]
+fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_compiled() {
+    for folder in [
+        "cache",
+        "engine",
+        "kernel_src",
+        "hub",
+        "model",
+        "engine/sys/hip-sys",
+        "engine/sys/hiprtc-sys",
+        "engine/sys/rocblas-sys",
+    ] {
+        let read = |file: &str| {
+            fs::read_to_string(root().join(folder).join(file)).unwrap_or_else(|e| panic!("{folder}/{file}: {e}"))
+        };
+        assert!(read("Cargo.toml").contains("\ndescription = \""), "{folder}");
+        assert!(read("README.md").contains("```rust"), "{folder}");
+        assert!(
+            read("src/lib.rs").contains("include_str!(\"../README.md\")"),
+            "{folder}: its README's example is compiled by nothing"
+        );
+    }
+}

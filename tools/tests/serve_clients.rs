@@ -1,0 +1,67 @@
+//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai, ollama, curl; and the
+//! page in a browser.
+
+#[path = "support/served.rs"]
+mod served;
+mod support;
+
+use served::Served;
+use std::process::Command;
+
+/// What `scripts/fetch-clients` fetched, or why not.
+fn clients() -> Option<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/fetch-clients");
+    let output = Command::new(script).output().unwrap();
+    let folder = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    if folder.is_empty() {
+        eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    (!folder.is_empty()).then_some(folder)
+}
+
+#[test]
+fn pythons_clients_find_what_they_expect() {
+    let Some(folder) = clients() else { return };
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(keys.path(), "secret\n").unwrap();
+    let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);
+    let ask = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/ask.py");
+    let mut python = Command::new("python3");
+    let output = python
+        .arg(ask)
+        .arg(format!("http://{}", server.address))
+        .arg("secret")
+        .env("PYTHONPATH", folder)
+        .output()
+        .unwrap();
+    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("openai"), "{said}{why}");
+}
+
+#[test]
+fn curl_needs_no_header_but_its_words() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no curl here");
+        return;
+    }
+    let server = Served::start(&[]);
+    // As docs/serve.md has it: curl says that it sends a form.
+    let url = format!("http://{}/v1/chat/completions", server.address);
+    let body = r#"{"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4, "stream": true}"#;
+    let output = Command::new("curl").args(["-sS", "-N", "--fail-with-body", &url, "-d", body]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.ends_with("data: [DONE]\n\n"), "{said}");
+}
+
+#[test]
+fn the_page_chats_stops_and_shows_pictures() {
+    if std::env::var_os("KJIT_TEST_BROWSER").is_none() {
+        eprintln!("SKIPPED: KJIT_TEST_BROWSER is not set to a Chromium (Debian's package chromium)");
+        return;
+    }
+    let server = Served::start(&[]);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/page.py");
+    let output = Command::new("python3").arg(page).arg(format!("http://{}/", server.address)).output().unwrap();
+    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{why}");
+}
