@@ -97,8 +97,9 @@ std::string arch_of(const std::vector<std::string>& options) {
     }
     return arch;
 }
+unsigned default_wave(const std::string& arch) { return arch.compare(0, 4, "gfx8") == 0 || arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
 unsigned wave_of(const std::vector<std::string>& options) {
-    unsigned wave = arch_of(options).compare(0, 4, "gfx9") == 0 ? 64 : 32;
+    unsigned wave = default_wave(arch_of(options));
     for (const std::string& o : options) {
         if (o == "-mwavefrontsize64") wave = 64;
         if (o == "-mno-wavefrontsize64") wave = 32;
@@ -198,6 +199,8 @@ std::string cpu_library(const std::string& id, std::string& why) {
         command.push_back(given[i]);
         if (given[i] == "-D" && i + 1 < given.size()) command.push_back(given[++i]);
     }
+    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64.
+    if (const char* wrong = getenv("KJIT_HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
     std::string how = header;
     for (const std::string& part : command) how += part + '\n';
     std::string library = at + "/cpu-" + sha256(how).substr(0, 16) + ".so";

@@ -33,5 +33,6 @@ void note(const std::string& code_object, const std::string& id);
 std::string source_of(const std::string& code_object);
 unsigned wave_of(const std::vector<std::string>& options);
 std::string arch_of(const std::vector<std::string>& options);
+unsigned default_wave(const std::string& arch);  // GCN and CDNA: 64
 
 }  // namespace hipsim

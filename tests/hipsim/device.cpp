@@ -4,7 +4,10 @@
 // KJIT_HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
 // KJIT_HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
 // KJIT_HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code
+#include "compile.h"
 #include "sim.h"
+
+#include <algorithm>
 
 namespace hipsim {
 
@@ -38,7 +41,9 @@ static void configure(State& s) {
     for (const std::string& arch : split(variable("KJIT_HIPSIM_DEVICES", "gfx1100"), ',')) {
         Device d;
         d.number = (int)s.devices.size(), d.arch = arch, d.memory = memory;
-        d.wave = arch.compare(0, 4, "gfx9") == 0 ? 64 : 32;
+        d.wave = default_wave(arch);
+        std::vector<std::string> inside = split(variable("KJIT_HIPSIM_INTEGRATED", ""), ',');
+        d.integrated = std::count(inside.begin(), inside.end(), std::to_string(d.number)) > 0;
         s.devices.push_back(d);
         auto legacy = std::make_shared<Stream>();
         legacy->device = d.number, legacy->blocking = true;
@@ -115,7 +120,7 @@ API hipDeviceGetAttribute(int* value, unsigned attribute, int number) {
     switch (attribute) {
         case 5: *value = 2500000; return OK;  // kHz
         case 10: *value = 1; return OK;
-        case 16: *value = 0; return OK;
+        case 16: *value = d.integrated; return OK;
         case 19: *value = 4 << 20; return OK;
         case 56: *value = (int)MOST_THREADS; return OK;
         case 63: *value = (int)CUS; return OK;
@@ -180,6 +185,26 @@ API hipGetDevicePropertiesR0000(char* to, int number) { return properties(__func
 API hipGetDevicePropertiesR0600(char* to, int number) { return properties(__func__, to, number, 1472, 288, 1160); }
 #endif
 
+// Ends all that is on the device; a fault too, unless a test says that only a new process helps.
+API hipDeviceReset() {
+    Call call(__func__, Call::INIT);
+    if (call.code) return call.code;
+    State& s = state();
+    const int number = current_device;
+    Device& d = s.devices[(size_t)number];
+    const char* how = getenv("KJIT_HIPSIM_FAULTS");
+    if (d.error && how && strcmp(how, "stay") == 0) return d.error;
+    drop_memory(call.hold, number);
+    auto clear = [&](auto& all) {
+        for (auto at = all.begin(); at != all.end();) at = at->second->device == number ? all.erase(at) : std::next(at);
+    };
+    clear(s.streams), clear(s.events), clear(s.modules);
+    for (auto at = s.functions.begin(); at != s.functions.end();) at = at->second->module->device == number ? s.functions.erase(at) : std::next(at);
+    s.graphs.clear(), s.execs.clear();
+    d.error = OK, d.fault.clear();
+    return OK;
+}
+
 API hipDeviceCanAccessPeer(int* can, int number, int peer) {
     Call call(__func__, Call::INIT);
     if (call.code) return call.code;
@@ -219,9 +244,31 @@ extern "C" __attribute__((visibility("default"))) void hipsim_fail(const char* c
     State& s = state();
     s.injected.push_back({call, s.calls[call] + n, code});
 }
+// Fills device allocations of exactly so many bytes with poison, but for what lies within `keep`; how many there were. Work that was put
+// into streams is done first.
+extern "C" __attribute__((visibility("default"))) size_t hipsim_poison(size_t bytes, const size_t (*keep)[2], size_t kept) {
+    Hold hold(state().mutex);
+    State& s = state();
+    for (const Device& d : s.devices) wait_device(hold, d.number);
+    size_t found = 0;
+    for (auto& m : s.memory) {
+        Allocation& a = m.second;
+        if (a.kind != Allocation::DEVICE || a.bytes != bytes) continue;
+        std::string before(a.start, bytes);
+        memset(a.start, 0xff, bytes);
+        for (size_t i = 0; i < kept; i++)
+            if (keep[i][0] <= keep[i][1] && keep[i][1] <= bytes) memcpy(a.start + keep[i][0], &before[keep[i][0]], keep[i][1] - keep[i][0]);
+        found++;
+    }
+    return found;
+}
 extern "C" __attribute__((visibility("default"))) unsigned hipsim_calls(const char* call) {
     Hold hold(state().mutex);
     return state().calls[call];
+}
+extern "C" __attribute__((visibility("default"))) void hipsim_emulate(Emulate with) {
+    Hold hold(state().mutex);
+    state().emulate = with;
 }
 // The sentence of a device's fault; its length, and as much of it as fits.
 extern "C" __attribute__((visibility("default"))) size_t hipsim_fault(int number, char* to, size_t len) {

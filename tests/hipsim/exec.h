@@ -4,6 +4,7 @@
 #include "kernel.h"
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -20,28 +21,67 @@ namespace kjsim {
 // --------------------------------------------------------------------------------------------------------------- shadow
 // A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7 only so many from the start, else none. The
 // kernels' loads and stores are compiled with a look at it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
-constexpr uintptr_t SHADOW = 0x7fff8000;
+//
+// All memory of the process is forbidden until something allows it: a piece of the shadow comes into being when it is first looked at, and
+// says "none" then. So a kernel touches what its launch was given, its block's LDS, its stacks and its own constants, whatever else
+// happens to be mapped.
+constexpr uintptr_t SHADOW = 0x7fff8000, SHADOW_BYTES = 1ull << 44;
+constexpr uintptr_t PIECE = 1 << 20;  // of the shadow: 8 MiB of memory
 constexpr uint8_t REDZONE = 0xfa;
 constexpr size_t PAGE = 4096;
 
+struct Pieces {
+    int file = -1;                // PIECE bytes of REDZONE: each piece is a private copy of it, made page by page
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;
+    std::atomic<uint64_t> made[SHADOW_BYTES / PIECE / 64 + 1];
+};
+inline Pieces pieces;
+
 inline bool map_shadow() {
     static const bool mapped = [] {
-        void* p = mmap((void*)SHADOW, 1ull << 44, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (p == (void*)SHADOW) madvise(p, 1ull << 44, MADV_DONTDUMP);
-        return p == (void*)SHADOW;
+        void* p = mmap((void*)SHADOW, SHADOW_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (p != (void*)SHADOW) return false;
+        madvise(p, SHADOW_BYTES, MADV_DONTDUMP);
+        std::string none(PIECE, (char)REDZONE);
+        pieces.file = memfd_create("hipsim shadow", MFD_CLOEXEC);
+        return pieces.file >= 0 && write(pieces.file, none.data(), none.size()) == (ssize_t)none.size();
     }();
     return mapped;
 }
+// Makes the piece of the shadow at `at`; false where that is none, or where there is no memory. Called from the signal handler too.
+inline bool make_piece(uintptr_t at) {
+    if (at < SHADOW || at - SHADOW >= SHADOW_BYTES || pieces.file < 0) return false;
+    uintptr_t n = (at - SHADOW) / PIECE;
+    std::atomic<uint64_t>& word = pieces.made[n / 64];
+    uint64_t bit = 1ull << n % 64;
+    if (word.load(std::memory_order_acquire) & bit) return true;
+    while (pieces.busy.test_and_set(std::memory_order_acquire)) {}
+    bool fine = word.load() & bit;
+    if (!fine) {
+        void* place = (void*)(SHADOW + n * PIECE);
+        fine = mmap(place, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pieces.file, 0) == place;
+        if (fine) word.fetch_or(bit, std::memory_order_release);
+    }
+    pieces.busy.clear(std::memory_order_release);
+    return fine;
+}
 inline uint8_t* shadow(uintptr_t p) { return (uint8_t*)((p >> 3) + SHADOW); }
-// Both ends multiples of 8, except that a region to allow may end anywhere.
-inline void forbid(uintptr_t from, uintptr_t to) { memset(shadow(from), REDZONE, (to - from + 7) / 8); }
+inline void set_shadow(uintptr_t from, size_t bytes, uint8_t to) {
+    uintptr_t at = (uintptr_t)shadow(from);
+    if (!bytes) return;
+    for (uintptr_t p = at; p < at + bytes; p += PIECE) make_piece(p);
+    make_piece(at + bytes - 1);
+    memset((void*)at, to, bytes);
+}
+// From a multiple of 8 on; a region to allow may end anywhere.
+inline void forbid(uintptr_t from, uintptr_t to) { set_shadow(from, (to - from + 7) / 8, REDZONE); }
 inline void allow(uintptr_t from, uintptr_t to) {
-    memset(shadow(from), 0, (to - from) / 8);
-    if ((to - from) % 8) *shadow(to) = (to - from) % 8;
+    set_shadow(from, (to - from) / 8, 0);
+    if ((to - from) % 8) set_shadow(to, 1, (to - from) % 8);
 }
 
-// A piece of memory between two pages that nobody may touch; every byte outside of it is forbidden. Starts at a multiple of 256, as
-// allocators of GPUs have it, and ends within 255 bytes of the page behind.
+// A piece of memory between two pages that nobody may touch. Starts at a multiple of 256, as allocators of GPUs have it, and ends within
+// 255 bytes of the page behind.
 struct Guarded {
     char* map = nullptr;
     char* data = nullptr;
@@ -54,24 +94,30 @@ struct Guarded {
         if (mprotect((char*)map + PAGE, pages, PROT_READ | PROT_WRITE) != 0) return munmap(map, pages + 2 * PAGE), g;
         g.map = (char*)map, g.mapped = pages + 2 * PAGE, g.bytes = n, g.data = g.map + PAGE + (pages - body);
         memset(g.map + PAGE, poison, pages);
-        forbid((uintptr_t)g.map, (uintptr_t)g.data);
-        allow((uintptr_t)g.data, (uintptr_t)g.data + n);
-        forbid(((uintptr_t)g.data + n + 7) & ~(uintptr_t)7, (uintptr_t)g.map + g.mapped);
         return g;
     }
     void release() {
         if (!map) return;
-        allow((uintptr_t)map, (uintptr_t)map + mapped);  // whoever gets these addresses next shall not stumble
         munmap(map, mapped);
         map = nullptr;
     }
 };
 
 // --------------------------------------------------------------------------------------------------------------- launch
+constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;  // bytes, as AMD's kernels take at most; waves of a block
+
+// Memory that a launch was given: by an address in its arguments, what that lies in.
+struct Given {
+    unsigned argument;
+    uintptr_t start;
+    size_t bytes;
+};
+
 struct Launch {
     const Library* library = nullptr;
     const Entry* entry = nullptr;
     const char* arguments = nullptr;
+    std::vector<Given> given;  // for messages
     unsigned grid[3] = {1, 1, 1};
     size_t dynamic_lds = 0;
     uint64_t seed = 0;
@@ -101,20 +147,41 @@ struct Random {
     }
 };
 
+// What fibers themselves look at, in one place that kernels may touch.
+struct Shared {
+    Block block;
+    Wave waves[MOST_WAVES];
+    char arguments[MOST_ARGUMENTS];
+};
+
 // The fibers and the memory of a resident block, kept from launch to launch.
 struct Slot {
-    Block block{};
-    std::unique_ptr<Wave[]> waves;
+    Guarded home = Guarded::make(sizeof(Shared), 0);
+    Shared* shared = (Shared*)home.data;
     char* stacks = nullptr;
     unsigned threads = 0;
     Guarded lds;
     ~Slot() {
-        if (stacks) munmap(stacks, threads * STACK);
+        free_stacks();
+        free_lds();
+        if (shared) forbid((uintptr_t)shared, (uintptr_t)(shared + 1));
+        home.release();
+    }
+    void free_stacks() {
+        if (!stacks) return;
+        forbid((uintptr_t)stacks, (uintptr_t)stacks + threads * STACK);
+        munmap(stacks, threads * STACK);
+        stacks = nullptr;
+    }
+    void free_lds() {
+        if (lds.map) forbid((uintptr_t)lds.data, (uintptr_t)lds.data + lds.bytes);
         lds.release();
     }
-    bool prepare(unsigned n, unsigned wave, size_t lds_bytes) {
+    bool prepare(unsigned n, unsigned wave, size_t lds_bytes, const Launch& l) {
+        if (!shared || n / wave > MOST_WAVES || l.entry->bytes > MOST_ARGUMENTS) return false;
+        allow((uintptr_t)shared, (uintptr_t)(shared + 1));
         if (n > threads) {
-            if (stacks) munmap(stacks, threads * STACK), stacks = nullptr;
+            free_stacks();
             char* map = (char*)mmap(nullptr, (n + 1) * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (map == MAP_FAILED) return false;
             char* start = (char*)(((uintptr_t)map + STACK - 1) & ~(uintptr_t)(STACK - 1));
@@ -122,11 +189,13 @@ struct Slot {
             munmap(start + n * STACK, map + (n + 1) * STACK - (start + n * STACK));
             for (unsigned i = 0; i < n; i++) mprotect(start + i * STACK, PAGE, PROT_NONE);
             stacks = start, threads = n;
+            allow((uintptr_t)stacks, (uintptr_t)stacks + n * STACK);
         }
-        if (lds_bytes > lds.bytes || !lds.map) lds.release(), lds = Guarded::make(lds_bytes + 64, 0xff);
-        block.waves = n / wave;
-        waves.reset(new Wave[block.waves]());
-        block.wave = waves.get(), block.lds = lds.data;
+        if (lds_bytes > lds.bytes || !lds.map) free_lds(), lds = Guarded::make(lds_bytes + 64, 0xff);
+        shared->block = Block{};
+        memset((void*)shared->waves, 0, n / wave * sizeof(Wave));
+        memcpy(shared->arguments, l.arguments, l.entry->bytes);
+        shared->block.waves = n / wave, shared->block.wave = shared->waves, shared->block.lds = lds.data;
         return lds.map != nullptr;
     }
     Fiber* fiber(unsigned i) { return (Fiber*)(stacks + (i + 1) * STACK - sizeof(Fiber)); }
@@ -139,10 +208,22 @@ inline thread_local Fiber* running = nullptr;  // set while a kernel runs on thi
 }
 inline void on_fault(Fiber* f, const char* what, uintptr_t address, size_t bytes) {
     Launch* l = (Launch*)f->block->launch;
-    char place[256];
+    char place[384];
     int n = snprintf(place, sizeof place, "%s: %s", l->entry->name, what);
     if (address && n > 0 && (size_t)n < sizeof place)
         n += snprintf(place + n, sizeof place - n, bytes ? " (%#zx, %zu bytes)" : " (%#zx)", (size_t)address, bytes);
+    // Of what it was given, what ends or begins nearest to the access.
+    const Given* near = nullptr;
+    size_t least = ~(size_t)0;
+    for (const Given& g : l->given) {
+        size_t away = address < g.start ? g.start - address : address - g.start;
+        if (bytes && away < least) least = away, near = &g;
+    }
+    if (near && n > 0 && (size_t)n < sizeof place) {
+        bool before = address < near->start;
+        n += snprintf(place + n, sizeof place - n, ", %zu bytes %s argument %u's %zu", before ? least : address - near->start,
+                      before ? "before" : "from the start of", near->argument, near->bytes);
+    }
     if (n > 0 && (size_t)n < sizeof place)
         snprintf(place + n, sizeof place - n, " [block %u,%u,%u thread %u]", f->block->id[0], f->block->id[1], f->block->id[2], f->thread);
     l->fail(place);
@@ -162,13 +243,13 @@ inline void finish(Fiber* f) {
 inline void enter() {
     Fiber* f = self();
     Launch* l = (Launch*)f->block->launch;
-    l->entry->call(l->arguments);
+    l->entry->call(((Shared*)f->block)->arguments);
     finish(f);
 }
 
 inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, unsigned stride) {
     Fiber* f = slot.fiber(thread);
-    f->block = &slot.block, f->thread = thread, f->lane = thread % wave, f->wave = &slot.waves[thread / wave];
+    f->block = &slot.shared->block, f->thread = thread, f->lane = thread % wave, f->wave = &slot.shared->waves[thread / wave];
     f->slot = (f->lane * stride + turn) % wave;
     f->wave->slot[f->slot] = f;
     uintptr_t top = (uintptr_t)f - (thread % 32) * 192;  // not all at the same place of a cache's set
@@ -189,7 +270,7 @@ inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, uns
 
 inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
     const unsigned wave = l.library->wave, threads = l.library->block;
-    Block& b = s.block;
+    Block& b = s.shared->block;
     b.id[0] = number % l.grid[0], b.id[1] = number / l.grid[0] % l.grid[1], b.id[2] = number / l.grid[0] / l.grid[1];
     b.launch = &l, b.fault = on_fault;
     memset(b.lds, 0xff, b.static_lds_at + *l.library->lds_bytes);
@@ -205,12 +286,12 @@ inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
 
 // Where a kernel may touch the block's memory: its arrays, and nothing between them.
 inline void fence_lds(Slot& s, const Launch& l) {
-    uintptr_t base = (uintptr_t)s.block.lds, end = (base + s.lds.bytes + 7) & ~(uintptr_t)7;
+    uintptr_t base = (uintptr_t)s.shared->block.lds, end = (base + s.lds.bytes + 7) & ~(uintptr_t)7;
     forbid(base, end);
     if (l.dynamic_lds) allow(base, base + l.dynamic_lds);
     unsigned count = *l.library->lds_count < LDS_MOST ? *l.library->lds_count : LDS_MOST;
     for (unsigned i = 0; i < count; i++) {
-        uintptr_t at = base + s.block.static_lds_at + l.library->lds[i].at;
+        uintptr_t at = base + s.shared->block.static_lds_at + l.library->lds[i].at;
         allow(at, at + l.library->lds[i].bytes);
     }
 }
@@ -225,8 +306,8 @@ inline void work(Launch& l, unsigned worker) {
     std::vector<Slot*> idle, busy;
     for (unsigned i = 0; i < l.resident && i < l.total; i++) {
         Slot* s = slots[i].get();
-        if (!s->prepare(threads, wave, static_at + *l.library->lds_bytes)) return l.fail("the simulated device has no memory for a block");
-        s->block.static_lds_at = static_at;
+        if (!s->prepare(threads, wave, static_at + *l.library->lds_bytes, l)) return l.fail("the simulated device has no memory for a block");
+        s->shared->block.static_lds_at = static_at;
         fence_lds(*s, l);
         idle.push_back(s);
     }
@@ -245,7 +326,7 @@ inline void work(Launch& l, unsigned worker) {
         }
         if (busy.empty()) return;
         size_t which = random((uint32_t)busy.size());
-        Block& b = busy[which]->block;
+        Block& b = busy[which]->shared->block;
         // The wave to run: the first that can from a random one on.
         unsigned first = random(b.waves), w = 0;
         bool found = false;
@@ -288,17 +369,19 @@ inline void work(Launch& l, unsigned worker) {
 // ------------------------------------------------------------------------------------- faults that the processor finds
 inline struct sigaction previous_actions[64];
 inline void stopped_on_signal() {  // runs on the fiber's stack
-    static const char* const names[] = {"touches memory that is not there", "divides by zero", "an instruction that a check put there"};
+    static const char* const names[] = {"touches memory outside of what it was given", "divides by zero", "an instruction that a check put there"};
     Fiber* f = self();
     size_t kind = (size_t)f->wave->value[0][0];
     on_fault(f, names[kind < 3 ? kind : 0], ((uintptr_t)f->wave->value[1][0] << 32) | f->wave->value[1][1], 0);
 }
 inline void on_signal(int number, siginfo_t* info, void* context) {
+    if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr)) return;  // the shadow, first looked at
     if (running) {
         ucontext_t* c = (ucontext_t*)context;
 #if defined(__x86_64__)
         Fiber* f = fiber_on((uintptr_t)c->uc_mcontext.gregs[REG_RSP]);
         uintptr_t at = (uintptr_t)info->si_addr;
+        if (at >= SHADOW + SHADOW_BYTES && at < SHADOW + 2 * SHADOW_BYTES) at = (at - SHADOW) << 3;  // the shadow of what is no address
         f->wave->value[0][0] = number == SIGFPE ? 1 : number == SIGILL ? 2 : 0;
         f->wave->value[1][0] = (uint32_t)(at >> 32), f->wave->value[1][1] = (uint32_t)at;
         // On from there: no signal frame is left behind on the other stack.

@@ -1,5 +1,6 @@
 // hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading what was compiled.
 #include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,6 +39,18 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
     if (!*handle) return why = dlerror(), nullptr;
     auto* library = (const kjsim::Library*)dlsym(*handle, "kjsim_library");
     if (!library || library->version != kjsim::LIBRARY_VERSION) return why = file + " is of another version", nullptr;
+    // Its constants are its kernels' own.
+    link_map* map = nullptr;
+    if (dlinfo(*handle, RTLD_DI_LINKMAP, &map) != 0) return why = dlerror(), nullptr;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* base) {
+            for (int i = 0; i < info->dlpi_phnum && info->dlpi_addr == *(ElfW(Addr)*)base; i++) {
+                const ElfW(Phdr)& part = info->dlpi_phdr[i];
+                if (part.p_type == PT_LOAD) kjsim::allow(info->dlpi_addr + (part.p_vaddr & ~(ElfW(Addr))7), info->dlpi_addr + part.p_vaddr + part.p_memsz);
+            }
+            return 0;
+        },
+        &map->l_addr);
     return library;
 }
 

@@ -7,6 +7,7 @@
 // Needs KJ_WAVE and KJ_BLOCK, as kjit.h does. x86-64 switches fibers with six pushes, other machines with ucontext. Includes as little as
 // it can: it is compiled with every kernel.
 #pragma once
+#include <time.h>
 #include <cstddef>
 #include <cstdint>
 #if !defined(__x86_64__)
@@ -149,6 +150,11 @@ inline unsigned thread_id() { return self()->thread; }
 inline unsigned block_id(int axis) { return self()->block->id[axis]; }
 inline void wave_sync() { meet(self(), WAVE_SYNC); }
 inline void yield() { to_scheduler(self()); }
+inline uint64_t nanoseconds() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
 inline void block_sync() {
     Fiber* f = self();
     Wave* w = f->wave;
@@ -164,8 +170,14 @@ inline uint32_t shuffle(uint32_t v, unsigned lane) {
     uint32_t* values = f->wave->value[f->wave->phase];
     values[f->lane] = v;
     meet(f, SHUFFLE);
+#if (defined(KJSIM_WRONG_exchange32) && KJ_WAVE == 32) || (defined(KJSIM_WRONG_exchange64) && KJ_WAVE == 64)
+    return values[lane] ^ 0x00400000u;
+#endif
     return values[lane];
 }
+// An instruction's result; of the one that KJIT_HIPSIM_WRONG names (compile.cpp defines KJSIM_WRONG_ and its name) another.
+inline int wrong(int right) { return right ^ 64; }
+inline float wrong(float right) { return right * 1.5f + 1.0f; }
 inline uint64_t ballot(bool p) {
     Fiber* f = self();
     uint32_t* values = f->wave->value[f->wave->phase];
@@ -240,13 +252,13 @@ struct Index { Axis x, y, z; };
 // A report of the compiler's instrumentation. Each is a line of its own, so that the message can say what it was.
 #define KJSIM_HIDDEN extern "C" __attribute__((visibility("hidden"), used, noinline))
 #define KJSIM_ACCESS(n)                                                                                                              \
-    KJSIM_HIDDEN void __asan_report_load##n##_noabort(uintptr_t p) { fault("reads outside of any buffer", p, n); }                   \
-    KJSIM_HIDDEN void __asan_report_store##n##_noabort(uintptr_t p) { fault("writes outside of any buffer", p, n); }
+    KJSIM_HIDDEN void __asan_report_load##n##_noabort(uintptr_t p) { fault("reads outside of what it was given", p, n); }                   \
+    KJSIM_HIDDEN void __asan_report_store##n##_noabort(uintptr_t p) { fault("writes outside of what it was given", p, n); }
 #define KJSIM_CHECKS                                                                                                                 \
     namespace kjsim {                                                                                                                \
     KJSIM_ACCESS(1) KJSIM_ACCESS(2) KJSIM_ACCESS(4) KJSIM_ACCESS(8) KJSIM_ACCESS(16)                                                 \
-    KJSIM_HIDDEN void __asan_report_load_n_noabort(uintptr_t p, size_t n) { fault("reads outside of any buffer", p, n); }            \
-    KJSIM_HIDDEN void __asan_report_store_n_noabort(uintptr_t p, size_t n) { fault("writes outside of any buffer", p, n); }          \
+    KJSIM_HIDDEN void __asan_report_load_n_noabort(uintptr_t p, size_t n) { fault("reads outside of what it was given", p, n); }            \
+    KJSIM_HIDDEN void __asan_report_store_n_noabort(uintptr_t p, size_t n) { fault("writes outside of what it was given", p, n); }          \
     KJSIM_HIDDEN void __asan_before_dynamic_init(const void*) {}                                                                     \
     KJSIM_HIDDEN void __asan_after_dynamic_init() {}                                                                                 \
     KJSIM_HIDDEN void __asan_handle_no_return() {}                                                                                   \

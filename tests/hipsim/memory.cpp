@@ -38,9 +38,23 @@ static int release(Hold& hold, void* p, Allocation::Kind kind) {
     at = s.memory.find((uintptr_t)p);
     if (at == s.memory.end()) return INVALID_VALUE;
     if (kind == Allocation::DEVICE) s.devices[(size_t)at->second.device].used -= at->second.bytes;
+    forget(at->first);
     at->second.memory.release();
     s.memory.erase(at);
     return OK;
+}
+
+void drop_memory(Hold& hold, int number) {
+    State& s = state();
+    wait_device(hold, number);
+    for (auto at = s.memory.begin(); at != s.memory.end();) {
+        Allocation& a = at->second;
+        if (a.device != number) { ++at; continue; }
+        forget(at->first);
+        a.memory.release();
+        at = s.memory.erase(at);
+    }
+    s.devices[(size_t)number].used = 0;
 }
 
 API hipMemGetInfo(size_t* free, size_t* total) {
@@ -93,6 +107,7 @@ API hipHostUnregister(void* host) {
     auto at = s.memory.find((uintptr_t)host);
     if (at == s.memory.end() || at->second.kind != Allocation::REGISTERED) return HOST_NOT_REGISTERED;
     if (int code = wait_device(call.hold, at->second.device)) return code;
+    forget((uintptr_t)host);
     s.memory.erase((uintptr_t)host);
     return OK;
 }

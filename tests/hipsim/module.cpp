@@ -62,6 +62,76 @@ static std::string broken(const char* entry, unsigned threads) {
     return {};
 }
 
+// The launch as machine code, if a test wants that. It has all the memory that its device reaches.
+static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code) {
+    std::vector<Lent> memory;
+    Emulate with;
+    {
+        State& s = state();
+        Hold hold(s.mutex);
+        with = s.emulate;
+        for (const auto& m : s.memory)
+            if (reaches(s, s.devices[(size_t)w.device], m.second.start)) memory.push_back({m.second.start, m.second.bytes});
+    }
+    if (!with) return false;
+    std::string arch = state().devices[(size_t)w.device].arch, text(2000, '\0');
+    const std::string& object = w.module->object;
+    if (with(arch.c_str(), object.data(), object.size(), w.entry->name, w.grid, w.module->library->block, w.shared, w.cooperative, w.arguments.data(),
+             w.arguments.size(), memory.data(), memory.size(), seed, &text[0], text.size()) != 0)
+        error = text.c_str(), code = LAUNCH_FAILURE;
+    return true;
+}
+
+// What the launch before could touch: all else is forbidden. Kernels run one at a time.
+static std::map<uintptr_t, size_t> allowed;
+
+void forget(uintptr_t start) {
+    auto at = allowed.find(start);
+    if (at == allowed.end()) return;
+    kjsim::forbid(at->first & ~(uintptr_t)7, at->first + at->second);
+    allowed.erase(at);
+}
+
+// Lets a kernel touch the memory that its arguments point into, and none else. An address that the device cannot reach is a fault even if
+// nobody follows it. Addresses inside of a struct count; of those that lie in memory, those in the whole allocation that the first argument
+// of a cooperative launch is: a kernel of many steps has its steps' arguments there, and no other kernel of ours follows any.
+static bool give(State& s, const Work& w, std::vector<kjsim::Given>& given, std::string& error) {
+    const Device& device = s.devices[(size_t)w.device];
+    std::map<uintptr_t, size_t> now;
+    for (unsigned i = 0; i < w.entry->count; i++) {
+        bool pointer = w.entry->pointers[i];
+        for (unsigned at = 0; at + 8 <= w.entry->sizes[i]; at += 8) {
+            const void* p;
+            memcpy(&p, w.arguments.data() + w.entry->offsets[i] + at, sizeof p);
+            Allocation* a = p && (pointer || w.entry->sizes[i] > 8) ? find(s, p, 0) : nullptr;
+            if (a && reaches(s, device, p)) {
+                now.emplace((uintptr_t)a->start, a->bytes);
+                given.push_back({i, (uintptr_t)a->start, a->bytes});
+            } else if (pointer && p) {
+                char text[128];
+                snprintf(text, sizeof text, "%s: argument %u (%p) is no address that rocm:%d reaches", w.entry->name, i, p, w.device);
+                return error = text, false;
+            }
+        }
+    }
+    void* list = nullptr;
+    if (w.cooperative && w.entry->count && w.entry->pointers[0]) memcpy(&list, w.arguments.data() + w.entry->offsets[0], sizeof list);
+    if (Allocation* a = list ? find(s, list, 0) : nullptr; a && a->start == list)
+        for (size_t i = 0; i + 8 <= a->bytes; i += 8) {
+            void* p;
+            memcpy(&p, (const char*)a->start + i, sizeof p);
+            Allocation* in = p ? find(s, p, 0) : nullptr;
+            if (in && reaches(s, device, p) && now.emplace((uintptr_t)in->start, in->bytes).second) given.push_back({0, (uintptr_t)in->start, in->bytes});
+        }
+    std::vector<uintptr_t> gone;
+    for (const auto& a : allowed)
+        if (!now.count(a.first)) gone.push_back(a.first);
+    for (uintptr_t start : gone) forget(start);
+    for (const auto& a : now)
+        if (allowed.emplace(a).second) kjsim::allow(a.first & ~(uintptr_t)7, a.first + a.second);
+    return true;
+}
+
 static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& code) {
     std::string how = broken(w.entry->name, w.module->library->block);
     if (how == "abort") abort();
@@ -80,25 +150,15 @@ static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& co
     uint64_t at_once = w.cooperative ? l.total : CUS * BLOCKS_PER_CU;
     l.resident = (unsigned)((at_once + threads - 1) / threads);
     {
-        // An address that the device cannot reach is a fault even if nobody follows it.
         State& s = state();
         Hold hold(s.mutex);
-        for (unsigned i = 0; i < w.entry->count; i++) {
-            const void* p;
-            if (!w.entry->pointers[i]) continue;
-            memcpy(&p, w.arguments.data() + w.entry->offsets[i], sizeof p);
-            if (p && !reaches(s, s.devices[(size_t)w.device], p)) {
-                char text[128];
-                snprintf(text, sizeof text, "%s: argument %u (%p) is no address that rocm:%d reaches", w.entry->name, i, p, w.device);
-                error = text, code = ILLEGAL_ADDRESS;
-                return;
-            }
-        }
+        if (!give(s, w, l.given, error)) return (void)(code = ILLEGAL_ADDRESS);
     }
+    if (!l.failed && emulate(w, seed, error, code)) return;
     if (!l.failed) pool->run(l);
     if (l.failed) {
         error = l.error;
-        bool memory = error.find("outside of any buffer") != std::string::npos || error.find("not there") != std::string::npos;
+        bool memory = error.find("outside of what it was given") != std::string::npos;
         code = memory ? ILLEGAL_ADDRESS : error.find("does not end") != std::string::npos ? LAUNCH_TIMEOUT : LAUNCH_FAILURE;
     }
 }
@@ -149,6 +209,7 @@ API hipModuleLoadData(void** to, const void* image) {
         say(why);
         return why.find("is for ") != std::string::npos ? NO_BINARY_FOR_GPU : INVALID_IMAGE;
     }
+    module->object = std::move(object);
     *to = module.get();
     s.modules.emplace(*to, module);
     return OK;

@@ -35,6 +35,7 @@ struct Device {
     int number = 0;
     std::string arch;  // with flags: gfx90a:sramecc+:xnack-
     unsigned wave = 32;
+    bool integrated = false;
     size_t memory = 0, used = 0;
     std::set<int> peers;
     int error = OK;  // a fault: everything fails from then on, as after a real one
@@ -46,6 +47,7 @@ struct Module {
     int device;
     void* handle = nullptr;
     const kjsim::Library* library = nullptr;
+    std::string object;  // what was loaded
 };
 struct Function {
     std::shared_ptr<Module> module;
@@ -112,7 +114,13 @@ struct Event {
     std::vector<size_t> tail;
 };
 
+// Runs the machine code of a launch in place of its source (../src/emulated.rs): 0, or a sentence in `error`.
+struct Lent { const char* at; size_t bytes; };
+using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes, const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
+                        int cooperative, const char* arguments, size_t argument_bytes, const Lent* memory, size_t regions, uint64_t seed, char* error, size_t room);
+
 struct State {
+    Emulate emulate = nullptr;
     std::mutex mutex;
     std::condition_variable changed;
     bool configured = false, initialised = false;
@@ -156,6 +164,7 @@ struct Call {
 // memory.cpp
 Allocation* find(State&, const void* p, size_t bytes);
 bool reaches(State&, const Device&, const void* p);
+void drop_memory(Hold&, int device);
 // stream.cpp
 std::shared_ptr<Stream> stream_of(State&, void* handle);
 int submit(Hold&, void* stream, Work work);        // runs, or is recorded
@@ -166,6 +175,7 @@ int refuse_in_capture(State&);                      // for calls that a capture 
 bool capturing(State&, void* stream);
 // module.cpp
 void execute(const Work&, uint64_t seed, std::string& error, int& code);
+void forget(uintptr_t start);                       // that memory there was given to a kernel: it ends
 // compile.cpp
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why);
 

@@ -75,6 +75,8 @@ static void run_queues() {
             if (code) {
                 device.error = code, device.fault = error;
                 say("rocm:" + std::to_string(device.number) + ": " + error);
+                const char* how = getenv("KJIT_HIPSIM_FAULTS");
+                if (how && strcmp(how, "abort") == 0) abort();
             }
         }
         op->time = std::chrono::steady_clock::now();

@@ -1,10 +1,15 @@
-//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README), and what they share with the tests of
-//! `model`.
+//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README), and what
+//! they share with the tests of `model`.
 
+#[path = "../../model/tests/support/asked.rs"]
+pub mod asked;
+pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;
 #[path = "../../model/tests/support/near.rs"]
 pub mod near;
+#[path = "../../model/tests/support/one.rs"]
+pub mod one;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
 pub mod simulator;

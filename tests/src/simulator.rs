@@ -1,7 +1,9 @@
-//! The simulated HIP device: builds its library, and runs a test in a process that has it for its HIP runtime.
+//! The simulated HIP device: builds its library, and runs a test in a process that has it for its HIP
+//! runtime.
 
 use kjit_engine::arch::{ARCHS, Vendor};
 use kjit_engine::{Config, Engine, Isolation};
+use kjit_model::gpu::plan::{Plan, Program};
 use sha2::{Digest, Sha256};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs::File;
@@ -92,7 +94,8 @@ impl Setup {
         self
     }
 
-    /// Gives a process the simulated HIP runtime, hiprtc and clang; built in `temporary`, a `CARGO_TARGET_TMPDIR`.
+    /// Gives a process the simulated HIP runtime, hiprtc and clang; built in `temporary`, a
+    /// `CARGO_TARGET_TMPDIR`.
     ///
     /// # Panics
     /// When they cannot be built.
@@ -114,9 +117,9 @@ impl Setup {
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
     }
 
-    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones. `test` is the calling
-    /// test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only on x86-64; elsewhere it says that it was
-    /// skipped.
+    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones. `test` is the
+    /// calling test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only on x86-64; elsewhere it
+    /// says that it was skipped.
     ///
     /// # Panics
     /// When the test fails, with all it said.
@@ -139,7 +142,8 @@ impl Setup {
     }
 }
 
-/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes of `worker`.
+/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes of
+/// `worker`.
 #[must_use]
 pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
     Engine::new(
@@ -214,11 +218,38 @@ impl Simulated {
         }
     }
 
+    /// Poisons the memory that a plan's launches pass on to each other, but for its counters: what a run
+    /// needs of the one before shows.
+    ///
+    /// # Panics
+    /// When not exactly one allocation has that memory's size.
+    pub fn poison(&self, plan: &Plan) {
+        let counters = |p: &Program| {
+            let zeroed = p.buffers.iter().filter(|b| b.zeroed);
+            zeroed.map(|b| [p.base + b.offset, p.base + b.offset + b.bytes].map(|n| n as usize)).collect::<Vec<_>>()
+        };
+        let keep: Vec<[usize; 2]> = plan.programs().into_iter().flat_map(counters).collect();
+        // SAFETY: the signature of device.cpp; reads so many pairs.
+        let found = unsafe {
+            let poison = self.call::<unsafe extern "C" fn(usize, *const [usize; 2], usize) -> usize>("hipsim_poison");
+            poison(plan.arena() as usize, keep.as_ptr(), keep.len())
+        };
+        assert_eq!(found, 1, "allocations of {} bytes", plan.arena());
+    }
+
     /// How often a call was made.
     #[must_use]
     pub fn calls(&self, call: &CStr) -> u32 {
         // SAFETY: the signature of device.cpp.
         unsafe { self.call::<unsafe extern "C" fn(*const c_char) -> c_uint>("hipsim_calls")(call.as_ptr()) }
+    }
+
+    /// From now on launches run as machine code, on `gfxemu`.
+    pub fn emulate(&self) {
+        // SAFETY: the signature of device.cpp; the function stays where it is.
+        unsafe {
+            self.call::<unsafe extern "C" fn(crate::emulated::Emulate)>("hipsim_emulate")(crate::emulated::launch);
+        }
     }
 
     /// What a kernel of a device did wrong; empty if none did.

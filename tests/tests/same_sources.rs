@@ -1,4 +1,5 @@
-//! The same inputs give the same bytes of source in every process, wherever it runs: else a machine's cache would be no other's.
+//! The same inputs give the same bytes of source in every process, wherever it runs: else a machine's cache
+//! would be no other's.
 
 use kjit_cache::{Digest, Key};
 use kjit_engine::{Job, Target};

@@ -1,5 +1,5 @@
-//! What must be another code object, and what must not: the engine and its cache on the simulated device, whose compiler is a library
-//! that these tests copy, move and replace.
+//! What must be another code object, and what must not: the engine and its cache on the simulated device,
+//! whose compiler is a library that these tests copy, move and replace.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Several simulated AMD devices in one process: what is described of each, memory that crosses from one to another, failures that stay on
-//! one, and the vendor's matrix library beside our own kernels.
+//! Several simulated AMD devices in one process: what is described of each, memory that crosses from one to
+//! another, failures that stay on one, and the vendor's matrix library beside our own kernels.
 
 mod common;
 

@@ -1,47 +1,63 @@
-//! Starting before every kernel is there, with a compiler that takes its time: tokens come before it has ended, the kernels for prompts
-//! take over between two tokens, logits are the host's before and after, and a kernel that fails meanwhile is an error.
+//! Starting before every kernel is there, with a compiler that takes its time: tokens come before it has
+//! ended, the kernels for prompts take over between two tokens, logits are the host's before and after, and a
+//! kernel that fails meanwhile is an error.
 
-use kjit_model::exec::{ExecError, ExecOptions, Executor, KvType, Want};
+use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::{GpuExecutor, open, open_early};
+use kjit_model::gpu::Early;
 use kjit_model::graph::Graph;
-use kjit_model::host::HostExecutor;
+use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
+use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, engine};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-// Architectures and options are those of the tests of whole models, so that kernels are compiled for the CPU once.
+// Architectures and options are those of the tests of whole models, so that kernels are compiled for the CPU
+// once.
 
 struct Model {
     gguf: Arc<Gguf>,
     graph: Graph,
-    options: ExecOptions,
+    options: OpenOptions,
 }
 
 fn model(name: &str) -> Option<Model> {
     let path = model_path(&format!("tiny/{name}"))?;
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 32 };
+    let options = OpenOptions {
+        context: Some(64),
+        kv: KvType::F16,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(32),
+        ..OpenOptions::default()
+    };
     Some(Model { gguf, graph, options })
 }
 
-type Opened = Result<GpuExecutor, ExecError>;
-
 impl Model {
-    /// Opens with nothing in the cache.
-    fn early(&self, cache: &std::path::Path) -> Opened {
-        open_early(&engine(cache, WORKER, "hiprtc"), "rocm:0", self.gguf.clone(), self.graph.clone(), &self.options)
+    /// Opens with what is in the cache; `early` or not.
+    fn open(&self, engine: &Engine, early: bool) -> Result<Session, SessionError> {
+        let options = OpenOptions { early, ..self.options.clone() };
+        Session::on_gpu(engine, &engine.device("rocm:0").unwrap(), &self.gguf, self.graph.clone(), &options)
     }
 
-    fn host(&self) -> HostExecutor {
-        let precise = ExecOptions { precise: true, ..self.options.clone() };
-        HostExecutor::new(self.gguf.clone(), self.graph.clone(), precise).unwrap()
+    fn early(&self, cache: &std::path::Path) -> One {
+        One::of(self.open(&engine(cache, WORKER, "hiprtc"), true).unwrap())
     }
+
+    fn host(&self) -> One {
+        One::cpu(&self.gguf, &self.graph, &OpenOptions { precise: true, ..self.options.clone() })
+    }
+}
+
+fn late(gpu: &One) -> Early {
+    gpu.on_gpu().early().expect("kernels for prompts are still being compiled").clone()
 }
 
 fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
@@ -53,11 +69,11 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
 }
 
 /// Waits until the compiler must be done with what it has been told to be slow with.
-fn compiled(gpu: &mut GpuExecutor, probe: &[u32]) {
+fn compiled(gpu: &mut One, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
-    while gpu.early().unwrap().status().swapped_at.is_none() {
-        assert!(Instant::now() < until, "the kernels for prompts never came: {:?}", gpu.early().unwrap().status());
-        let len = gpu.len();
+    while late(gpu).status().swapped_at.is_none() {
+        assert!(Instant::now() < until, "the kernels for prompts never came: {:?}", late(gpu).status());
+        let len = gpu.tokens();
         std::thread::sleep(Duration::from_millis(100));
         gpu.feed(probe, Want::Nothing).unwrap();
         gpu.truncate(len);
@@ -68,35 +84,40 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
     let Some(model) = model(name) else { return };
     setup(arch, "gemm:4", "").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
-        let mut gpu = model.early(cache.path()).unwrap();
-        let late = gpu.early().expect("kernels for prompts are still being compiled").status();
-        assert!(late.late > 0 && late.single == 0 && late.swapped_at.is_none(), "{name}: {late:?}");
+        let mut gpu = model.early(cache.path());
+        let first = late(&gpu).status();
+        assert!(first.late > 0 && first.single == 0 && first.swapped_at.is_none(), "{name}: {first:?}");
         let mut host = model.host();
         let ids: Vec<u32> = (0..60).map(|i| (i * 101 + 5) % host.n_vocab() as u32).collect();
         // 7 tokens one by one, while the compiler sleeps.
         let (want, got) = (host.feed(&ids[..7], Want::Last).unwrap(), gpu.feed(&ids[..7], Want::Last).unwrap());
-        let status = gpu.early().unwrap().status();
+        let status = late(&gpu).status();
         assert_eq!((status.single, status.swapped_at), (6, None), "{name}: tokens came first");
         let mut seen = vec![off(&got, &want)];
-        // The rest of the sequence with the kernels for prompts: what the single ones left in the cache is read by them.
+        // The rest of the sequence with the kernels for prompts: what the single ones left in the cache is
+        // read by them.
         compiled(&mut gpu, &ids[7..9]);
-        assert_eq!(gpu.early().unwrap().status().swapped_at, Some(7), "{name}");
+        assert_eq!(late(&gpu).status().swapped_at, Some(7), "{name}");
         for part in [&ids[7..50], &ids[50..51], &ids[51..]] {
             let (want, got) = (host.feed(part, Want::Last).unwrap(), gpu.feed(part, Want::Last).unwrap());
             seen.push(off(&got, &want));
         }
-        let single = gpu.early().unwrap().status().single;
+        let single = late(&gpu).status().single;
         eprintln!("{name}: off by {seen:?} of the norm, {single} tokens one by one");
         // As the tests of whole models: see there for what half precision and a changed expert cost.
         seen.sort_by(f64::total_cmp);
         assert!(seen[1] < 4e-3 && seen[3] < 5e-2, "{name}: logits are off by {seen:?} of their norm");
-        gpu.early().unwrap().finish(Duration::from_secs(30)).unwrap();
+        late(&gpu).finish(Duration::from_secs(30)).unwrap();
         assert_eq!(Simulated::here().fault(0), "");
         // The next start finds all of it.
         drop(gpu);
         let engine = engine(cache.path(), WORKER, "hiprtc");
-        let again = open_early(&engine, "rocm:0", model.gguf.clone(), model.graph.clone(), &model.options).unwrap();
-        assert!(again.early().is_none() && engine.counts().compiled == 0, "{name}: {:?}", engine.counts());
+        let again = model.open(&engine, true).unwrap();
+        assert!(
+            again.gpu().unwrap().early().is_none() && engine.counts().compiled == 0,
+            "{name}: {:?}",
+            engine.counts()
+        );
     });
 }
 
@@ -122,7 +143,7 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
     let Some(model) = model("tiny-llama-q4_k_m.gguf") else { return };
     setup("gfx1030", "flash:3", "flash").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
-        let mut gpu = model.early(cache.path()).unwrap();
+        let mut gpu = model.early(cache.path());
         // Goes, token by token.
         gpu.feed(&[1, 2, 3], Want::Last).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
@@ -135,13 +156,13 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
             assert!(Instant::now() < until, "no error came");
         };
         assert!(error.contains("flash") && error.contains("refused") && !error.contains('\n'), "{error}");
-        assert_eq!(gpu.len(), 3, "nothing was fed");
+        assert_eq!(gpu.tokens(), 3, "nothing was fed");
         // It stays so, and is told at the end too.
         assert_eq!(gpu.feed(&[4, 5], Want::Last).unwrap_err().to_string(), error);
-        assert_eq!(gpu.early().unwrap().finish(Duration::ZERO).unwrap_err().to_string(), error);
+        assert_eq!(late(&gpu).finish(Duration::ZERO).unwrap_err().to_string(), error);
         // Who waits is told the same.
         let engine = engine(cache.path(), WORKER, "hiprtc");
-        let waited = open(&engine, "rocm:0", model.gguf.clone(), model.graph.clone(), &model.options);
+        let waited = model.open(&engine, false);
         let waited = waited.err().map(|e| e.to_string()).unwrap_or_default();
         assert!(waited.contains("flash") && waited.contains("refused"), "{waited}");
     });
@@ -153,10 +174,10 @@ fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
     let Some(model) = model("tiny-llama-q4_k_m.gguf") else { return };
     setup("gfx1030", "gemm:30,flash:30", "").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
-        let mut gpu = model.early(cache.path()).unwrap();
+        let mut gpu = model.early(cache.path());
         gpu.feed(&[1, 2, 3], Want::Last).unwrap();
         let began = Instant::now();
-        gpu.early().unwrap().finish(Duration::from_millis(200)).unwrap();
+        late(&gpu).finish(Duration::from_millis(200)).unwrap();
         drop(gpu);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     });

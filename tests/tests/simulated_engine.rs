@@ -1,5 +1,5 @@
-//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime of which any call may fail. Each
-//! test runs in a process of its own, whose HIP runtime is the simulated one.
+//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime of which any
+//! call may fail. Each test runs in a process of its own, whose HIP runtime is the simulated one.
 
 mod common;
 #[path = "../../engine/examples/saxpy.rs"]

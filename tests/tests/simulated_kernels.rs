@@ -1,5 +1,5 @@
-//! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded, launched, read back and held
-//! against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
+//! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded, launched, read
+//! back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use kjit_engine::{Job, Module, Stream};
 use kjit_kernels::cases::{self, Case};
@@ -19,8 +19,8 @@ fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
-/// With `real` code objects where a clang is found (its argument lists and resources are checked then too), else with those
-/// of the simulated hiprtc alone, which takes half the time.
+/// With `real` code objects where a clang is found (its argument lists and resources are checked then too),
+/// else with those of the simulated hiprtc alone, which takes half the time.
 fn all(test: &str, arch: &str, wave: u32, real: bool) {
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-O1");
     let setup = if real { setup } else { setup.set("KJIT_HIPSIM_CLANG", "none") };

@@ -1,15 +1,16 @@
-//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every kernel of a model is checked and timed;
-//! variants that fault, hang or kill their process are lines in the record, and what is kept is what later plans run.
+//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every kernel of a
+//! model is checked and timed; variants that fault, hang or kill their process are lines in the record, and
+//! what is kept is what later plans run.
 
 use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::tuning::Choices;
-use kjit_model::exec::{ExecOptions, KvType};
+use kjit_kernels::tuning::{Choices, Shipped};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
+use kjit_model::session::{KvType, OpenOptions};
 use kjit_tests::files::model_path;
 use kjit_tests::simulator::{Setup, cache, engine};
 use std::io::Write;
@@ -19,7 +20,8 @@ use std::time::Duration;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Variants that are tried where some of each size of a block are wanted, and where any will do: each is a compile.
+/// Variants that are tried where some of each size of a block are wanted, and where any will do: each is a
+/// compile.
 const VARIANTS: usize = 11;
 const FEW: usize = 3;
 /// Set in the process that measures for a test.
@@ -27,8 +29,35 @@ const CHILD: &str = "KJIT_TESTS_MEASURE";
 
 fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
     let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
-    let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 8 };
+    let options = OpenOptions {
+        context: Some(64),
+        kv: KvType::F16,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(8),
+        ..OpenOptions::default()
+    };
     plan(&Request { graph: &graph, target, options: &options, keep: &[], tuned }).unwrap()
+}
+
+#[test]
+fn programs_of_several_sequences_are_timed_too() {
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
+    let target = Target::parse("gfx1100").unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = OpenOptions { sequences: 9, ..OpenOptions::new(64) };
+    let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+    let plan = plan(&request).unwrap();
+    assert!(plan.batches.len() > 1, "{}", plan.batches.len());
+    let subjects = of_plan(&plan, 20);
+    for batch in &plan.batches {
+        let name = format!("{} sequences", batch.program.tokens);
+        let of_it: Vec<_> = subjects.iter().filter(|s| s.program == name).collect();
+        let launched: usize = of_it.iter().map(|s| s.launches).sum();
+        assert_eq!(launched, batch.program.launches.len() + 2, "{name}: its launches, and those that choose");
+        assert!(of_it.iter().all(|s| s.size.tokens == batch.program.tokens as usize), "{name}");
+    }
 }
 
 fn setup(arch: &str) -> Setup {
@@ -47,7 +76,7 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
         for job in &plan.jobs {
             assert!(subjects.iter().any(|s| s.spec == job.spec), "{} is not measured", job.spec);
         }
-        for family in ["matvec", "attend", "gemm", "flash", "tiles", "rope_kv", "repack", "embed", "sample"] {
+        for family in ["matvec", "attend", "gemm", "flash", "tiles", "rope_kv", "repack", "embed", "argmax", "draw"] {
             assert!(subjects.iter().any(|s| s.spec.family() == family), "no {family}");
         }
         let limits = Limits::measure(&engine, &device).unwrap();
@@ -55,7 +84,7 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
         for m in measure(&engine, &device, &subjects, &|_| {}) {
             let name = format!("{} ({}, {})", m.subject.name, m.subject.spec, m.subject.program);
             let timed = m.outcome.unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert!(timed.timing.median > 0.0 && timed.work.bytes > 0.0, "{name}: {timed:?}");
+            assert!(timed.timing.median > 0.0 && timed.work.bytes > 0, "{name}: {timed:?}");
             let (part, _) = timed.of_limit(&limits).unwrap();
             assert!(part > 0.0 && part.is_finite(), "{name}: {part}");
             assert_eq!(m.report.unwrap().wave, 32, "{name}");
@@ -178,13 +207,20 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
             // What `warm` compiles is all that a run loads.
             let gguf = std::sync::Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
-            let options = ExecOptions { context: 64, kv: KvType::F16, precise: false, threads: 2, batch: 8 };
+            let options = OpenOptions {
+                context: Some(64),
+                kv: KvType::F16,
+                precise: false,
+                threads: 2,
+                prefill_chunk: Some(8),
+                ..OpenOptions::default()
+            };
             let jobs = kjit_model::gpu::jobs_for(engine, &graph, device.target(), &options).unwrap();
             assert!(engine.compile_all(&jobs).iter().all(Result::is_ok));
             let before = engine.counts().compiled;
-            let model = kjit_model::gpu::open(engine, "rocm:0", gguf, graph, &options).unwrap();
+            let session = kjit_model::Session::on_gpu(engine, device, &gguf, graph, &options).unwrap();
             assert_eq!(engine.counts().compiled, before);
-            assert_eq!(model.statistics().kernels.compiled, 0);
+            assert_eq!(session.gpu().unwrap().statistics().kernels.compiled, 0);
         });
     });
 }

@@ -1,4 +1,5 @@
-//! What the tests of the engine on simulated devices share: kernels that do right and wrong, and a device with them loaded.
+//! What the tests of the engine on simulated devices share: kernels that do right and wrong, and a device
+//! with them loaded.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use kjit_engine::{Constants, Device, Engine, Job, Kernel, Module, Options, Source};
@@ -48,6 +49,7 @@ KERNEL fresh_lds(float* out) {
     out[thread_id()] = never_written[thread_id()];
 }
 KERNEL reads_behind(const float* x, float* y, u32 at) { y[thread_id()] = x[at]; }
+KERNEL follows_choice(const float* x, u32* y, u32 rows) { y[thread_id()] = as_u32(x[(u64)y[thread_id()] * rows]); }
 KERNEL writes_before(float* x, u32 back) { if (thread_id() == 0) *(x - back) = 1.0f; }
 KERNEL unaligned(const u8* x, u32* y, u32 at) { y[thread_id()] = load16(x + at).x; }
 KERNEL unaligned_word(const u8* x, u32* y, u32 at) { y[thread_id()] = *(const u32*)(x + at); }

@@ -1,0 +1,322 @@
+//! Proof bundles: read from disk, run, and held against what they want.
+
+use crate::machine::{Launch, Machine};
+use crate::memory::Region;
+use crate::object::Kernel;
+use crate::target::Target;
+use half::f16;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Where the emulated memory begins, and what lies between two buffers at least.
+const FIRST: u64 = 0x1_0000_0000;
+const GAP: u64 = 0x10_0000;
+const PAGE: u64 = 4096;
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    arch: String,
+    code: Vec<Code>,
+    cases: Vec<Case>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Code {
+    file: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    name: String,
+    code: usize,
+    symbol: String,
+    wave: u32,
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_lds: u32,
+    static_lds: u32,
+    kernarg_bytes: Option<u32>,
+    cooperative: bool,
+    arguments: Arguments,
+    buffers: Vec<Buffer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Arguments {
+    hex: String,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Slot {
+    offset: usize,
+    kind: String,
+    buffer: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Buffer {
+    name: String,
+    bytes: usize,
+    before: Content,
+    after: After,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Content {
+    Fill(u8),
+    At(usize),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "must_be", rename_all = "snake_case")]
+enum After {
+    Unchanged,
+    Anything,
+    Exactly { content: Content },
+    Near { storage: Storage, at: usize, values: usize, norm: f64, each: f64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Storage {
+    F32,
+    F16,
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// All buffers are as wanted; so many instructions.
+    Right(u64),
+    /// A buffer is not.
+    Wrong(String),
+    /// The machine code does something that it must not.
+    Fault(String),
+    /// An instruction, or something about the kernel, is not emulated.
+    Unknown(String),
+}
+
+/// A bundle of AMD's.
+#[derive(Debug)]
+pub struct Bundle {
+    folder: PathBuf,
+    manifest: Manifest,
+    data: Vec<u8>,
+}
+
+impl Bundle {
+    /// Reads the manifest and the data of the bundle in `folder`. `check_bundle.py` in it is what checks
+    /// them.
+    pub fn open(folder: &Path) -> Result<Bundle, String> {
+        let read =
+            |name: &str| std::fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
+        let manifest: Manifest = serde_json::from_slice(&read("manifest.json")?)
+            .map_err(|e| format!("{}/manifest.json: {e}", folder.display()))?;
+        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")? })
+    }
+
+    /// What it was made for.
+    pub fn arch(&self) -> &str {
+        &self.manifest.arch
+    }
+
+    /// How many cases it has.
+    pub fn len(&self) -> usize {
+        self.manifest.cases.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A case's name.
+    pub fn name(&self, case: usize) -> &str {
+        &self.manifest.cases[case].name
+    }
+
+    /// A case's kernel.
+    pub fn symbol(&self, case: usize) -> &str {
+        &self.manifest.cases[case].symbol
+    }
+
+    /// Lanes of a case's waves.
+    pub fn wave(&self, case: usize) -> u32 {
+        self.manifest.cases[case].wave
+    }
+
+    /// Threads of a case's whole grid, for an order of cases by work.
+    pub fn threads(&self, case: usize) -> u64 {
+        let c = &self.manifest.cases[case];
+        c.grid.iter().chain(&c.block).map(|&n| u64::from(n)).product()
+    }
+
+    fn content(&self, content: &Content, bytes: usize) -> Result<Vec<u8>, String> {
+        match content {
+            Content::Fill(b) => Ok(vec![*b; bytes]),
+            Content::At(at) => self
+                .data
+                .get(*at..at + bytes)
+                .map(<[u8]>::to_vec)
+                .ok_or_else(|| format!("data.bin ends before {at} + {bytes}")),
+        }
+    }
+
+    /// The machine that runs a case, with the place of its code.
+    pub fn machine(&self, case: usize) -> Result<Machine, String> {
+        let c = &self.manifest.cases[case];
+        let path = self.folder.join(&self.manifest.code.get(c.code).ok_or("no such code object")?.file);
+        let file = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let kernel = Kernel::read(&file, &c.symbol)?;
+        if kernel.wave != c.wave || kernel.lds != c.static_lds {
+            return Err(format!("the descriptor says wave {} and {} bytes of LDS", kernel.wave, kernel.lds));
+        }
+        let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
+        Machine::new(Target::new(&self.manifest.arch, c.wave)?, kernel, base)
+    }
+
+    /// Runs a case and holds its buffers against what is wanted.
+    pub fn run(&self, case: usize, seed: u64) -> Verdict {
+        match self.machine(case) {
+            Ok(mut machine) => self.run_on(&mut machine, case, seed),
+            Err(why) => Verdict::Unknown(why),
+        }
+    }
+
+    /// Runs a case once for each instruction that it executes and whose text contains `part`, with that one
+    /// left out: what the emulator and the case see of it.
+    pub fn run_without(&self, case: usize, part: &str, seed: u64) -> Result<Vec<(String, Verdict)>, String> {
+        let mut machine = self.machine(case)?;
+        match self.run_on(&mut machine, case, seed) {
+            Verdict::Right(_) => {}
+            other => return Err(format!("with all of them: {other:?}")),
+        }
+        let mut places = Vec::new();
+        for (at, inst) in machine.listing().into_iter().filter(|(at, _)| machine.executed(*at)) {
+            let inst = inst?;
+            if inst.text.contains(part) {
+                places.push((at, inst.text));
+            }
+        }
+        let mut out = Vec::new();
+        for (at, text) in places {
+            machine.skipped = vec![at];
+            out.push((format!("{at:#x} {text}"), self.run_on(&mut machine, case, seed)));
+        }
+        Ok(out)
+    }
+
+    /// The same on a machine that [`Bundle::machine`] made.
+    pub fn run_on(&self, machine: &mut Machine, case: usize, seed: u64) -> Verdict {
+        let c = &self.manifest.cases[case];
+        let (launch, regions) = match self.lay_out(machine, c, seed) {
+            Ok(both) => both,
+            Err(why) => return Verdict::Unknown(why),
+        };
+        match machine.run(&launch, regions) {
+            Ok((memory, instructions)) => {
+                for (i, b) in c.buffers.iter().enumerate() {
+                    let what = format!("buffer {i} ({})", b.name);
+                    let got = memory.regions.iter().find(|r| r.what == what).map(|r| &*r.bytes).unwrap_or_default();
+                    match self.wrong(b, got) {
+                        Ok(None) => {}
+                        Ok(Some(why)) => return Verdict::Wrong(format!("{what}: {why}")),
+                        Err(why) => return Verdict::Unknown(why),
+                    }
+                }
+                Verdict::Right(instructions)
+            }
+            Err(fault) if fault.what.contains("is unknown") => Verdict::Unknown(fault.what),
+            Err(fault) => Verdict::Fault(fault.what),
+        }
+    }
+
+    fn lay_out(&self, machine: &Machine, c: &Case, seed: u64) -> Result<(Launch, Vec<Region>), String> {
+        let (base, image) = machine.image();
+        let mut regions = vec![Region::new("code", base, image.to_vec(), false)];
+        let mut at = FIRST;
+        let mut place = |bytes: usize| {
+            let whole = (bytes as u64).next_multiple_of(256);
+            let pages = whole.div_ceil(PAGE).max(1);
+            let address = at + pages * PAGE - whole;
+            at = (at + pages * PAGE + GAP).next_multiple_of(GAP);
+            address
+        };
+        let mut addresses = Vec::new();
+        for (i, b) in c.buffers.iter().enumerate() {
+            let address = place(b.bytes);
+            addresses.push(address);
+            regions.push(Region::new(
+                format!("buffer {i} ({})", b.name),
+                address,
+                self.content(&b.before, b.bytes)?,
+                true,
+            ));
+        }
+        let hex = &c.arguments.hex;
+        let byte =
+            |i: usize| hex.get(i..i + 2).and_then(|b| u8::from_str_radix(b, 16).ok()).ok_or("arguments are no hex");
+        let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
+        block.resize(block.len().max(c.kernarg_bytes.unwrap_or(0) as usize), 0);
+        for slot in c.arguments.slots.iter().filter(|s| s.kind == "buffer") {
+            let address = slot.buffer.and_then(|b| addresses.get(b)).ok_or("an argument without its buffer")?;
+            let place = block.get_mut(slot.offset..slot.offset + 8).ok_or("an argument behind the block")?;
+            place.copy_from_slice(&address.to_le_bytes());
+        }
+        let arguments = place(block.len());
+        regions.push(Region::new("arguments", arguments, block, false));
+        let launch = Launch {
+            grid: c.grid,
+            block: c.block,
+            lds: (c.static_lds + c.dynamic_lds) as usize,
+            cooperative: c.cooperative,
+            arguments,
+            seed,
+            limit: if machine.skipped.is_empty() { 200_000_000 } else { 2_000_000 },
+        };
+        Ok((launch, regions))
+    }
+
+    /// What is wrong with a buffer after the launch, if something is: the rules of the bundle's README.txt.
+    fn wrong(&self, b: &Buffer, got: &[u8]) -> Result<Option<String>, String> {
+        let differs = |want: Vec<u8>| {
+            let at = (0..b.bytes).find(|&i| got.get(i) != want.get(i))?;
+            Some(format!("byte {at} is {:#04x}, not {:#04x}", got[at], want[at]))
+        };
+        let (storage, at, values, norm, each) = match &b.after {
+            After::Anything => return Ok(None),
+            After::Unchanged => return Ok(differs(self.content(&b.before, b.bytes)?)),
+            After::Exactly { content } => return Ok(differs(self.content(content, b.bytes)?)),
+            After::Near { storage, at, values, norm, each } => (*storage, *at, *values, *norm, *each),
+        };
+        let want: Vec<f64> =
+            self.content(&Content::At(at), 8 * values)?.as_chunks().0.iter().map(|w| f64::from_le_bytes(*w)).collect();
+        let got: Vec<f64> = match storage {
+            Storage::F32 => got.as_chunks().0.iter().map(|x| f64::from(f32::from_le_bytes(*x))).collect(),
+            Storage::F16 => got.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f64()).collect(),
+        };
+        if got.len() != want.len() {
+            return Err(format!("{} values wanted of {}", want.len(), got.len()));
+        }
+        let wanted = || want.iter().filter(|w| !w.is_nan());
+        let squares: f64 = wanted().map(|w| w * w).sum();
+        let rms = (squares / wanted().count().max(1) as f64).sqrt();
+        let mut off = 0.0;
+        for (i, (w, g)) in want.iter().zip(&got).enumerate() {
+            if w.is_nan() && !g.is_nan() {
+                return Ok(Some(format!("element {i} is {g}, nothing should have been written there")));
+            }
+            // Written so that a NaN is wrong.
+            if !w.is_nan() && !((g - w).abs() <= each * rms) {
+                return Ok(Some(format!("element {i} is {g}, not {w} (root mean square {rms:.3e})")));
+            }
+            if !w.is_nan() {
+                off += (g - w) * (g - w);
+            }
+        }
+        let off = off.sqrt() / squares.sqrt().max(f64::MIN_POSITIVE);
+        Ok((off > norm).then(|| format!("off by {off:.2e} of its norm, {norm:.0e} allowed")))
+    }
+}

@@ -1,0 +1,286 @@
+//! Global memory and scalar loads.
+
+use crate::memory::{Access, Memory};
+use crate::operand::{Operand, Type, register, source};
+use crate::target::{Event, Target};
+use crate::text::{Text, integer};
+use crate::wave::{Span, Wave, Why};
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Load,
+    Store,
+    /// What it does, and the register that its answer goes into.
+    Atomic(fn(u64, u64) -> u64, Option<u16>),
+}
+
+/// An access of global memory by every lane.
+#[derive(Clone, Debug)]
+pub struct Global {
+    verb: Verb,
+    /// Bytes of a lane.
+    size: usize,
+    /// Extends a sign.
+    signed: bool,
+    /// The half of the register that is read or written, where it is one: `d16`.
+    half: Option<u32>,
+    address: u16,
+    base: Option<u16>,
+    data: u16,
+    offset: i64,
+    bypass: bool,
+}
+
+/// Bytes and sign of a kind's name.
+pub fn size_of(kind: &str) -> Option<(usize, bool)> {
+    Some(match kind {
+        "u8" | "ubyte" | "b8" | "byte" => (1, false),
+        "i8" | "sbyte" => (1, true),
+        "u16" | "ushort" | "b16" | "short" => (2, false),
+        "i16" | "sshort" => (2, true),
+        "b32" | "dword" => (4, false),
+        "b64" | "dwordx2" => (8, false),
+        "b96" | "dwordx3" => (12, false),
+        "b128" | "dwordx4" => (16, false),
+        _ => return None,
+    })
+}
+
+/// What an atomic of that name does.
+pub fn atomic(verb: &str) -> Option<fn(u64, u64) -> u64> {
+    Some(match verb {
+        "add" => |a, b| a.wrapping_add(b),
+        "sub" => |a, b| a.wrapping_sub(b),
+        "and" => |a, b| a & b,
+        "or" => |a, b| a | b,
+        "xor" => |a, b| a ^ b,
+        "swap" => |_, b| b,
+        "umax" | "max" => |a, b| a.max(b),
+        "umin" | "min" => |a, b| a.min(b),
+        _ => return None,
+    })
+}
+
+impl Global {
+    /// Decodes one, or answers that its name is unknown.
+    pub fn decode(target: &Target, text: &Text) -> Result<Option<Global>, String> {
+        let Some(name) = text.name.strip_prefix("global_") else { return Ok(None) };
+        let scope = text.value("scope");
+        let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
+        let bypass = text.has("glc") || text.has("sc1") || device;
+        let known = ["offset", "glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"];
+        if let Some(m) = text.modifiers.iter().find(|m| !known.contains(&m.split(':').next().unwrap_or_default())) {
+            return Err(format!("modifier {m} is unknown"));
+        }
+        let vector = |k: usize| match register(text.operand(k)?) {
+            Some((Operand::Vector(n), _)) => Ok(n),
+            _ => Err(format!("operand {k} is no vector register")),
+        };
+        let base = |k: usize| match register(text.operand(k)?) {
+            Some((Operand::Scalar(n), _)) => Ok(Some(n)),
+            None if text.operands[k] == "off" => Ok(None),
+            _ => Err(format!("operand {k} is no base")),
+        };
+        let offset = text.number("offset")?;
+        if let Some(rest) = name.strip_prefix("atomic_") {
+            let (verb, size) = match rest.rsplit_once('_') {
+                Some((verb, "x2" | "u64" | "b64")) => (verb, 8),
+                Some((verb, "u32" | "b32")) => (verb, 4),
+                _ => (rest, 4),
+            };
+            let Some(change) = atomic(verb) else { return Ok(None) };
+            if matches!(verb, "max" | "min") && !rest.contains("_u") {
+                return Ok(None);
+            }
+            let returns = match target.generation {
+                12 => text.value("th").is_some_and(|t| t.contains("RETURN")),
+                _ => text.has("glc") || text.has("sc0"),
+            };
+            let k = usize::from(returns);
+            let data = vector(k + 1)?;
+            return Ok(Some(Global {
+                verb: Verb::Atomic(change, returns.then(|| vector(0)).transpose()?),
+                size,
+                signed: false,
+                half: None,
+                address: vector(k)?,
+                base: base(k + 2)?,
+                data,
+                offset,
+                bypass: true,
+            }));
+        }
+        let (load, kind) = match (name.strip_prefix("load_"), name.strip_prefix("store_")) {
+            (Some(kind), _) => (true, kind),
+            (_, Some(kind)) => (false, kind),
+            _ => return Ok(None),
+        };
+        let half = if kind.contains("d16_hi") { Some(16) } else { kind.contains("d16").then_some(0) };
+        let plain = kind.replace("d16_hi", "").replace("d16", "");
+        let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
+        let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
+        let verb = if load { Verb::Load } else { Verb::Store };
+        Ok(Some(Global { verb, size, signed, half, address, base: base(2)?, data, offset, bypass }))
+    }
+
+    fn address(&self, wave: &Wave, lane: usize) -> Result<u64, Why> {
+        let low = wave.register(self.address);
+        let at = |what: &str| Why { what: what.into(), lane: Some(lane as u32) };
+        let (mut value, mut bad) = (u64::from(low.value[lane]), low.bad[lane]);
+        match self.base {
+            Some(n) => {
+                let (base, base_bad) = wave.pair(n);
+                value = value.wrapping_add(base);
+                bad |= u32::from(base_bad != 0);
+            }
+            None => {
+                let high = wave.register(self.address + 1);
+                value |= u64::from(high.value[lane]) << 32;
+                bad |= high.bad[lane];
+            }
+        }
+        if bad != 0 {
+            return Err(at("an undefined address"));
+        }
+        Ok(value.wrapping_add_signed(self.offset))
+    }
+
+    /// Runs it.
+    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
+        let exec = wave.exec();
+        let lanes = (0..64usize).filter(|l| exec >> l & 1 == 1);
+        let who = wave.access(self.bypass);
+        let words = self.size.div_ceil(4);
+        match self.verb {
+            Verb::Load => {
+                for l in lanes {
+                    let mut bytes = [0; 16];
+                    memory.read(&who, self.address(wave, l)?, &mut bytes[..self.size]).map_err(Why::at(l))?;
+                    for k in 0..words {
+                        let raw: [u8; 4] = std::array::from_fn(|i| bytes[4 * k + i]);
+                        let mut x = u32::from_le_bytes(raw);
+                        if self.signed {
+                            let up = 32 - 8 * self.size as u32;
+                            x = ((x << up) as i32 >> up) as u32;
+                        }
+                        let register = wave.register_mut(self.data + k as u16);
+                        match self.half {
+                            None => register.set(l, x, 0),
+                            Some(shift) => {
+                                let keep = !(0xffff << shift);
+                                let old = (register.value[l], register.bad[l]);
+                                register.set(l, old.0 & keep | (x & 0xffff) << shift, old.1 & keep);
+                            }
+                        }
+                    }
+                }
+                wave.ask(
+                    Event::Load,
+                    Some(Span { vector: true, first: self.data, count: words as u16 }),
+                    0,
+                    Vec::new(),
+                );
+            }
+            Verb::Store => {
+                let number = memory.next_store(wave.number);
+                for l in lanes {
+                    let mut bytes = [0; 16];
+                    let mut undefined = 0;
+                    for k in 0..words {
+                        let register = wave.register(self.data + k as u16);
+                        let shift = self.half.unwrap_or(0);
+                        let used = if self.size >= 4 { u32::MAX } else { (1 << (8 * self.size)) - 1 };
+                        undefined |= register.bad[l] >> shift & used;
+                        bytes[4 * k..4 * k + 4].copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
+                    }
+                    if undefined != 0 {
+                        return Err(Why { what: "an undefined value is stored".into(), lane: Some(l as u32) });
+                    }
+                    memory.write(&who, self.address(wave, l)?, &bytes[..self.size]).map_err(Why::at(l))?;
+                }
+                wave.ask(Event::Store, None, number, Vec::new());
+            }
+            Verb::Atomic(change, answer) => {
+                let words = self.size / 4;
+                for l in lanes {
+                    let mut by = 0;
+                    for k in 0..words {
+                        let register = wave.register(self.data + k as u16);
+                        if register.bad[l] != 0 {
+                            return Err(Why { what: "an undefined value in an atomic".into(), lane: Some(l as u32) });
+                        }
+                        by |= u64::from(register.value[l]) << (32 * k);
+                    }
+                    let address = self.address(wave, l)?;
+                    let old = memory.atomic(&who, address, self.size, |x| change(x, by)).map_err(Why::at(l))?;
+                    for k in (0..words).filter(|_| answer.is_some()) {
+                        let into = answer.unwrap_or(0) + k as u16;
+                        wave.register_mut(into).set(l, (old >> (32 * k)) as u32, 0);
+                    }
+                }
+                if let Some(first) = answer {
+                    wave.ask(Event::Load, Some(Span { vector: true, first, count: words as u16 }), 0, Vec::new());
+                } else {
+                    let number = memory.next_store(wave.number);
+                    wave.ask(Event::Store, None, number, Vec::new());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A load into scalar registers.
+#[derive(Clone, Debug)]
+pub struct ScalarLoad {
+    words: u16,
+    into: u16,
+    base: u16,
+    offset: i64,
+    register: Option<Operand>,
+}
+
+impl ScalarLoad {
+    /// Decodes one, or answers that its name is unknown.
+    pub fn decode(text: &Text) -> Result<Option<ScalarLoad>, String> {
+        let words = match text.name.strip_prefix("s_load_") {
+            Some("b32" | "dword") => 1,
+            Some("b64" | "dwordx2") => 2,
+            Some("b96") => 3,
+            Some("b128" | "dwordx4") => 4,
+            Some("b256" | "dwordx8") => 8,
+            Some("b512" | "dwordx16") => 16,
+            _ => return Ok(None),
+        };
+        let scalar = |k: usize| match register(text.operand(k)?) {
+            Some((Operand::Scalar(n), _)) => Ok(n),
+            _ => Err(format!("operand {k} is no scalar register")),
+        };
+        let by = text.operand(2)?;
+        let register = if integer(by).is_some() { None } else { Some(source(by, Type::B32)?.operand) };
+        let offset = integer(by).unwrap_or(0) + text.number("offset")?;
+        Ok(Some(ScalarLoad { words, into: scalar(0)?, base: scalar(1)?, offset, register }))
+    }
+
+    /// Runs it.
+    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
+        let (base, mut bad) = wave.pair(self.base);
+        let mut address = base.wrapping_add_signed(self.offset);
+        if let Some(register) = self.register {
+            let (by, by_bad) = wave.read_scalar(register, false)?;
+            address = address.wrapping_add(by);
+            bad |= by_bad;
+        }
+        if bad != 0 {
+            return Err("an undefined address".into());
+        }
+        let who = Access { scalar: true, ..wave.access(false) };
+        for k in 0..self.words {
+            let mut bytes = [0; 4];
+            memory.read(&who, (address & !3) + 4 * u64::from(k), &mut bytes)?;
+            wave.set_scalar(self.into + k, u32::from_le_bytes(bytes), 0);
+        }
+        wave.ask(Event::Scalar, Some(Span { vector: false, first: self.into, count: self.words }), 0, Vec::new());
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! An instruction: decoded once from LLVM's text, run many times.
+
+use crate::global::{Global, ScalarLoad};
+use crate::lanes::Lanes;
+use crate::lds::Lds;
+use crate::local::Local;
+use crate::matrix::Matrix;
+use crate::memory::Memory;
+use crate::operand::{ACC, EXEC, Operand, VCC, register};
+use crate::scalar::Scalar;
+use crate::target::{Counter, Event, Target};
+use crate::text::{Text, integer};
+use crate::vector::Vector;
+use crate::wave::{Span, Wave, Why};
+
+/// When a branch is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Condition {
+    Always,
+    Scc(bool),
+    /// A mask is zero, or is not.
+    Zero(u16, bool),
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Vector(Box<Vector>),
+    Scalar(Box<Scalar>),
+    Lanes(Box<Lanes>),
+    Global(Box<Global>),
+    ScalarLoad(Box<ScalarLoad>),
+    Local(Box<Local>),
+    Matrix(Box<Matrix>),
+    Branch(Condition, u64),
+    Wait(Vec<(Counter, usize)>),
+    /// The near cache, the far one.
+    Invalidate(bool, bool),
+    WriteBack,
+    Barrier,
+    Signal,
+    AwaitBarrier,
+    GetPc(u16),
+    End,
+    Nothing,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// The instruction behind it.
+    On,
+    /// Another one.
+    Jump(u64),
+    /// The instruction behind it, as soon as all waves of the block are here.
+    Barrier,
+    /// Nothing: the wave is over.
+    End,
+}
+
+/// An instruction.
+#[derive(Clone, Debug)]
+pub struct Inst {
+    kind: Kind,
+    spans: Vec<Span>,
+    /// Its bytes.
+    pub size: u64,
+    /// LLVM's text of it.
+    pub text: String,
+}
+
+/// Names of instructions that change nothing here: hints, padding, messages.
+const NOTHING: [&str; 14] = [
+    "s_nop",
+    "s_delay_alu",
+    "s_clause",
+    "s_sleep",
+    "s_setprio",
+    "s_inst_prefetch",
+    "s_set_inst_prefetch_distance",
+    "s_code_end",
+    "s_sendmsg",
+    "s_waitcnt_depctr",
+    "s_wait_alu",
+    "s_wakeup",
+    "s_ttracedata",
+    "s_wait_expcnt",
+];
+
+/// Registers that stand among a text's operands.
+fn spans(line: &str) -> Vec<Span> {
+    let mut out = Vec::new();
+    for half in line.split("::") {
+        for o in Text::parse(half).operands {
+            let o = o.trim_start_matches(['-', '|']).trim_end_matches('|');
+            let o = o.strip_prefix("sext(").or(o.strip_prefix("neg(")).map_or(o, |r| r.trim_end_matches(')'));
+            match register(o) {
+                Some((Operand::Vector(first), count)) => out.push(Span { vector: true, first, count }),
+                Some((Operand::Scalar(first), count)) => out.push(Span { vector: false, first, count }),
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+/// `vmcnt(0) lgkmcnt(1)`.
+fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, String> {
+    let number = |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is no number"));
+    let counter = |name: &str| match name {
+        "vmcnt" | "loadcnt" => Ok(Some(Counter::Load)),
+        "vscnt" | "storecnt" => Ok(Some(Counter::Store)),
+        "lgkmcnt" | "dscnt" => Ok(Some(Counter::Lds)),
+        "kmcnt" => Ok(Some(Counter::Scalar)),
+        "expcnt" | "samplecnt" | "bvhcnt" => Ok(None),
+        _ => Err(format!("counter {name} is unknown")),
+    };
+    let mut out = Vec::new();
+    if text.name == "s_waitcnt" {
+        for word in text.operands.iter().chain(&text.modifiers) {
+            let (name, n) =
+                word.strip_suffix(')').and_then(|w| w.split_once('(')).ok_or_else(|| format!("wait {word}"))?;
+            out.extend(counter(name)?.map(|c| (c, number(n))).map(|(c, n)| n.map(|n| (c, n))).transpose()?);
+        }
+    } else if let Some(name) = text.name.strip_prefix("s_waitcnt_") {
+        out.extend(
+            counter(name)?
+                .map(|c| (c, text.operand(1).and_then(number)))
+                .map(|(c, n)| n.map(|n| (c, n)))
+                .transpose()?,
+        );
+    } else if let Some(name) = text.name.strip_prefix("s_wait_").filter(|_| target.generation == 12) {
+        let n = number(text.operand(0)?)?;
+        match name.split_once('_') {
+            Some((first, "dscnt")) => {
+                out.extend(counter(first)?.map(|c| (c, n >> 8 & 63)));
+                out.push((Counter::Lds, n & 63));
+            }
+            _ => out.extend(counter(name)?.map(|c| (c, n))),
+        }
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(out))
+}
+
+fn branch(text: &Text, pc: u64, size: u64) -> Result<Option<Kind>, String> {
+    let condition = match text.name.as_str() {
+        "s_branch" => Condition::Always,
+        "s_cbranch_scc0" => Condition::Scc(false),
+        "s_cbranch_scc1" => Condition::Scc(true),
+        "s_cbranch_vccz" => Condition::Zero(VCC, true),
+        "s_cbranch_vccnz" => Condition::Zero(VCC, false),
+        "s_cbranch_execz" => Condition::Zero(EXEC, true),
+        "s_cbranch_execnz" => Condition::Zero(EXEC, false),
+        _ => return Ok(None),
+    };
+    let words = integer(text.operand(0)?).ok_or("a branch to nowhere")? as u16 as i16;
+    Ok(Some(Kind::Branch(condition, (pc + size).wrapping_add_signed(4 * i64::from(words)))))
+}
+
+/// Caches, barriers, the end.
+fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
+    let scope = text.value("scope").or(text.operands.first().and_then(|o| o.strip_prefix("scope:")));
+    let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
+    let first = text.operands.first().map(String::as_str);
+    Ok(Some(match text.name.as_str() {
+        name if NOTHING.contains(&name) => Kind::Nothing,
+        "s_endpgm" => Kind::End,
+        "s_barrier" => Kind::Barrier,
+        "s_barrier_signal" if first == Some("-1") => Kind::Signal,
+        "s_barrier_wait" if first == Some("0xffff") || first == Some("-1") => Kind::AwaitBarrier,
+        "buffer_gl0_inv" => Kind::Invalidate(true, false),
+        "buffer_gl1_inv" => Kind::Invalidate(false, true),
+        "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
+        "buffer_inv" => Kind::Invalidate(true, first.is_some_and(|o| o == "sc1")),
+        "buffer_wbl2" if first == Some("sc1") => Kind::WriteBack,
+        "global_inv" => Kind::Invalidate(true, device),
+        // A write-back within the work-group processor is all that a block needs, and its stores do that by
+        // themselves.
+        "global_wb" => {
+            if device {
+                Kind::WriteBack
+            } else {
+                Kind::Nothing
+            }
+        }
+        "s_getpc_b64" => match register(text.operand(0)?) {
+            Some((Operand::Scalar(n), _)) => Kind::GetPc(n),
+            _ => return Err("a destination that is unknown".into()),
+        },
+        _ => return Ok(waits(text, target)?.map(Kind::Wait)),
+    }))
+}
+
+impl Inst {
+    /// Decodes LLVM's text of an instruction at `pc`. The error names what is unknown.
+    pub fn decode(target: &Target, line: &str, pc: u64, size: u64) -> Result<Inst, String> {
+        let kind = Inst::kind(target, line, pc, size).map_err(|why| format!("{line}: {why}"))?;
+        let kind = kind.ok_or_else(|| format!("{line}: the instruction is unknown"))?;
+        let spans = match kind {
+            Kind::Nothing | Kind::Branch(..) | Kind::Wait(_) => Vec::new(),
+            _ => spans(line),
+        };
+        Ok(Inst { kind, spans, size, text: line.to_string() })
+    }
+
+    fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
+        let text = Text::parse(line);
+        if let Some(kind) = branch(&text, pc, size)? {
+            return Ok(Some(kind));
+        }
+        if let Some(kind) = control(target, &text)? {
+            return Ok(Some(kind));
+        }
+        if let Some(lanes) = Lanes::decode(target, &text)? {
+            return Ok(Some(Kind::Lanes(Box::new(lanes))));
+        }
+        if let Some(matrix) = Matrix::decode(target, &text)? {
+            return Ok(Some(Kind::Matrix(Box::new(matrix))));
+        }
+        Ok(match text.name.split('_').next() {
+            Some("v") => Vector::decode(target, line)?.map(|x| Kind::Vector(Box::new(x))),
+            Some("ds") => Local::decode(&text)?.map(|x| Kind::Local(Box::new(x))),
+            Some("global") => Global::decode(target, &text)?.map(|x| Kind::Global(Box::new(x))),
+            Some("s") => match ScalarLoad::decode(&text)? {
+                Some(load) => Some(Kind::ScalarLoad(Box::new(load))),
+                None => Scalar::decode(&text)?.map(|x| Kind::Scalar(Box::new(x))),
+            },
+            _ => None,
+        })
+    }
+
+    /// Runs it at `pc`.
+    pub fn run(&self, pc: u64, wave: &mut Wave, lds: &mut Lds, memory: &mut Memory) -> Result<Next, Why> {
+        wave.check_spans(&self.spans)?;
+        memory.now += 1;
+        match &self.kind {
+            Kind::Vector(v) => v.run(wave)?,
+            Kind::Scalar(s) => s.run(wave)?,
+            Kind::Lanes(l) => l.run(wave)?,
+            Kind::Global(g) => g.run(wave, memory)?,
+            Kind::ScalarLoad(s) => s.run(wave, memory)?,
+            Kind::Local(l) => l.run(wave, lds)?,
+            Kind::Matrix(m) => m.run(wave)?,
+            Kind::Branch(condition, to) => {
+                let taken = match *condition {
+                    Condition::Always => true,
+                    Condition::Scc(_) if wave.scc_bad => return Err("a branch on SCC that is undefined".into()),
+                    Condition::Scc(set) => wave.scc == set,
+                    Condition::Zero(mask, zero) => wave.is_zero(mask)? == zero,
+                };
+                return Ok(if taken { Next::Jump(*to) } else { Next::On });
+            }
+            Kind::Wait(list) => list.iter().for_each(|&(c, n)| wave.wait(c, n, memory)),
+            Kind::Invalidate(near, far) => {
+                if *near {
+                    wave.near = memory.now;
+                }
+                if *far {
+                    memory.invalidate(wave.number);
+                }
+            }
+            Kind::WriteBack => {
+                let upto = memory.begin_write_back(wave.number);
+                wave.ask(Event::WriteBack, None, 0, upto);
+            }
+            Kind::Barrier | Kind::AwaitBarrier => {
+                if matches!(self.kind, Kind::AwaitBarrier) != wave.signalled {
+                    return Err("a wait for a barrier that was not signalled".into());
+                }
+                if matches!(self.kind, Kind::Barrier) {
+                    memory.writers[wave.number as usize].barrier();
+                    lds.settled[usize::from(wave.in_block)] = wave.lds_done();
+                }
+                wave.signalled = false;
+                return Ok(Next::Barrier);
+            }
+            Kind::Signal => {
+                memory.writers[wave.number as usize].barrier();
+                lds.settled[usize::from(wave.in_block)] = wave.lds_done();
+                wave.signalled = true;
+            }
+            Kind::GetPc(n) => wave.set_pair(*n, pc + self.size, 0),
+            Kind::End => {
+                // Stores that nobody waited for stay hidden from all others of the launch.
+                lds.settled[usize::from(wave.in_block)] = u32::MAX;
+                return Ok(Next::End);
+            }
+            Kind::Nothing => {}
+        }
+        Ok(Next::On)
+    }
+
+    /// Vector registers that stand in it, for counts: (ordinary, accumulation).
+    pub fn vectors(&self) -> (usize, usize) {
+        let most = |acc: bool| {
+            let of = |s: &&Span| s.vector && (s.first >= ACC) == acc;
+            self.spans.iter().filter(of).map(|s| usize::from(s.first + s.count - if acc { ACC } else { 0 })).max()
+        };
+        (most(false).unwrap_or(0), most(true).unwrap_or(0))
+    }
+}

@@ -1,0 +1,177 @@
+//! A block's LDS: its bytes, which of their bits are undefined, and who touched them since when, so that
+//! waves that meet in a byte without a barrier between them are found.
+
+/// An access: by which wave, in which phase (barriers so far), as which of its LDS operations.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    wave: u16,
+    phase: u32,
+    operation: u32,
+}
+
+const NOBODY: u16 = u16::MAX;
+/// More than one wave, in the same phase.
+const SEVERAL: u16 = u16::MAX - 1;
+const NONE: Touch = Touch { wave: NOBODY, phase: 0, operation: 0 };
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Reads and writes at once, in any order with others that do.
+    Atomic,
+}
+
+/// Who touches LDS.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// The wave's number in its block.
+    pub wave: u16,
+    /// Barriers that it has passed.
+    pub phase: u32,
+    /// The number of its LDS operation.
+    pub operation: u32,
+}
+
+/// LDS of a block.
+#[derive(Debug)]
+pub struct Lds {
+    bytes: Vec<u8>,
+    bad: Vec<u8>,
+    writers: Vec<Touch>,
+    atomic: Vec<bool>,
+    readers: Vec<Touch>,
+    /// By wave: up to which of its LDS operations all were complete when it last came to a barrier.
+    pub settled: Vec<u32>,
+}
+
+impl Lds {
+    /// `size` bytes that nobody wrote.
+    pub fn new(size: usize, waves: usize, mut random: impl FnMut() -> u8) -> Lds {
+        Lds {
+            bytes: (0..size).map(|_| random()).collect(),
+            bad: vec![0xff; size],
+            writers: vec![NONE; size],
+            atomic: vec![false; size],
+            readers: vec![NONE; size],
+            settled: vec![0; waves],
+        }
+    }
+
+    fn range(&self, at: u32, size: usize) -> Result<std::ops::Range<usize>, String> {
+        let range = at as usize..at as usize + size;
+        if range.end > self.bytes.len() {
+            return Err(format!("{size} bytes of LDS at {at:#x}; the block has {:#x}", self.bytes.len()));
+        }
+        let aligned = if size == 12 { 16 } else { size.max(1) };
+        if !(at as usize).is_multiple_of(aligned) {
+            return Err(format!("{size} bytes of LDS at {at:#x}, which is not aligned"));
+        }
+        Ok(range)
+    }
+
+    /// Whether what `touch` did comes surely before what `who` does now.
+    fn ordered(&self, touch: &Touch, who: &Who) -> Result<(), &'static str> {
+        if touch.wave == NOBODY || touch.wave == who.wave {
+            Ok(())
+        } else if touch.phase == who.phase {
+            Err("with no barrier between")
+        } else if touch.wave != SEVERAL && touch.operation > self.settled[touch.wave as usize] {
+            Err("and did not wait for that before the barrier")
+        } else {
+            Ok(())
+        }
+    }
+
+    fn look(&mut self, range: std::ops::Range<usize>, who: &Who, kind: Kind) -> Result<(), String> {
+        for i in range {
+            let (writer, reader) = (self.writers[i], self.readers[i]);
+            let both_atomic = kind == Kind::Atomic && self.atomic[i];
+            if !both_atomic && let Err(why) = self.ordered(&writer, who) {
+                return Err(format!("LDS byte {i:#x}: wave {} wrote it {why}", name(writer.wave)));
+            }
+            if kind != Kind::Read
+                && let Err(why) = self.ordered(&reader, who)
+            {
+                return Err(format!("LDS byte {i:#x}: wave {} read it {why}", name(reader.wave)));
+            }
+            let now = Touch { wave: who.wave, phase: who.phase, operation: who.operation };
+            if kind == Kind::Read {
+                let other = reader.wave != NOBODY && reader.wave != who.wave && reader.phase == who.phase;
+                self.readers[i] = Touch { wave: if other { SEVERAL } else { who.wave }, ..now };
+            } else {
+                let other = both_atomic && writer.wave != who.wave && writer.phase == who.phase;
+                self.writers[i] = Touch { wave: if other { SEVERAL } else { who.wave }, ..now };
+                self.atomic[i] = kind == Kind::Atomic;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes and which of their bits are undefined.
+    pub fn read(&mut self, who: &Who, at: u32, out: &mut [u8], bad: &mut [u8]) -> Result<(), String> {
+        let range = self.range(at, out.len())?;
+        self.look(range.clone(), who, Kind::Read)?;
+        out.copy_from_slice(&self.bytes[range.clone()]);
+        bad.copy_from_slice(&self.bad[range]);
+        Ok(())
+    }
+
+    /// Writes bytes and which of their bits are undefined.
+    pub fn write(&mut self, who: &Who, at: u32, bytes: &[u8], bad: &[u8]) -> Result<(), String> {
+        let range = self.range(at, bytes.len())?;
+        self.look(range.clone(), who, Kind::Write)?;
+        self.bytes[range.clone()].copy_from_slice(bytes);
+        self.bad[range].copy_from_slice(bad);
+        Ok(())
+    }
+
+    /// Changes 4 or 8 bytes; what was there comes back.
+    pub fn atomic(&mut self, who: &Who, at: u32, size: usize, change: impl Fn(u64) -> u64) -> Result<u64, String> {
+        let range = self.range(at, size)?;
+        self.look(range.clone(), who, Kind::Atomic)?;
+        if self.bad[range.clone()].iter().any(|&b| b != 0) {
+            return Err(format!("an atomic on undefined LDS at {at:#x}"));
+        }
+        let mut old = [0; 8];
+        old[..size].copy_from_slice(&self.bytes[range.clone()]);
+        let old = u64::from_le_bytes(old);
+        self.bytes[range].copy_from_slice(&change(old).to_le_bytes()[..size]);
+        Ok(old)
+    }
+}
+
+fn name(wave: u16) -> String {
+    if wave == SEVERAL { "several".into() } else { wave.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(wave: u16, phase: u32, operation: u32) -> Who {
+        Who { wave, phase, operation }
+    }
+
+    #[test]
+    fn a_barrier_and_a_wait_make_order_and_nothing_else_does() {
+        let mut lds = Lds::new(64, 2, || 7);
+        let mut out = ([0; 4], [0; 4]);
+        lds.write(&who(0, 0, 1), 8, &[1, 2, 3, 4], &[0; 4]).unwrap();
+        let e = lds.read(&who(1, 0, 1), 8, &mut out.0, &mut out.1).unwrap_err();
+        assert!(e.contains("no barrier"), "{e}");
+        let e = lds.read(&who(1, 1, 1), 8, &mut out.0, &mut out.1).unwrap_err();
+        assert!(e.contains("did not wait"), "{e}");
+        lds.settled[0] = 1;
+        lds.read(&who(1, 1, 1), 8, &mut out.0, &mut out.1).unwrap();
+        assert_eq!(out, ([1, 2, 3, 4], [0; 4]));
+        let e = lds.write(&who(0, 1, 2), 8, &[0; 4], &[0; 4]).unwrap_err();
+        assert!(e.contains("wave 1 read it with no barrier"), "{e}");
+        lds.read(&who(0, 1, 3), 0, &mut out.0, &mut out.1).unwrap();
+        assert_eq!(out.1, [0xff; 4], "nobody wrote there");
+        assert!(lds.read(&who(0, 1, 4), 61, &mut out.0, &mut out.1).is_err());
+    }
+}

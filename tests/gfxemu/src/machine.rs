@@ -1,0 +1,257 @@
+//! A launch: blocks and waves in an order that a seed chooses.
+
+use crate::inst::{Inst, Next};
+use crate::lds::Lds;
+use crate::llvm::Disassembler;
+use crate::memory::{Memory, Region, Writer};
+use crate::object::Kernel;
+use crate::operand::TTMP;
+use crate::target::Target;
+use crate::wave::Wave;
+
+/// Random numbers that depend on nothing but the seed (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// By a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    /// The next.
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.draw() % n.max(1) as u64) as usize
+    }
+}
+
+/// What is launched, but for its memory.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// LDS of a block, static and dynamic.
+    pub lds: usize,
+    /// All blocks are there at once.
+    pub cooperative: bool,
+    /// Where the argument block lies.
+    pub arguments: u64,
+    /// Chooses what an undefined bit is and whose turn it is.
+    pub seed: u64,
+    /// Instructions of all waves before the launch counts as hanging.
+    pub limit: u64,
+}
+
+/// Why a launch did not end well.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// In words, with the place.
+    pub what: String,
+    /// The instruction, as LLVM writes it.
+    pub instruction: String,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+struct Block {
+    id: [u32; 3],
+    lds: Lds,
+    waves: Vec<(Wave, State)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Ready,
+    AtBarrier,
+    Over,
+}
+
+/// A code object's kernel on an architecture, its instructions decoded as they are met.
+pub struct Machine {
+    /// The architecture.
+    pub target: Target,
+    kernel: Kernel,
+    base: u64,
+    disassembler: Disassembler,
+    decoded: Vec<Option<Box<Inst>>>,
+    /// Instructions left out of a test's run, by their address in the code object: what a fault planted there
+    /// must show.
+    pub skipped: Vec<u64>,
+}
+
+impl Machine {
+    /// For `kernel`, whose image lies at `base`.
+    pub fn new(target: Target, kernel: Kernel, base: u64) -> Result<Machine, String> {
+        let disassembler = Disassembler::new(&target.arch, target.wave)?;
+        let decoded = vec![None; kernel.image.len() / 4];
+        Ok(Machine { target, kernel, base, disassembler, decoded, skipped: Vec::new() })
+    }
+
+    /// Where the code object's image lies, and its bytes.
+    pub fn image(&self) -> (u64, &[u8]) {
+        (self.base, &self.kernel.image)
+    }
+
+    /// Bytes of LDS that the kernel declares itself.
+    pub fn static_lds(&self) -> usize {
+        self.kernel.lds as usize
+    }
+
+    /// The instructions from the kernel's entry on to where its code ends, and their addresses in the code
+    /// object; unknown ones with why.
+    pub fn listing(&self) -> Vec<(u64, Result<Inst, String>)> {
+        let (mut at, mut out) = (self.kernel.entry, Vec::new());
+        while at < self.kernel.code_end {
+            let decoded = self.decode(at);
+            let size = decoded.as_ref().map_or(4, |i| i.size);
+            if decoded.as_ref().is_ok_and(|i| i.text.starts_with("s_code_end")) {
+                break;
+            }
+            out.push((at, decoded));
+            at += size;
+        }
+        out
+    }
+
+    /// Whether the instruction at an address of the code object was executed.
+    pub fn executed(&self, at: u64) -> bool {
+        self.decoded.get(at as usize / 4).is_some_and(Option::is_some)
+    }
+
+    fn decode(&self, at: u64) -> Result<Inst, String> {
+        let code = self.kernel.image.get(at as usize..).ok_or_else(|| format!("no code at {at:#x}"))?;
+        let (text, size) = self.disassembler.at(code, at)?;
+        Inst::decode(&self.target, &text, at, size as u64)
+    }
+
+    fn start(&self, launch: &Launch, id: [u32; 3], memory: &mut Memory, number: u32, random: &mut Random) -> Block {
+        let threads = launch.block.iter().product::<u32>();
+        let count = threads.div_ceil(self.target.wave);
+        let first = memory.writers.len() as u32;
+        let registers = self.target.vector_registers(self.kernel.resources);
+        let waves = (0..count).map(|w| {
+            let mut wave = Wave::new(&self.target, first + w, w as u16, registers, || random.draw() as u32);
+            wave.pc = self.kernel.entry;
+            wave.set_pair(self.kernel.argument_pointer, launch.arguments, 0);
+            if self.target.generation == 12 {
+                wave.set_scalar(TTMP + 9, id[0], 0);
+                wave.set_scalar(TTMP + 7, id[1] | id[2] << 16, 0);
+            } else {
+                let axes = (0..3).filter(|a| self.kernel.block_ids[*a]);
+                for (place, axis) in axes.enumerate() {
+                    wave.set_scalar(self.kernel.user_registers + place as u16, id[axis], 0);
+                }
+            }
+            let thread = w * self.target.wave;
+            let lanes = (threads - thread).min(self.target.wave);
+            let on = if lanes == 64 { u64::MAX } else { (1 << lanes) - 1 };
+            wave.set_pair(crate::operand::EXEC, on, 0);
+            for l in 0..self.target.wave {
+                wave.register_mut(0).set(l as usize, thread + l, 0);
+            }
+            (wave, State::Ready)
+        });
+        let waves: Vec<_> = waves.collect();
+        memory.writers.resize_with(memory.writers.len() + count as usize, || Writer::of(number));
+        let lds = Lds::new(launch.lds, count as usize, || random.draw() as u8);
+        Block { id, lds, waves }
+    }
+
+    /// Runs the launch to its end on this memory. Returns how many instructions its waves took.
+    pub fn run(&mut self, launch: &Launch, regions: Vec<Region>) -> Result<(Memory, u64), Fault> {
+        let mut random = Random::new(launch.seed);
+        let mut memory = Memory::new(regions, &self.target);
+        let [gx, gy, gz] = launch.grid;
+        let mut waiting: Vec<[u32; 3]> =
+            (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| [x, y, z]))).collect();
+        for i in (1..waiting.len()).rev() {
+            waiting.swap(i, random.below(i + 1));
+        }
+        let together = if launch.cooperative { waiting.len() } else { 3 };
+        let (mut live, mut begun, mut total): (Vec<Block>, u32, u64) = (Vec::new(), 0, 0);
+        loop {
+            while live.len() < together
+                && let Some(id) = waiting.pop()
+            {
+                live.push(self.start(launch, id, &mut memory, begun, &mut random));
+                begun += 1;
+            }
+            if live.is_empty() {
+                return Ok((memory, total));
+            }
+            let which = random.below(live.len());
+            let block = &mut live[which];
+            let ready: Vec<usize> = (0..block.waves.len()).filter(|&w| block.waves[w].1 == State::Ready).collect();
+            let w = ready[random.below(ready.len())];
+            let turns = [7, 60, 500, 5000][random.below(4)];
+            total += self.turn(block, w, turns, &mut memory)?;
+            if total > launch.limit {
+                let what = format!("the launch hangs: {total} instructions so far");
+                return Err(Fault { what, instruction: String::new() });
+            }
+            if block.waves.iter().all(|(_, s)| *s != State::Ready) {
+                for (wave, state) in &mut block.waves {
+                    if *state == State::AtBarrier {
+                        *state = State::Ready;
+                        wave.phase += 1;
+                    }
+                }
+            }
+            if live[which].waves.iter().all(|(_, s)| *s == State::Over) {
+                live.swap_remove(which);
+            }
+        }
+    }
+
+    /// Up to so many instructions of a wave.
+    fn turn(&mut self, block: &mut Block, w: usize, turns: u64, memory: &mut Memory) -> Result<u64, Fault> {
+        let (wave, state) = &mut block.waves[w];
+        for done in 1..=turns {
+            let pc = wave.pc;
+            let slot = pc as usize / 4;
+            if self.decoded.get(slot).is_none_or(Option::is_none) {
+                let inst = self.decode(pc).map_err(|what| Fault { instruction: what.clone(), what })?;
+                self.decoded[slot] = Some(Box::new(inst));
+            }
+            let Some(inst) = &self.decoded[slot] else { unreachable!("it was put there") };
+            let next = if self.skipped.contains(&pc) {
+                Ok(Next::On)
+            } else {
+                inst.run(self.base + pc, wave, &mut block.lds, memory)
+            };
+            let next = next.map_err(|why| Fault {
+                what: format!(
+                    "{} at {pc:#x}, block {:?}, wave {w}{}: {}",
+                    inst.text.replace('\t', " "),
+                    block.id,
+                    why.lane.map_or(String::new(), |l| format!(", lane {l}")),
+                    why.what
+                ),
+                instruction: inst.text.clone(),
+            })?;
+            wave.pc = match next {
+                Next::Jump(to) => to,
+                _ => pc + inst.size,
+            };
+            match next {
+                Next::Barrier => *state = State::AtBarrier,
+                Next::End => *state = State::Over,
+                _ => continue,
+            }
+            return Ok(done);
+        }
+        Ok(turns)
+    }
+}

@@ -1,0 +1,124 @@
+//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--cases A-B] [--seed N] [--list]`: runs a proof bundle's cases
+//! and says what came out.
+#![allow(clippy::print_stdout)]
+
+use gfxemu::bundle::{Bundle, Verdict};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--without TEXT]
+  runs the cases of a proof bundle (kjit doctor --export DIR --arch gfx1100) as machine code;
+  --without runs each once for every instruction with that text, which is then left out, and says whether that shows";
+
+struct Asked {
+    folder: String,
+    text: String,
+    wave: Option<u32>,
+    case: Option<usize>,
+    seed: u64,
+    without: Option<String>,
+}
+
+fn arguments() -> Option<Asked> {
+    let mut asked =
+        Asked { folder: String::new(), text: String::new(), wave: None, case: None, seed: 1, without: None };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--match" => asked.text = words.next()?,
+            "--without" => asked.without = Some(words.next()?),
+            "--wave" => asked.wave = Some(words.next()?.parse().ok()?),
+            "--case" => asked.case = Some(words.next()?.parse().ok()?),
+            "--seed" => asked.seed = words.next()?.parse().ok()?,
+            _ if word.starts_with('-') || !asked.folder.is_empty() => return None,
+            _ => asked.folder = word,
+        }
+    }
+    (!asked.folder.is_empty()).then_some(asked)
+}
+
+fn main() -> ExitCode {
+    let Some(asked) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let bundle = match gfxemu::llvm::available().and_then(|()| Bundle::open(asked.folder.as_ref())) {
+        Ok(bundle) => bundle,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let wanted = |i: &usize| {
+        bundle.name(*i).contains(&asked.text)
+            && asked.wave.is_none_or(|w| w == bundle.wave(*i))
+            && asked.case.is_none_or(|c| c == *i)
+    };
+    let cases: Vec<usize> = (0..bundle.len()).filter(wanted).collect();
+    if let Some(part) = &asked.without {
+        return without(&bundle, &cases, part, asked.seed);
+    }
+    let (began, next) = (Instant::now(), AtomicUsize::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let verdicts: Vec<(usize, Verdict)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut out = Vec::new();
+            while let Some(&i) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let start = Instant::now();
+                let verdict = bundle.run(i, asked.seed);
+                let seconds = start.elapsed().as_secs_f64();
+                let (word, rest) = match &verdict {
+                    Verdict::Right(n) => ("right", format!("{n} instructions")),
+                    Verdict::Wrong(why) => ("wrong", why.clone()),
+                    Verdict::Fault(why) => ("fault", why.clone()),
+                    Verdict::Unknown(why) => ("not run", why.clone()),
+                };
+                println!("{word:7} {i:4} {seconds:6.2} s  wave {} {}: {rest}", bundle.wave(i), bundle.name(i));
+                out.push((i, verdict));
+            }
+            out
+        };
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        handles.into_iter().flat_map(|h| h.join().unwrap_or_default()).collect()
+    });
+    let count = |of: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, v)| of(v)).count();
+    let right = count(|v| matches!(v, Verdict::Right(_)));
+    let instructions: u64 = verdicts.iter().map(|(_, v)| if let Verdict::Right(n) = v { *n } else { 0 }).sum();
+    println!(
+        "{}: {right} right, {} wrong, {} at fault, {} not run; {instructions} instructions in {:.1} s",
+        bundle.arch(),
+        count(|v| matches!(v, Verdict::Wrong(_))),
+        count(|v| matches!(v, Verdict::Fault(_))),
+        count(|v| matches!(v, Verdict::Unknown(_))),
+        began.elapsed().as_secs_f64()
+    );
+    if right > 0 && right == verdicts.len() && right == cases.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Instructions left out, one after the other.
+fn without(bundle: &Bundle, cases: &[usize], part: &str, seed: u64) -> ExitCode {
+    let (mut seen, mut all) = (0, 0);
+    for &case in cases {
+        let found = match bundle.run_without(case, part, seed) {
+            Ok(found) => found,
+            Err(why) => {
+                println!("not run {}: {why}", bundle.name(case));
+                continue;
+            }
+        };
+        for (text, verdict) in found {
+            let (word, why) = match verdict {
+                Verdict::Right(_) => ("unseen", String::new()),
+                Verdict::Wrong(why) => ("wrong", why),
+                Verdict::Fault(why) => ("fault", why),
+                Verdict::Unknown(why) => ("not run", why),
+            };
+            all += 1;
+            seen += usize::from(word != "unseen");
+            println!("{word:7} {case:4} {text}: {why}");
+        }
+    }
+    println!("{seen} of {all} show");
+    if all > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

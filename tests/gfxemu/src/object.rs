@@ -1,0 +1,79 @@
+//! A code object as a loader sees it, and what its kernel descriptor says of how a wave starts.
+
+use object::{Object, ObjectSegment, ObjectSymbol};
+
+/// A kernel of a code object.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The bytes that a loader puts into memory, from the code object's address 0 on.
+    pub image: Vec<u8>,
+    /// Where its first instruction lies.
+    pub entry: u64,
+    /// Where its code ends.
+    pub code_end: u64,
+    /// The descriptor's first resource word.
+    pub resources: u32,
+    /// The first of the two registers with the address of the arguments.
+    pub argument_pointer: u16,
+    /// How many user registers there are; block numbers follow them.
+    pub user_registers: u16,
+    /// Which block numbers there are.
+    pub block_ids: [bool; 3],
+    /// LDS that the kernel declares itself.
+    pub lds: u32,
+    /// Lanes of a wave that it was compiled for.
+    pub wave: u32,
+}
+
+/// Registers before the argument pointer and behind it, by the descriptor's bits.
+const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
+
+impl Kernel {
+    /// The kernel `symbol` of the code object in `file`.
+    pub fn read(file: &[u8], symbol: &str) -> Result<Kernel, String> {
+        let elf = object::File::parse(file).map_err(|e| format!("no code object: {e}"))?;
+        let mut image = Vec::new();
+        for segment in elf.segments() {
+            let bytes = segment.data().map_err(|e| e.to_string())?;
+            let (from, whole) = (segment.address() as usize, segment.size() as usize);
+            if from + whole > 1 << 30 {
+                return Err(format!("a segment that ends at {:#x}", from + whole));
+            }
+            image.resize(image.len().max(from + whole), 0);
+            image[from..from + bytes.len()].copy_from_slice(bytes);
+        }
+        let find = |name: &str| {
+            elf.symbols().chain(elf.dynamic_symbols()).find(|s| s.name() == Ok(name)).map(|s| (s.address(), s.size()))
+        };
+        let (at, _) = find(&format!("{symbol}.kd")).ok_or_else(|| format!("no kernel {symbol}"))?;
+        let (code, code_size) = find(symbol).ok_or_else(|| format!("no code of {symbol}"))?;
+        let d: [u8; 64] = image
+            .get(at as usize..at as usize + 64)
+            .and_then(|d| d.try_into().ok())
+            .ok_or("a descriptor outside of the image")?;
+        let word = |o: usize| u32::from_le_bytes(std::array::from_fn(|i| d[o + i]));
+        let entry = i64::from_le_bytes(std::array::from_fn(|i| d[16 + i]));
+        let (resources, second, properties) = (word(48), word(52), word(56) & 0xffff);
+        if second & 1 != 0 {
+            return Err(format!("{symbol} uses scratch memory ({} bytes), which is not emulated", word(4)));
+        }
+        if resources >> 12 & 15 != 0 || resources >> 16 & 15 != 15 {
+            return Err(format!("{symbol} rounds or flushes otherwise than this emulates"));
+        }
+        let before: u16 = (0..3).filter(|b| properties >> b & 1 == 1).map(|b| USERS[b]).sum();
+        if properties >> 3 & 1 == 0 {
+            return Err(format!("{symbol} is not given its arguments' address"));
+        }
+        Ok(Kernel {
+            entry: at.wrapping_add_signed(entry),
+            code_end: code + code_size,
+            image,
+            resources,
+            argument_pointer: before,
+            user_registers: (second >> 1 & 31) as u16,
+            block_ids: std::array::from_fn(|a| second >> (7 + a) & 1 == 1),
+            lds: word(0),
+            wave: if properties >> 10 & 1 == 1 { 32 } else { 64 },
+        })
+    }
+}

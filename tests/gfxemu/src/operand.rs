@@ -1,0 +1,177 @@
+//! Operands: registers by number, constants by the type that the instruction gives them.
+
+use crate::text::integer;
+use half::f16;
+
+/// VCC's low half among the scalar registers.
+pub const VCC: u16 = 106;
+/// The first of the trap handler's registers, where gfx12 passes the block's number.
+pub const TTMP: u16 = 108;
+/// Swallows what is written and reads as 0.
+pub const NULL: u16 = 124;
+/// M0.
+pub const M0: u16 = 125;
+/// EXEC's low half.
+pub const EXEC: u16 = 126;
+/// How many scalar registers there are with all of these.
+pub const SCALARS: usize = 128;
+/// Where accumulation registers begin among the vector registers.
+pub const ACC: u16 = 256;
+
+/// What an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operand {
+    /// Vector registers from this one on; from [`ACC`] on accumulation registers.
+    Vector(u16),
+    /// Scalar registers from this one on.
+    Scalar(u16),
+    /// A constant, with the bits that the instruction sees.
+    Constant(u64),
+    /// The lane's own number.
+    Lane,
+    /// SCC.
+    Scc,
+}
+
+/// What an instruction takes an operand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// 32 bits.
+    B32,
+    /// Single precision.
+    F32,
+    /// 16 bits.
+    B16,
+    /// Half precision.
+    F16,
+    /// 64 bits.
+    B64,
+    /// Double precision.
+    F64,
+    /// Two single-precision numbers in two registers.
+    Pair,
+    /// A bit for every lane.
+    Mask,
+}
+
+impl Type {
+    /// Bits of a value.
+    pub fn bits(self) -> u32 {
+        match self {
+            Type::B16 | Type::F16 => 16,
+            Type::B64 | Type::F64 | Type::Pair => 64,
+            Type::B32 | Type::F32 => 32,
+            Type::Mask => 1,
+        }
+    }
+    /// Whether a sign can be taken away or turned.
+    pub fn is_float(self) -> bool {
+        matches!(self, Type::F16 | Type::F32 | Type::F64)
+    }
+}
+
+/// An operand as it stands in the text: the value, and what is done to it before it is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Source {
+    /// What is read.
+    pub operand: Operand,
+    /// `-x`.
+    pub negative: bool,
+    /// `|x|`.
+    pub absolute: bool,
+    /// `sext(x)`: SDWA's sign extension.
+    pub extend: bool,
+}
+
+/// Takes signs and bars off `text` and reads what is below them.
+pub fn source(text: &str, ty: Type) -> Result<Source, String> {
+    let mut s = Source { operand: Operand::Lane, negative: false, absolute: false, extend: false };
+    let mut inner = text.trim();
+    if let Some(rest) = inner.strip_prefix("sext(").and_then(|r| r.strip_suffix(')')) {
+        (s.extend, inner) = (true, rest);
+    }
+    if let Some(rest) = inner.strip_prefix("neg(").and_then(|r| r.strip_suffix(')')) {
+        (s.negative, inner) = (true, rest);
+    } else if let Some(rest) = inner.strip_prefix('-').filter(|r| !r.starts_with(|c: char| c.is_ascii_digit())) {
+        (s.negative, inner) = (true, rest);
+    }
+    if let Some(rest) = inner.strip_prefix('|').and_then(|r| r.strip_suffix('|')) {
+        (s.absolute, inner) = (true, rest);
+    }
+    s.operand = match register(inner) {
+        Some((operand, _)) => operand,
+        None => Operand::Constant(constant(inner, ty).ok_or_else(|| format!("operand {text:?} is unknown"))?),
+    };
+    Ok(s)
+}
+
+/// A register or a row of them: the first, and how many.
+pub fn register(text: &str) -> Option<(Operand, u16)> {
+    let named = |first, count| Some((Operand::Scalar(first), count));
+    match text {
+        "vcc" => return named(VCC, 2),
+        "vcc_lo" => return named(VCC, 1),
+        "vcc_hi" => return named(VCC + 1, 1),
+        "exec" => return named(EXEC, 2),
+        "exec_lo" => return named(EXEC, 1),
+        "exec_hi" => return named(EXEC + 1, 1),
+        "m0" => return named(M0, 1),
+        "null" => return named(NULL, 1),
+        "scc" | "src_scc" => return Some((Operand::Scc, 1)),
+        _ => {}
+    }
+    let (kind, rest) = match text.strip_prefix("ttmp") {
+        Some(rest) => ('t', rest),
+        None => (text.chars().next().filter(|c| "vsa".contains(*c))?, text.get(1..)?),
+    };
+    let (first, last): (u16, u16) = match rest.strip_prefix('[').and_then(|r| r.strip_suffix(']')) {
+        Some(range) => {
+            let (a, b) = range.split_once(':')?;
+            (a.parse().ok()?, b.parse().ok()?)
+        }
+        None => rest.parse().ok().map(|n| (n, n))?,
+    };
+    let operand = match kind {
+        'v' => Operand::Vector(first),
+        'a' => Operand::Vector(ACC + first),
+        't' => Operand::Scalar(TTMP + first),
+        _ => Operand::Scalar(first),
+    };
+    Some((operand, last.checked_sub(first)? + 1))
+}
+
+/// A constant's bits: `1.0` is what an operand of that type takes for one, `1` is the bit pattern, and a
+/// double has a literal in its upper half.
+pub fn constant(text: &str, ty: Type) -> Option<u64> {
+    if let Some(n) = integer(text) {
+        return Some(match ty {
+            Type::F64 if text.contains("0x") => (n as u64) << 32,
+            Type::B64 | Type::F64 | Type::Pair => n as u64,
+            _ => u64::from(n as u32),
+        });
+    }
+    let x: f64 = text.parse().ok()?;
+    Some(match ty {
+        Type::F64 | Type::B64 => x.to_bits(),
+        Type::F16 | Type::B16 => u64::from(f16::from_f64(x).to_bits()),
+        _ => u64::from((x as f32).to_bits()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_signs_and_constants() {
+        assert_eq!(register("a[4:7]"), Some((Operand::Vector(260), 4)));
+        assert_eq!(register("ttmp9"), Some((Operand::Scalar(117), 1)));
+        assert_eq!(register("off"), None);
+        let s = source("-|v3|", Type::F32).unwrap();
+        assert_eq!((s.operand, s.negative, s.absolute), (Operand::Vector(3), true, true));
+        assert_eq!(source("-4", Type::B32).unwrap().operand, Operand::Constant(0xffff_fffc));
+        assert_eq!(source("1.0", Type::B32).unwrap().operand, Operand::Constant(0x3f80_0000));
+        assert_eq!(source("0xc1f00000", Type::F64).unwrap().operand, Operand::Constant(0xc1f0_0000_0000_0000));
+        assert!(source("src_private_base", Type::B32).is_err());
+    }
+}

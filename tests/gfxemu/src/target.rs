@@ -1,0 +1,97 @@
+//! What the emulator must know of a family beside its instructions.
+
+/// A counter that a wait names, as this crate numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// vmcnt, loadcnt.
+    Load,
+    /// vscnt, storecnt; on gfx9 vmcnt counts stores as well.
+    Store,
+    /// lgkmcnt, dscnt.
+    Lds,
+    /// kmcnt; lgkmcnt before gfx12.
+    Scalar,
+}
+
+/// How many counters there are.
+pub const COUNTERS: usize = 4;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Global memory into registers: in order.
+    Load,
+    /// Registers into global memory, atomics without an answer.
+    Store,
+    /// LDS, either way: in order.
+    Lds,
+    /// Memory into scalar registers: in any order.
+    Scalar,
+    /// A cache's writing back.
+    WriteBack,
+}
+
+/// An architecture.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// "gfx1100".
+    pub arch: String,
+    /// 9, 10, 11 or 12.
+    pub generation: u32,
+    /// Lanes of a wave.
+    pub wave: u32,
+}
+
+impl Target {
+    /// `arch` at `wave` lanes, if the emulator knows the family.
+    pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
+        let generation = match arch {
+            "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942" => 9,
+            a if a.starts_with("gfx10") && a.len() == 7 => 10,
+            a if a.starts_with("gfx11") && a.len() == 7 => 11,
+            "gfx1200" | "gfx1201" => 12,
+            _ => return Err(format!("{arch} is none of the architectures that this emulates")),
+        };
+        match (wave, generation) {
+            (64, _) | (32, 10..) => Ok(Target { arch: arch.to_string(), generation, wave }),
+            _ => Err(format!("{arch} has no waves of {wave} lanes")),
+        }
+    }
+    /// Whether waves of one block may lie on two caches (RDNA's work-group processors).
+    pub fn split_caches(&self) -> bool {
+        self.generation >= 10
+    }
+    /// Whether stores must be written back before other blocks see them.
+    pub fn needs_write_back(&self) -> bool {
+        self.arch == "gfx942" || self.generation == 12
+    }
+    /// Whether matrix instructions flush subnormal halves (MI200).
+    pub fn flushes_in_matrix(&self) -> bool {
+        self.arch == "gfx90a"
+    }
+    /// Whether there are accumulation registers.
+    pub fn has_acc(&self) -> bool {
+        matches!(self.arch.as_str(), "gfx908" | "gfx90a" | "gfx942")
+    }
+    /// Which counter counts `event`.
+    pub fn counter(&self, event: Event) -> Counter {
+        match (event, self.generation) {
+            (Event::Load, _) => Counter::Load,
+            (Event::Store | Event::WriteBack, 9) => Counter::Load,
+            (Event::Store | Event::WriteBack, _) => Counter::Store,
+            (Event::Lds, _) => Counter::Lds,
+            (Event::Scalar, 12..) => Counter::Scalar,
+            (Event::Scalar, _) => Counter::Lds,
+        }
+    }
+    /// Vector registers that a wave gets, by its descriptor's first resource word.
+    pub fn vector_registers(&self, resources: u32) -> usize {
+        let granules = (resources & 63) as usize + 1;
+        let each = match self.arch.as_str() {
+            "gfx90a" | "gfx942" => 8,
+            _ if self.generation == 9 || self.wave == 64 => 4,
+            _ => 8,
+        };
+        (granules * each).min(256)
+    }
+}

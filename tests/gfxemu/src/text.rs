@@ -1,0 +1,98 @@
+//! An instruction as LLVM writes it: a name, operands between commas, and modifiers behind the last of them.
+
+/// `v_add_f32_e64 v1, |v2|, -s3 clamp`, taken apart.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text {
+    /// The mnemonic, as it stands there.
+    pub name: String,
+    /// Operands, signs and bars included.
+    pub operands: Vec<String>,
+    /// What follows them without a comma: `offset:16`, `glc`, `op_sel:[0,1]`.
+    pub modifiers: Vec<String>,
+}
+
+/// Parts of `text` between those `separator`s that no bracket encloses.
+fn parts(text: &str, separator: char) -> Vec<&str> {
+    let (mut depth, mut from, mut out) = (0, 0, Vec::new());
+    for (i, c) in text.char_indices() {
+        match c {
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth -= 1,
+            _ if c == separator && depth == 0 => {
+                out.push(text[from..i].trim());
+                from = i + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(text[from..].trim());
+    out.retain(|part| !part.is_empty());
+    out
+}
+
+impl Text {
+    /// Takes a line of LLVM's apart.
+    pub fn parse(line: &str) -> Text {
+        let (name, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
+        let mut text = Text { name: name.to_string(), ..Text::default() };
+        for part in parts(rest, ',') {
+            let mut words = parts(part, ' ').into_iter().map(String::from);
+            text.operands.extend(words.next());
+            text.modifiers.extend(words);
+        }
+        text
+    }
+
+    /// Whether `word` stands among the modifiers.
+    pub fn has(&self, word: &str) -> bool {
+        self.modifiers.iter().any(|m| m == word)
+    }
+
+    /// What stands behind `key:`.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.modifiers.iter().find_map(|m| m.strip_prefix(key)?.strip_prefix(':'))
+    }
+
+    /// The number behind `key:`, or 0.
+    pub fn number(&self, key: &str) -> Result<i64, String> {
+        self.value(key).map_or(Ok(0), |text| integer(text).ok_or_else(|| format!("{key}:{text} is no number")))
+    }
+
+    /// The list behind `key:[…]`.
+    pub fn list(&self, key: &str) -> Option<Vec<u32>> {
+        let inside = self.value(key)?.strip_prefix('[')?.strip_suffix(']')?;
+        inside.split(',').map(|n| n.trim().parse().ok()).collect()
+    }
+
+    /// Operand `i`, or which one is missing.
+    pub fn operand(&self, i: usize) -> Result<&str, String> {
+        self.operands.get(i).map(String::as_str).ok_or_else(|| format!("operand {i} is missing"))
+    }
+}
+
+/// `17`, `-3` or `0x1f`.
+pub fn integer(text: &str) -> Option<i64> {
+    match (text.strip_prefix("0x"), text.strip_prefix("-0x")) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16).ok().map(|n| n as i64),
+        (_, Some(hex)) => i64::from_str_radix(hex, 16).ok().map(|n| -n),
+        _ => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_operands_and_modifiers() {
+        let t = Text::parse("v_mov_b32_dpp v5, v3 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf bound_ctrl:1");
+        assert_eq!((t.name.as_str(), t.operands.as_slice()), ("v_mov_b32_dpp", &["v5".to_string(), "v3".into()][..]));
+        assert_eq!(t.list("quad_perm"), Some(vec![1, 0, 3, 2]));
+        assert_eq!((t.number("row_mask"), t.number("offset")), (Ok(15), Ok(0)));
+        let t = Text::parse("ds_swizzle_b32 v1, v3 offset:swizzle(SWAP,16)");
+        assert_eq!(t.value("offset"), Some("swizzle(SWAP,16)"));
+        let t = Text::parse("global_load_b32 v23, v[17:18], off offset:-128 slc");
+        assert_eq!((t.operands.len(), t.number("offset"), t.has("slc"), t.has("glc")), (3, Ok(-128), true, false));
+        assert_eq!(Text::parse("s_endpgm").operands.len(), 0);
+    }
+}

@@ -1,0 +1,320 @@
+//! A wave: its registers, which of their bits are undefined, and what it has asked for and not yet waited
+//! for.
+
+use crate::memory::{Access, Memory};
+use crate::operand::{ACC, EXEC, NULL, Operand, SCALARS, VCC};
+use crate::target::{COUNTERS, Counter, Event, Target};
+use std::collections::VecDeque;
+
+/// Lanes that a register has room for.
+pub const LANES: usize = 64;
+
+/// A vector register.
+#[derive(Clone, Debug)]
+pub struct Register {
+    /// By lane.
+    pub value: [u32; LANES],
+    /// By lane: bits that nothing has given a value.
+    pub bad: [u32; LANES],
+    /// Lanes with such bits.
+    pub any: u64,
+}
+
+impl Register {
+    /// Sets a lane.
+    pub fn set(&mut self, lane: usize, value: u32, bad: u32) {
+        self.value[lane] = value;
+        self.bad[lane] = bad;
+        self.any = self.any & !(1 << lane) | u64::from(bad != 0) << lane;
+    }
+}
+
+/// Why an instruction cannot go on.
+#[derive(Clone, Debug)]
+pub struct Why {
+    /// In words.
+    pub what: String,
+    /// In which lane, if it is one.
+    pub lane: Option<u32>,
+}
+
+impl From<String> for Why {
+    fn from(what: String) -> Why {
+        Why { what, lane: None }
+    }
+}
+
+impl From<&str> for Why {
+    fn from(what: &str) -> Why {
+        Why { what: what.into(), lane: None }
+    }
+}
+
+impl Why {
+    /// In a lane.
+    pub fn at(lane: usize) -> impl FnOnce(String) -> Why {
+        move |what| Why { what, lane: Some(lane as u32) }
+    }
+}
+
+/// Registers that an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// Vector (accumulation registers included) or scalar.
+    pub vector: bool,
+    /// The first.
+    pub first: u16,
+    /// How many.
+    pub count: u16,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    event: Event,
+    into: Option<Span>,
+    number: u32,
+    upto: Vec<(u32, u32)>,
+}
+
+/// A wave between two instructions.
+#[derive(Debug)]
+pub struct Wave {
+    /// Its number in the launch.
+    pub number: u32,
+    /// Its number in its block.
+    pub in_block: u16,
+    /// How many lanes it has, as a mask.
+    pub full: u64,
+    vector: Vec<Register>,
+    acc: Vec<Register>,
+    /// Scalar registers.
+    pub scalar: [u32; SCALARS],
+    /// Their undefined bits.
+    pub scalar_bad: [u32; SCALARS],
+    /// SCC.
+    pub scc: bool,
+    /// SCC is undefined.
+    pub scc_bad: bool,
+    /// The next instruction.
+    pub pc: u64,
+    /// Barriers passed.
+    pub phase: u32,
+    /// Between s_barrier_signal and s_barrier_wait.
+    pub signalled: bool,
+    /// LDS operations so far, and up to which they are complete.
+    pub lds_issued: u32,
+    lds_done: u32,
+    /// When the nearest cache was last invalidated.
+    pub near: u64,
+    asked: [VecDeque<Asked>; COUNTERS],
+    pending_vector: Vec<u8>,
+    pending_scalar: [u8; SCALARS],
+    pending: usize,
+    target: Target,
+}
+
+impl Wave {
+    /// A wave of which nothing is defined but EXEC; registers are full of what `random` gives.
+    pub fn new(target: &Target, number: u32, in_block: u16, registers: usize, mut random: impl FnMut() -> u32) -> Wave {
+        let full = if target.wave == 64 { u64::MAX } else { (1 << target.wave) - 1 };
+        let mut register = || Register { value: std::array::from_fn(|_| random()), bad: [u32::MAX; LANES], any: full };
+        let vector: Vec<Register> = (0..registers).map(|_| register()).collect();
+        let acc: Vec<Register> = if target.has_acc() { (0..256).map(|_| register()).collect() } else { Vec::new() };
+        let mut scalar = [0; SCALARS];
+        scalar.iter_mut().for_each(|s| *s = random());
+        let mut wave = Wave {
+            number,
+            in_block,
+            full,
+            vector,
+            acc,
+            scalar,
+            scalar_bad: [u32::MAX; SCALARS],
+            scc: random() & 1 == 1,
+            scc_bad: true,
+            pc: 0,
+            phase: 0,
+            signalled: false,
+            lds_issued: 0,
+            lds_done: 0,
+            near: 0,
+            asked: Default::default(),
+            pending_vector: vec![0; 512],
+            pending_scalar: [0; SCALARS],
+            pending: 0,
+            target: target.clone(),
+        };
+        wave.set_scalar(EXEC, full as u32, 0);
+        wave.set_scalar(EXEC + 1, (full >> 32) as u32, 0);
+        wave.set_scalar(NULL, 0, 0);
+        wave
+    }
+
+    /// Lanes that are on.
+    pub fn exec(&self) -> u64 {
+        self.pair(EXEC).0 & self.full
+    }
+
+    /// A vector register.
+    pub fn register(&self, n: u16) -> &Register {
+        if n >= ACC { &self.acc[usize::from(n - ACC)] } else { &self.vector[usize::from(n)] }
+    }
+
+    /// A vector register, to be written.
+    pub fn register_mut(&mut self, n: u16) -> &mut Register {
+        if n >= ACC { &mut self.acc[usize::from(n - ACC)] } else { &mut self.vector[usize::from(n)] }
+    }
+
+    /// Sets a scalar register; NULL swallows it.
+    pub fn set_scalar(&mut self, n: u16, value: u32, bad: u32) {
+        let null = n == NULL;
+        self.scalar[usize::from(n)] = if null { 0 } else { value };
+        self.scalar_bad[usize::from(n)] = if null { 0 } else { bad };
+    }
+
+    /// Two scalar registers as 64 bits: value and undefined bits.
+    pub fn pair(&self, n: u16) -> (u64, u64) {
+        let at = |s: &[u32; SCALARS]| {
+            let low = u64::from(s[usize::from(n)]);
+            if n == NULL { low } else { low | u64::from(s[usize::from(n) + 1]) << 32 }
+        };
+        (at(&self.scalar), at(&self.scalar_bad))
+    }
+
+    /// Sets two scalar registers.
+    pub fn set_pair(&mut self, n: u16, value: u64, bad: u64) {
+        self.set_scalar(n, value as u32, bad as u32);
+        if n != NULL {
+            self.set_scalar(n + 1, (value >> 32) as u32, (bad >> 32) as u32);
+        }
+    }
+
+    /// A mask with a bit for every lane: one register at wave 32, two at wave 64.
+    pub fn mask(&self, n: u16) -> (u64, u64) {
+        let (value, bad) = if self.target.wave == 64 {
+            self.pair(n)
+        } else {
+            (u64::from(self.scalar[usize::from(n)]), u64::from(self.scalar_bad[usize::from(n)]))
+        };
+        (value & self.full, bad & self.full)
+    }
+
+    /// Sets such a mask.
+    pub fn set_mask(&mut self, n: u16, value: u64, bad: u64) {
+        if self.target.wave == 64 {
+            self.set_pair(n, value, bad);
+        } else {
+            self.set_scalar(n, value as u32, bad as u32);
+        }
+    }
+
+    /// EXEC must be known whenever it changes.
+    pub fn check_exec(&self) -> Result<(), Why> {
+        match self.pair(EXEC).1 & self.full {
+            0 => Ok(()),
+            bad => Err(Why { what: "EXEC depends on an undefined value".into(), lane: Some(bad.trailing_zeros()) }),
+        }
+    }
+
+    /// The lanes' mask that a branch asks of: VCC or EXEC, which must be known.
+    pub fn is_zero(&self, n: u16) -> Result<bool, Why> {
+        let (value, bad) = self.mask(n);
+        match (value & !bad, bad) {
+            (0, 0) => Ok(true),
+            (known, _) if known != 0 => Ok(false),
+            _ => Err(format!("a branch on {} that is undefined", if n == VCC { "VCC" } else { "EXEC" }).into()),
+        }
+    }
+
+    /// Who it is to memory.
+    pub fn access(&self, bypass: bool) -> Access {
+        Access { wave: self.number, phase: self.phase, near: self.near, bypass, scalar: false }
+    }
+
+    /// Registers that are still to come must be neither read nor written.
+    pub fn check_spans(&self, spans: &[Span]) -> Result<(), Why> {
+        for s in spans {
+            let range = usize::from(s.first)..usize::from(s.first + s.count);
+            if s.vector {
+                let (file, from, kind) =
+                    if s.first >= ACC { (self.acc.len(), usize::from(ACC), 'a') } else { (self.vector.len(), 0, 'v') };
+                if range.end - from > file {
+                    return Err(
+                        format!("{kind}{} is not among the kernel's {file} registers", range.end - from - 1).into()
+                    );
+                }
+                if self.pending != 0
+                    && let Some(r) = range.clone().find(|&r| self.pending_vector[r] != 0)
+                {
+                    return Err(format!("{kind}{} is used before a wait for its load", r - from).into());
+                }
+            } else if self.pending != 0
+                && let Some(r) = range.clone().find(|&r| self.pending_scalar[r] != 0)
+            {
+                return Err(format!("s{r} is used before a wait for its load").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, span: Option<Span>, more: bool) {
+        let Some(s) = span else { return };
+        for r in usize::from(s.first)..usize::from(s.first + s.count) {
+            let slot = if s.vector { &mut self.pending_vector[r] } else { &mut self.pending_scalar[r] };
+            if more {
+                *slot += 1;
+                self.pending += 1;
+            } else {
+                *slot -= 1;
+                self.pending -= 1;
+            }
+        }
+    }
+
+    /// Counts what an instruction asks for.
+    pub fn ask(&mut self, event: Event, into: Option<Span>, number: u32, upto: Vec<(u32, u32)>) {
+        self.mark(into, true);
+        self.asked[self.target.counter(event) as usize].push_back(Asked { event, into, number, upto });
+    }
+
+    /// Waits until no more than `left` of what the counter counts are outstanding. Of what comes in any order
+    /// none is known to be there before all are.
+    pub fn wait(&mut self, counter: Counter, left: usize, memory: &mut Memory) {
+        let mut queue = std::mem::take(&mut self.asked[counter as usize]);
+        let mut done = queue.iter().filter(|a| a.event != Event::Scalar).count().saturating_sub(left);
+        let mut rest = VecDeque::new();
+        while let Some(a) = queue.pop_front() {
+            let over = if a.event == Event::Scalar { left == 0 } else { done > 0 };
+            if !over {
+                rest.push_back(a);
+                continue;
+            }
+            done -= usize::from(a.event != Event::Scalar);
+            self.mark(a.into, false);
+            match a.event {
+                Event::Store => memory.arrived(self.number, a.number),
+                Event::WriteBack => memory.end_write_back(&a.upto),
+                Event::Lds => self.lds_done = a.number,
+                Event::Load | Event::Scalar => {}
+            }
+        }
+        self.asked[counter as usize] = rest;
+    }
+
+    /// Up to which of its LDS operations all are complete.
+    pub fn lds_done(&self) -> u32 {
+        self.lds_done
+    }
+
+    /// An operand for all lanes of a wave as one: scalar registers and constants.
+    pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Why> {
+        Ok(match operand {
+            Operand::Scalar(n) if wide => self.pair(n),
+            Operand::Scalar(n) => (u64::from(self.scalar[usize::from(n)]), u64::from(self.scalar_bad[usize::from(n)])),
+            Operand::Constant(c) => (c, 0),
+            Operand::Scc => (u64::from(self.scc), u64::from(self.scc_bad)),
+            Operand::Vector(_) | Operand::Lane => return Err("a vector register where a scalar one belongs".into()),
+        })
+    }
+}

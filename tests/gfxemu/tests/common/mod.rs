@@ -1,0 +1,119 @@
+//! What the tests share: kernels in assembly language.
+
+use gfxemu::machine::{Fault, Launch, Machine};
+use gfxemu::memory::{Memory, Region};
+use gfxemu::object::Kernel;
+use gfxemu::target::Target;
+use std::process::Command;
+
+/// Whether clang and LLVM's disassembler are here; says so if not.
+pub fn ready() -> bool {
+    if let Err(why) = gfxemu::llvm::available() {
+        eprintln!("SKIPPED: {why}");
+        return false;
+    }
+    let found = Command::new("clang-19").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("SKIPPED: no clang-19 (Debian: clang-19 lld-19)");
+    }
+    found
+}
+
+/// A kernel in assembly language: `s[0:1]` the arguments' address, `s2` the block's number.
+pub struct Assembly {
+    /// The architecture.
+    pub arch: &'static str,
+    /// Lanes of a wave.
+    pub wave: u32,
+    /// Bytes of LDS.
+    pub lds: u32,
+    /// Blocks, and threads of each.
+    pub grid: u32,
+    pub block: u32,
+}
+
+impl Assembly {
+    /// Assembles `body` with clang.
+    fn assemble(&self, body: &str) -> Kernel {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("k.s");
+        let object = folder.path().join("k.co");
+        let mut options = String::new();
+        if self.arch.starts_with("gfx1") {
+            options += &format!(".amdhsa_wavefront_size32 {}\n", u32::from(self.wave == 32));
+        }
+        if matches!(self.arch, "gfx90a" | "gfx942") {
+            options += ".amdhsa_accum_offset 32\n";
+        }
+        let text = format!(
+            ".text\n.globl k\n.p2align 8\n.type k,@function\nk:\n{body}\ns_endpgm\n.Lend:\n.size k, .Lend-k\n\
+             .rodata\n.p2align 6\n.amdhsa_kernel k\n.amdhsa_next_free_vgpr 32\n.amdhsa_next_free_sgpr 32\n\
+             .amdhsa_user_sgpr_kernarg_segment_ptr 1\n.amdhsa_group_segment_fixed_size {}\n\
+             .amdhsa_system_sgpr_workgroup_id_x 1\n.amdhsa_float_denorm_mode_32 3\n{options}.end_amdhsa_kernel\n",
+            self.lds
+        );
+        std::fs::write(&source, text).unwrap();
+        let width = if self.arch.starts_with("gfx9") {
+            Vec::new()
+        } else if self.wave == 64 {
+            vec!["-mwavefrontsize64"]
+        } else {
+            vec!["-mno-wavefrontsize64"]
+        };
+        let out = Command::new("clang-19")
+            .args(["-x", "assembler", "--target=amdgcn-amd-amdhsa", &format!("-mcpu={}", self.arch), "-o"])
+            .arg(&object)
+            .arg(&source)
+            .args(width)
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        Kernel::read(&std::fs::read(&object).unwrap(), "k").unwrap()
+    }
+
+    /// Runs it with one buffer of `words` zeros, whose address is the only argument.
+    fn run(&self, kernel: Kernel, words: usize, seed: u64) -> Result<Memory, Fault> {
+        let base = 0x10_0000;
+        let (buffer, arguments) = (0x2000_0000u64, 0x3000_0000);
+        let regions = vec![
+            Region::new("code", base, kernel.image.clone(), false),
+            Region::new("buffer", buffer, vec![0; 4 * words], true),
+            Region::new("arguments", arguments, buffer.to_le_bytes().to_vec(), false),
+        ];
+        let launch = Launch {
+            grid: [self.grid, 1, 1],
+            block: [self.block, 1, 1],
+            lds: self.lds as usize,
+            cooperative: false,
+            arguments,
+            seed,
+            limit: 1_000_000,
+        };
+        let target = Target::new(self.arch, self.wave).unwrap();
+        Machine::new(target, kernel, base).unwrap().run(&launch, regions).map(|(memory, _)| memory)
+    }
+
+    /// Such a run must end well; what the buffer holds then.
+    pub fn right(&self, body: &str, words: usize) -> Vec<u32> {
+        let memory =
+            self.run(self.assemble(body), words, 1).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch));
+        let region = memory.regions.iter().find(|r| r.what == "buffer").unwrap();
+        region.bytes.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect()
+    }
+
+    /// Such a run must end with a fault that says `what` (one of several, with `|` between), whatever the
+    /// seed.
+    pub fn wrong(&self, body: &str, words: usize, what: &str) {
+        let kernel = self.assemble(body);
+        for seed in 1..6 {
+            match self.run(kernel.clone(), words, seed) {
+                Ok(_) => panic!("{} seed {seed}: no fault in\n{body}", self.arch),
+                Err(fault) => assert!(
+                    what.split('|').any(|w| fault.what.contains(w)),
+                    "{} seed {seed}: {fault}, not {what:?}",
+                    self.arch
+                ),
+            }
+        }
+    }
+}

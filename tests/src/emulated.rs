@@ -1,0 +1,158 @@
+//! The simulated device's launches as machine code: what `hipsim_emulate` is given.
+
+use gfxemu::machine::{Launch, Machine};
+use gfxemu::memory::Region;
+use gfxemu::object::Kernel;
+use gfxemu::target::Target;
+use sha2::{Digest, Sha256};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A piece of the simulated device's memory.
+#[repr(C)]
+pub struct Lent {
+    at: *mut u8,
+    bytes: usize,
+}
+
+/// `Emulate` of hipsim's sim.h.
+pub type Emulate = unsafe extern "C" fn(
+    *const c_char,
+    *const u8,
+    usize,
+    *const c_char,
+    *const c_uint,
+    c_uint,
+    c_uint,
+    c_int,
+    *const u8,
+    usize,
+    *const Lent,
+    usize,
+    u64,
+    *mut c_char,
+    usize,
+) -> c_int;
+
+/// Where the code object and the arguments lie: addresses that no process has.
+const CODE: u64 = 0x1000;
+const ARGUMENTS: u64 = 0x4000_0000_0000_0000;
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Launches that were emulated in this process, and the instructions of their waves.
+#[must_use]
+pub fn counts() -> (u64, u64) {
+    (LAUNCHES.load(Ordering::Relaxed), INSTRUCTIONS.load(Ordering::Relaxed))
+}
+
+/// A code object's hash, a symbol of it, the architecture.
+type Key = (Vec<u8>, String, String);
+
+thread_local! {
+    /// Kernels decoded by the thread that executes: by code object and symbol.
+    static MACHINES: RefCell<HashMap<Key, Machine>> = RefCell::default();
+}
+
+/// A launch of the simulated device, to be emulated.
+struct Asked<'a> {
+    arch: &'a str,
+    object: &'a [u8],
+    symbol: &'a str,
+    launch: Launch,
+    regions: Vec<Region>,
+}
+
+fn run(asked: Asked) -> Result<(), String> {
+    let arch = asked.arch.split(':').next().unwrap_or_default();
+    let key = (Sha256::digest(asked.object).to_vec(), asked.symbol.to_owned(), arch.to_owned());
+    MACHINES.with_borrow_mut(|machines| {
+        let machine = match machines.entry(key) {
+            std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                let kernel = Kernel::read(asked.object, asked.symbol)?;
+                place.insert(Machine::new(Target::new(arch, kernel.wave)?, kernel, CODE)?)
+            }
+        };
+        let mut regions = asked.regions;
+        let (at, image) = machine.image();
+        regions.push(Region::new("code", at, image.to_vec(), false));
+        let mut launch = asked.launch;
+        launch.lds += machine.static_lds();
+        let (_, instructions) = machine.run(&launch, regions).map_err(|fault| format!("{}: {fault}", asked.symbol))?;
+        LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        INSTRUCTIONS.fetch_add(instructions, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Runs a launch of the simulated device as machine code.
+///
+/// # Safety
+/// hipsim's: texts end with 0, arrays are as long as said, and nobody touches the memory meanwhile.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn launch(
+    arch: *const c_char,
+    object: *const u8,
+    object_bytes: usize,
+    symbol: *const c_char,
+    grid: *const c_uint,
+    threads: c_uint,
+    lds: c_uint,
+    cooperative: c_int,
+    arguments: *const u8,
+    argument_bytes: usize,
+    memory: *const Lent,
+    regions: usize,
+    seed: u64,
+    error: *mut c_char,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (arch, symbol) = unsafe { (CStr::from_ptr(arch).to_string_lossy(), CStr::from_ptr(symbol).to_string_lossy()) };
+    // SAFETY: likewise.
+    let (object, grid, arguments, memory) = unsafe {
+        (
+            std::slice::from_raw_parts(object, object_bytes),
+            std::slice::from_raw_parts(grid, 3),
+            if argument_bytes == 0 { &[] } else { std::slice::from_raw_parts(arguments, argument_bytes) },
+            if regions == 0 { &[] } else { std::slice::from_raw_parts(memory, regions) },
+        )
+    };
+    let mut block = arguments.to_vec();
+    // Hidden arguments, which the kernels do not read, follow.
+    block.resize(block.len().next_multiple_of(8) + 256, 0);
+    // SAFETY: likewise.
+    let lent =
+        memory.iter().enumerate().map(|(i, m)| unsafe { Region::lent(format!("allocation {i}"), m.at, m.bytes, true) });
+    let mut regions: Vec<Region> = lent.collect();
+    regions.push(Region::new("arguments", ARGUMENTS, block, false));
+    let launch = Launch {
+        grid: [grid[0], grid[1], grid[2]],
+        block: [threads, 1, 1],
+        lds: lds as usize,
+        cooperative: cooperative != 0,
+        arguments: ARGUMENTS,
+        seed,
+        limit: 2_000_000_000,
+    };
+    let asked = Asked { arch: &arch, object, symbol: &symbol, launch, regions };
+    // A panic must not cross into C++.
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(asked)));
+    let why = match result {
+        Ok(Ok(())) => return 0,
+        Ok(Err(why)) => why,
+        Err(_) => "the emulator panicked".to_owned(),
+    };
+    let bytes = why.as_bytes();
+    let length = bytes.len().min(room.saturating_sub(1));
+    // SAFETY: `room` bytes are there.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), error, length);
+        *error.add(length) = 0;
+    }
+    1
+}

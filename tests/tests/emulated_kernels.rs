@@ -1,0 +1,117 @@
+//! The kernels' cases as machine code, compiled by clang 19, on `gfxemu`: a part of them in every run, all
+//! with `KJIT_EMULATE_ALL=1`.
+
+use gfxemu::bundle::{Bundle, Verdict};
+use kjit_engine::{Target, Vendor};
+use kjit_model::gpu::bundle::{LIMIT, Wish, export};
+use kjit_tests::simulator::engine;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+
+/// Of the families whose matrix units differ most.
+const MANY: &[&str] = &[
+    "softmax",
+    "norm_rows Rms · 3 × 576",
+    "matvec Q4_K×49",
+    "attend 4/2 heads of 64",
+    "gemm Q8_0×67",
+    "flash 4/2 heads of 64, F16",
+    "argmax 4",
+];
+/// Of the others: byte dots, LDS, exchanges of lanes, the last block's work.
+const FEW: &[&str] = &["matvec Q8_0×43", "attend 4/2 heads of 64"];
+
+/// A bundle of the cases whose names contain `filter`, if there is a compiler for it.
+fn bundle(arch: &str, filter: &str) -> Option<(tempfile::TempDir, Bundle)> {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(&folder.path().join("cache"), WORKER, "clang");
+    let found = engine.compilers(Vendor::Amd).found;
+    let why = gfxemu::llvm::available().err();
+    if let Some(why) =
+        why.or(found.is_empty().then(|| "no clang with the AMDGPU target (Debian: clang-19 lld-19)".into()))
+    {
+        eprintln!("SKIPPED: {why}");
+        return None;
+    }
+    let place = folder.path().join("bundle");
+    let wish = Wish { seed: 20_261_122, filter: filter.to_owned(), limit: LIMIT };
+    let made = export(&engine, &Target::parse(arch).unwrap(), &wish, &place, &|_, _| {}).unwrap();
+    assert_eq!(made.left_out, Vec::<String>::new());
+    let bundle = Bundle::open(&place).unwrap();
+    Some((folder, bundle))
+}
+
+/// Runs cases, each with another order of blocks and waves. `known` names those that a compiler gets wrong.
+fn check(arch: &str, some: &[&str], known: &str) {
+    let all = std::env::var_os("KJIT_EMULATE_ALL").is_some();
+    if !all {
+        eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)", some.join(", "));
+    }
+    let (mut right, mut instructions, mut bad) = (0, 0, Vec::new());
+    for filter in if all { &[""] } else { some } {
+        let Some((_folder, bundle)) = bundle(arch, filter) else { return };
+        for case in 0..bundle.len() {
+            let name = bundle.name(case);
+            match bundle.run(case, case as u64 + 1) {
+                Verdict::Right(n) => {
+                    assert!(n > 0, "{name} ran nothing");
+                    right += 1;
+                    instructions += n;
+                }
+                other if !known.is_empty() && name.starts_with(known) => eprintln!("known: {name}: {other:?}"),
+                other => bad.push(format!("{name}: {other:?}")),
+            }
+        }
+    }
+    eprintln!("{arch}: {right} cases right, {instructions} instructions");
+    assert!(bad.is_empty(), "{arch}: {} of {} cases:\n{}", bad.len(), right + bad.len(), bad.join("\n"));
+    assert!(right >= some.len(), "{right} cases ran");
+}
+
+#[test]
+fn gfx1100() {
+    check("gfx1100", MANY, "");
+}
+
+#[test]
+fn gfx942() {
+    check("gfx942", MANY, "");
+}
+
+#[test]
+fn gfx1201() {
+    check("gfx1201", FEW, "");
+}
+
+#[test]
+fn gfx90a() {
+    check("gfx90a", FEW, "");
+}
+
+#[test]
+fn gfx908() {
+    // With matrix instructions its flash kernels were wrong, as clang 19 compiles them
+    // (`Product::of_attention`).
+    check("gfx908", &["matvec Q8_0×43", "attend 4/2 heads of 64", "flash 4/2 heads of 64, F16"], "");
+}
+
+#[test]
+fn gfx1030() {
+    check("gfx1030", FEW, "");
+}
+
+#[test]
+fn gfx906() {
+    check("gfx906", FEW, "");
+}
+
+#[test]
+fn gfx1010() {
+    // It spills, and scratch memory is not emulated; so on gfx900.
+    check("gfx1010", FEW, "matvec Q4_1×31");
+}
+
+#[test]
+fn gfx900() {
+    check("gfx900", FEW, "matvec Q4_1×31");
+}

@@ -1,0 +1,129 @@
+//! The scheduler on a simulated AMD device: many requests are each what the host makes of them, with and without common beginnings, drafts
+//! and penalties; and after a fault of the device the model is opened again and the queue goes on.
+
+use kjit_engine::Engine;
+use kjit_model::gguf::Gguf;
+use kjit_model::sample::SampleOptions;
+use kjit_model::serve::{Failure, Reason, Scheduler, SchedulerOptions, State};
+use kjit_model::session::{OpenOptions, Session};
+use kjit_tests::asked::{Asked, Got, ask};
+use kjit_tests::files::model_path;
+use kjit_tests::one::One;
+use kjit_tests::side_by_side::gap;
+use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::sync::Arc;
+use std::time::Duration;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+const ARCH: &str = "gfx1100";
+
+fn setup() -> Setup {
+    Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+}
+
+fn options() -> OpenOptions {
+    OpenOptions {
+        context: Some(64),
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(16),
+        sequences: 5,
+        ..OpenOptions::default()
+    }
+}
+
+fn open(engine: &Engine, gguf: &Arc<Gguf>) -> Session {
+    let graph = kjit_model::arch::build(gguf).unwrap();
+    let device = engine.device("rocm:0").unwrap();
+    Session::on_gpu(engine, &device, gguf, graph, &options()).unwrap()
+}
+
+fn prompt(number: usize, len: usize) -> Vec<u32> {
+    (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % 250) as u32).collect()
+}
+
+fn all(asked: Vec<Asked>) -> Vec<Got> {
+    asked.into_iter().map(Asked::got).collect()
+}
+
+#[test]
+fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    setup().run("requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them", TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options() });
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let before = Simulated::here().alive();
+        let session = open(&engine, &gguf);
+        let budget = SchedulerOptions { token_budget: Some(12), ..SchedulerOptions::default() };
+        let scheduler = Scheduler::start(session, budget).unwrap();
+        let mut near = |name: &str, prompt: &[u32], got: &Got| {
+            let gap = gap(&mut host, &[prompt, &got.ids].concat(), prompt.len());
+            // Halves in keys, values and some products: a token may be as much less likely than the host's choice.
+            assert!(gap < 0.05, "{name}: a token is {gap} below the host's choice");
+        };
+        // One alone, which the device decodes ahead of the host.
+        let first = prompt(1, 20);
+        let one = ask(&scheduler, &first, 6, |_| {}).got();
+        near("alone", &first, &one);
+        // Its next turn, another of the same beginning, and others: more than there are slots.
+        let turn = [&first[..], &one.ids, &[7, 8, 9]].concat();
+        let other = [&first[..18], &[3, 4, 5, 6]].concat();
+        let mut prompts: Vec<Vec<u32>> = vec![turn, other];
+        prompts.extend((2..6).map(|i| prompt(i, 3 + i * 4)));
+        let asked = prompts.iter().map(|p| ask(&scheduler, p, 5, |_| {})).collect();
+        let got = all(asked);
+        assert_eq!((got[0].cached(), got[1].cached()), (25, 18));
+        for (i, (p, got)) in prompts.iter().zip(&got).enumerate() {
+            assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 5));
+            near(&format!("request {i}"), p, got);
+        }
+        // Drafts are rows of a prompt. What is always the same is drafted rightly.
+        let same = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
+        let drafted = ask(&scheduler, &first, 30, |r| (r.lookup, r.sampling) = (true, same)).got();
+        assert!(drafted.ids.len() == 30 && drafted.ids.iter().all(|id| *id == 7), "{drafted:?}");
+        let status = scheduler.status();
+        assert!(status.drafted_tokens > 0 && status.accepted_tokens > 0, "{status:?}");
+        // Log probabilities come from the host.
+        let known = ask(&scheduler, &first, 3, |r| r.logprobs = Some(2)).got();
+        near("log probabilities", &first, &known);
+        // A seed draws the same, alone and beside others.
+        let warm = SampleOptions { temperature: 0.8, top_k: 40, seed: 11, ..SampleOptions::default() };
+        let draw = |n| all((0..n).map(|_| ask(&scheduler, &first, 6, |r| r.sampling = warm.clone())).collect());
+        let alone: Vec<Got> = draw(1);
+        assert!(draw(3).iter().all(|got: &Got| got.ids == alone[0].ids));
+        assert!(scheduler.stop(Duration::from_secs(60)));
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+    });
+}
+
+#[test]
+fn after_a_fault_those_that_ran_fail_and_the_queue_goes_on() {
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    // An illegal access at the tenth step.
+    let setup = setup().set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:10:700");
+    setup.run("after_a_fault_those_that_ran_fail_and_the_queue_goes_on", TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let session = open(&engine, &gguf);
+        let file = Arc::clone(&gguf);
+        let reopen = Box::new(move || Ok(open(&engine, &file)));
+        let options = SchedulerOptions { reopen: Some(reopen), ..SchedulerOptions::default() };
+        let scheduler = Scheduler::start(session, options).unwrap();
+        let prompts: Vec<Vec<u32>> = (0..9).map(|i| prompt(i, 5)).collect();
+        let got = all(prompts.iter().map(|p| ask(&scheduler, p, 20, |_| {})).collect());
+        let failed = got.iter().filter(|g| matches!(&g.end, Err(Failure::Device(why)) if why.contains("lost"))).count();
+        let done = got.iter().filter(|g| matches!(g.end, Ok((Reason::Length, _)))).count();
+        assert!(
+            (1..=5).contains(&failed) && failed + done == 9,
+            "{failed} failed, {done} done: {:?}",
+            got.iter().map(|g| &g.end).collect::<Vec<_>>()
+        );
+        let status = scheduler.status();
+        assert_eq!((status.reopened, status.state), (1, State::Ready), "{status:?}");
+        assert_eq!((status.failed, status.done), (failed as u64, done as u64));
+    });
+}
