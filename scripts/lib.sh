@@ -33,6 +33,14 @@ install_debian() {
     die "apt-get could not install: $*"
 }
 
+# need_linker: what Rust links with, a C compiler and the C library's files; Rust's own installer brings neither. One crate (ring, for
+# fetching models by https) compiles C as well.
+need_linker() {
+  if echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null >/dev/null 2>&1; then return; fi
+  install_debian gcc libc6-dev
+  echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null >/dev/null 2>&1 || die "cc cannot link with Debian's gcc and libc6-dev installed"
+}
+
 # want_debian PACKAGE...: installs those that are missing; where that cannot be done says so and goes on. For what tests use if
 # it is there and say visibly that they skip without.
 want_debian() {
