@@ -13,6 +13,9 @@ use kjit_kernels::format::Encoding;
 /// Tokens from which decoding a panel of weights pays.
 const PANEL_TOKENS: usize = 8;
 
+/// Tokens of a task where panels of rows are too few for the threads: decoding a panel costs what 32 tokens do.
+const TOKENS: usize = 128;
+
 /// One product of a step.
 pub struct Product<'a> {
     /// The matrix.
@@ -43,13 +46,25 @@ pub fn multiply(
         }
         _ => None,
     };
+    let cols = products.first().map_or(0, |p| p.w.cols);
     let all: usize = products.iter().map(|p| p.w.rows).sum();
     // Few tokens: runs of rows, eight for each thread, so that a thread that was put off its core holds up
     // little.
     let run = if panels { LANES } else { all.div_ceil(8 * pool.threads()).clamp(8, 256) };
-    let tasks = products.iter().map(|p| p.w.rows.div_ceil(run)).sum();
-    pool.run(tasks, &|task| {
-        let mut task = task;
+    let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(run)).sum();
+    // Many tokens: panels of rows. Where they are few for the threads (a matrix of 576 rows has 18), the tokens
+    // are cut too, not so fine that decoding the same panel again costs more than the threads gain.
+    let parts =
+        if panels { (4 * pool.threads()).div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(1) } else { 1 };
+    let each = tokens.div_ceil(parts);
+    pool.run(by_rows * parts, &|task| {
+        let (mut task, first) = (task / parts, task % parts * each);
+        let (x, tokens) = match panels {
+            // The last part may be short, or none.
+            true if first >= tokens => return,
+            true => (&x[first * cols..], each.min(tokens - first)),
+            false => (x, tokens),
+        };
         for p in products {
             let here = p.w.rows.div_ceil(run);
             if task >= here {
@@ -57,9 +72,11 @@ pub fn multiply(
                 continue;
             }
             let (w, bias, row) = (p.w, p.bias, task * run);
-            let (rows, out, stride) = (run.min(w.rows - row), p.out.start(), w.rows);
+            let (rows, stride) = (run.min(w.rows - row), w.rows);
+            // SAFETY: the result has a row for each token.
+            let out = unsafe { p.out.start().add(first * stride) };
             let part = Part { w, row, rows, x, tokens, bias, out, stride };
-            // SAFETY: the result has `tokens` rows as wide as the matrix has rows, and no other task has
+            // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task has
             // these of them.
             unsafe {
                 match rounded {
