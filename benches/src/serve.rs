@@ -1,5 +1,6 @@
-//! What a server's engine does with many clients at once: each asks, waits for its whole answer and asks again (a closed loop). No HTTP
-//! is in between. Tokens are counted as they come out, times from the request on.
+//! What a server's engine does with many clients at once: each asks, waits for its whole answer and asks
+//! again (a closed loop). No HTTP is in between. Tokens are counted as they come out, times from the request
+//! on.
 
 use crate::{Options, Result};
 use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status};

@@ -102,8 +102,8 @@ const MOST_BYTES: u64 = 32 << 10;
 /// Lays the arguments out as the code object says, or names the first one that does not fit.
 ///
 /// # Errors
-/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer or the other way round
-/// (where the code object tells: AMD's does, a cubin gives sizes only).
+/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer or the
+/// other way round (where the code object tells: AMD's does, a cubin gives sizes only).
 pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) -> Result<()> {
     let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
     if args.len() != kernel.args.len() {

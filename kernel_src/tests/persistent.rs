@@ -90,8 +90,8 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 k.local,
                 code.bytes().len()
             );
-            // The loop around the steps saves what lives over its calls: on AMD the registers that are the caller's, on
-            // sm_90 two words. The steps themselves spill nothing (ptxas, of each function).
+            // The loop around the steps saves what lives over its calls: on AMD the registers that are the
+            // caller's, on sm_90 two words. The steps themselves spill nothing (ptxas, of each function).
             let loops = if vendor == Vendor::Nvidia { 2 } else { 0 };
             assert!(k.spills.is_some_and(|n| n <= loops), "{arch} {name}: {:?} spills", k.spills);
             assert!(k.local <= 256, "{arch} {name}: {} bytes of local memory", k.local);

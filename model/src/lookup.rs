@@ -1,6 +1,7 @@
-//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the last time may come again
-//! (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv 2304.04487). Drafted tokens are run together with the one at hand, and
-//! those are kept that would have been chosen anyway: the text is the same, but for near-ties.
+//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the last time may
+//! come again (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv 2304.04487). Drafted tokens are
+//! run together with the one at hand, and those are kept that would have been chosen anyway: the text is the
+//! same, but for near-ties.
 
 use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work, check_scores};
 use std::collections::HashMap;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Tokens that must agree, the most first: long agreements are right more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device hardly more than one.
+/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device hardly
+/// more than one.
 pub const MOST: usize = 7;
 
 /// The places of a text's short pieces.
@@ -28,7 +30,8 @@ fn key(piece: &[u32]) -> ([u32; 4], u8) {
 }
 
 impl Lookup {
-    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text: what it was the last time, and more.
+    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text: what it
+    /// was the last time, and more.
     pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
         // Pieces that end with the last token are looked for, not found.
         for end in self.entered + 1..tokens.len() {
@@ -57,7 +60,8 @@ impl Lookup {
 /// Whether drafts pay, by what steps took: a step with drafted tokens takes longer and gives more.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pays {
-    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond what it gives without; zero: none was seen.
+    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond what it
+    /// gives without; zero: none was seen.
     plain: f64,
     drafted: f64,
     gained: f64,
@@ -67,7 +71,8 @@ pub struct Pays {
 
 /// Steps without drafts that are watched before the first one with.
 const WATCHED: u32 = 3;
-/// After so many steps it is tried the other way: texts change, and so does the number of those that share a step.
+/// After so many steps it is tried the other way: texts change, and so does the number of those that share a
+/// step.
 const AGAIN: u32 = 48;
 
 impl Pays {
@@ -110,8 +115,9 @@ pub struct Drafts {
     pub accepted: usize,
 }
 
-/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of the whole text; it ends with `start`, the
-/// tokens that are fed first. A model with a recurrent state is decoded without drafts: what was wrong costs it more than what was right.
+/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of the whole
+/// text; it ends with `start`, the tokens that are fed first. A model with a recurrent state is decoded
+/// without drafts: what was wrong costs it more than what was right.
 ///
 /// # Errors
 /// As [`Session::decode`].

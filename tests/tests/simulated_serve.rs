@@ -1,5 +1,6 @@
-//! The scheduler on a simulated AMD device: many requests are each what the host makes of them, with and without common beginnings, drafts
-//! and penalties; and after a fault of the device the model is opened again and the queue goes on.
+//! The scheduler on a simulated AMD device: many requests are each what the host makes of them, with and
+//! without common beginnings, drafts and penalties; and after a fault of the device the model is opened again
+//! and the queue goes on.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -61,7 +62,8 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
         let scheduler = Scheduler::start(session, budget).unwrap();
         let mut near = |name: &str, prompt: &[u32], got: &Got| {
             let gap = gap(&mut host, &[prompt, &got.ids].concat(), prompt.len());
-            // Halves in keys, values and some products: a token may be as much less likely than the host's choice.
+            // Halves in keys, values and some products: a token may be as much less likely than the host's
+            // choice.
             assert!(gap < 0.05, "{name}: a token is {gap} below the host's choice");
         };
         // One alone, which the device decodes ahead of the host.

@@ -317,7 +317,8 @@ impl<'a> Builder<'a> {
     /// The graph, with this value as its result.
     ///
     /// # Errors
-    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that its name is one of those.
+    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that its name
+    /// is one of those.
     pub fn finish(mut self, logits: ValueId, skip: impl Fn(&str) -> bool) -> Result<Graph, GraphError> {
         self.graph.logits = logits;
         let used: HashSet<&str> = self.graph.weights.iter().map(|w| w.tensor.as_str()).collect();

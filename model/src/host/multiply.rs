@@ -13,7 +13,8 @@ use kjit_kernels::format::Encoding;
 /// Tokens from which decoding a panel of weights pays.
 const PANEL_TOKENS: usize = 8;
 
-/// Tokens of a task where panels of rows are too few for the threads: decoding a panel costs what 32 tokens do.
+/// Tokens of a task where panels of rows are too few for the threads: decoding a panel costs what 32 tokens
+/// do.
 const TOKENS: usize = 128;
 
 /// One product of a step.
@@ -52,8 +53,8 @@ pub fn multiply(
     // little.
     let run = if panels { LANES } else { all.div_ceil(8 * pool.threads()).clamp(8, 256) };
     let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(run)).sum();
-    // Many tokens: panels of rows. Where they are few for the threads (a matrix of 576 rows has 18), the tokens
-    // are cut too, not so fine that decoding the same panel again costs more than the threads gain.
+    // Many tokens: panels of rows. Where they are few for the threads (a matrix of 576 rows has 18), the
+    // tokens are cut too, not so fine that decoding the same panel again costs more than the threads gain.
     let parts =
         if panels { (4 * pool.threads()).div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(1) } else { 1 };
     let each = tokens.div_ceil(parts);
@@ -76,8 +77,8 @@ pub fn multiply(
             // SAFETY: the result has a row for each token.
             let out = unsafe { p.out.start().add(first * stride) };
             let part = Part { w, row, rows, x, tokens, bias, out, stride };
-            // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task has
-            // these of them.
+            // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task
+            // has these of them.
             unsafe {
                 match rounded {
                     _ if panels => isa.run(PanelProduct(part)),

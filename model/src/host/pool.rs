@@ -1,13 +1,13 @@
 //! Threads that wait for work, for steps of a few microseconds.
 //!
-//! A step is a closure over task numbers. Each thread has a *share*, a run of successive numbers with a counter on a
-//! cache line of its own, so that taking a task disturbs nobody; it looks at the shares of others when its own is
-//! empty. One counter for all was the cost of a step with many threads: 120 tasks of 0.3 µs on 16 threads
-//! pass a line between cores 120 times, some 50 ns each. The caller works too, goes through all shares, and waits
-//! only for tasks that somebody has taken: a thread that is asleep, or was put off its core by another program,
-//! holds up nobody. The same thread has the same rows of a matrix in each step, as far as it is in time. Waiting
-//! threads spin for some microseconds (the next step of a model follows at once) and then sleep, so an idle pool
-//! costs nothing.
+//! A step is a closure over task numbers. Each thread has a *share*, a run of successive numbers with a
+//! counter on a cache line of its own, so that taking a task disturbs nobody; it looks at the shares of
+//! others when its own is empty. One counter for all was the cost of a step with many threads: 120 tasks of
+//! 0.3 µs on 16 threads pass a line between cores 120 times, some 50 ns each. The caller works too, goes
+//! through all shares, and waits only for tasks that somebody has taken: a thread that is asleep, or was put
+//! off its core by another program, holds up nobody. The same thread has the same rows of a matrix in each
+//! step, as far as it is in time. Waiting threads spin for some microseconds (the next step of a model
+//! follows at once) and then sleep, so an idle pool costs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 /// steps.
 const SPINS: usize = 1500;
 
-/// Steps after which all shares are brought to the step's number: one that had no task for 2³¹ of them would else
-/// look as if it were ahead.
+/// Steps after which all shares are brought to the step's number: one that had no task for 2³¹ of them would
+/// else look as if it were ahead.
 const RENEWED: u32 = 1 << 30;
 
 /// A step's work: called with the task's number.
@@ -60,9 +60,9 @@ struct Shared {
 }
 
 // SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while all tasks of the
-// step before are done, and read by threads that have taken a task of this step, which is not over before that
-// task is done. `step` (written after, read before) and `done` (the other way round) order the two. The closure
-// behind the pointer is `Sync`.
+// step before are done, and read by threads that have taken a task of this step, which is not over before
+// that task is done. `step` (written after, read before) and `done` (the other way round) order the two. The
+// closure behind the pointer is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above: the pointer is used only under that protocol.
 unsafe impl Send for Shared {}
@@ -171,8 +171,8 @@ impl Shared {
     /// Takes up to `most` tasks of a share; the first and how many. None is left, or the step is over: 0.
     ///
     /// Who is late by whole steps takes nothing: in a step that is over, every share that has tasks was taken
-    /// to its end, so its word says that step or a later one; and one that has none in that step is not looked
-    /// at. To take one step for another it would have to be late by 2³¹ of them, which are hours.
+    /// to its end, so its word says that step or a later one; and one that has none in that step is not
+    /// looked at. To take one step for another it would have to be late by 2³¹ of them, which are hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
         let Some(Line(share)) = self.shares.get(i).filter(|_| len > 0) else { return (first, 0) };
@@ -210,8 +210,9 @@ impl Shared {
                     break;
                 }
                 done += 1;
-                // SAFETY: this thread has taken a task that is not done: the pointer was written before the step
-                // was there to be seen, and the closure behind it lives until the caller has seen it done.
+                // SAFETY: this thread has taken a task that is not done: the pointer was written before the
+                // step was there to be seen, and the closure behind it lives until the caller has seen it
+                // done.
                 if let Some(work) = unsafe { (*self.work.get()).map(|w| &*w) } {
                     result = catch_unwind(AssertUnwindSafe(|| work(task)));
                     if result.is_err() {

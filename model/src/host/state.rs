@@ -107,7 +107,8 @@ impl State {
         self.tokens.extend(tokens.iter().skip(known));
     }
 
-    /// Becomes what another one of the same model is, as far as its first `len` tokens need it: [`State::truncate`] leaves no more.
+    /// Becomes what another one of the same model is, as far as its first `len` tokens need it:
+    /// [`State::truncate`] leaves no more.
     pub fn copy(&mut self, from: &State, len: usize) {
         let rows = len.min(from.len);
         for (to, from) in self.layers.iter_mut().zip(&from.layers) {

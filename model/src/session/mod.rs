@@ -253,12 +253,13 @@ impl Session {
         Ok(SequenceId { slot, serial })
     }
 
-    /// A new sequence that begins with the first `len` tokens of another, whose state is copied: nothing is computed. What it has is what
-    /// [`Session::len`] says: fewer tokens where a layer's state has no way back to that position; the caller feeds
-    /// the others.
+    /// A new sequence that begins with the first `len` tokens of another, whose state is copied: nothing is
+    /// computed. What it has is what [`Session::len`] says: fewer tokens where a layer's state has no way
+    /// back to that position; the caller feeds the others.
     ///
     /// # Errors
-    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU; what a device may say.
+    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU; what a
+    /// device may say.
     pub fn fork(&mut self, of: SequenceId, len: usize, options: SampleOptions) -> Result<SequenceId, SessionError> {
         let len = len.min(self.sequence(of)?.len);
         let id = self.add(options)?;
