@@ -1,5 +1,6 @@
 //! A conversation as requests have it, as a prompt of the model.
 
+use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::Reading;
 use crate::loaded::Loaded;
@@ -60,9 +61,19 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Reads an answer.
-    pub fn reading(&self) -> Reading {
-        Reading::Reply(self.form, ReplyParser::new(self.form, self.offered, &self.rendered))
+    /// As text.
+    pub fn rendered(&self) -> &str {
+        &self.rendered
+    }
+
+    /// Reads an answer that must be like this.
+    pub fn reading(&self, follow: &Follow) -> Reading {
+        let calls = self.offered && !(follow.schema.is_some() && follow.tools.is_empty());
+        let parser = match calls && follow.either() {
+            true => ReplyParser::either(self.form, &self.rendered),
+            false => ReplyParser::new(self.form, calls, &self.rendered),
+        };
+        Reading::Reply(self.form, parser)
     }
 }
 
@@ -171,10 +182,14 @@ pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
 /// A tool as it is offered.
 #[derive(Debug)]
 pub struct Tool {
+    /// Its place among the tools.
+    pub index: usize,
     /// Its name.
     pub name: String,
-    /// The schema of its arguments, as it was written.
-    pub parameters: String,
+    /// The schema of its arguments, in the order that it was written in.
+    pub parameters: Value,
+    /// Calls of it keep to the schema.
+    pub strict: bool,
 }
 
 /// The tools that a request offers: the names and schemas, checked.
@@ -184,10 +199,9 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
         return Err(fields.wrong("tools", "give at most 128"));
     }
     let whole = raw(body, &["tools"]).unwrap_or_default();
-    let schemas: Vec<&RawValue> = serde_json::from_str(&whole).unwrap_or_default();
-    let mut tools = vec![];
-    for (i, (value, written)) in all.into_iter().zip(schemas).enumerate() {
-        let at = format!("tools[{i}]");
+    let mut tools: Vec<Tool> = vec![];
+    for (index, value) in all.into_iter().enumerate() {
+        let at = format!("tools[{index}]");
         let mut tool = Fields::of(value, &at)?;
         if tool.needed_text("type")? != "function" {
             return Err(tool.wrong("type", "give \"function\": no other tools are known here"));
@@ -199,19 +213,18 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
         {
             return Err(function.wrong("name", "give 1 to 64 letters, digits, '_', '-' or '.'"));
         }
+        if tools.iter().any(|tool| tool.name == name) {
+            return Err(function.wrong("name", "another tool has that name"));
+        }
         function.text("description")?;
-        if function.flag("strict")? == Some(true) {
-            return Err(
-                function.wrong("strict", "only a call that is forced (tool_choice) follows its schema strictly")
-            );
-        }
-        match function.take("parameters") {
-            None | Some(Value::Object(_)) => {}
+        let strict = function.flag("strict")?.unwrap_or(false);
+        let parameters = match function.take("parameters") {
+            None => json!({ "type": "object" }),
+            Some(schema @ Value::Object(_)) => schema,
             Some(_) => return Err(function.wrong("parameters", "give a JSON schema: an object")),
-        }
+        };
         function.done()?;
-        let parameters = raw(written.get().as_bytes(), &["function", "parameters"]).filter(|text| text != "null");
-        tools.push(Tool { name, parameters: parameters.unwrap_or_else(|| json!({"type": "object"}).to_string()) });
+        tools.push(Tool { index, name, parameters, strict });
     }
     Ok(Some((tools, whole)))
 }

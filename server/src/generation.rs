@@ -1,11 +1,12 @@
 //! One answer: from tokens that the scheduler hands out to pieces of text, reasoning and calls.
 
+use crate::constrain::Constrained;
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
-use kjit_model::serve::{Answer, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Usage};
+use kjit_model::serve::{Answer, Event, Failure, Logprobs, Reason, Refused, Request, Usage};
 use kjit_model::stop::StopWatcher;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct Wanted {
     /// How likely each token was, and so many others.
     pub logprobs: Option<usize>,
     /// What the answer must be like.
-    pub constraint: Option<Box<dyn Constraint>>,
+    pub constraint: Option<Constrained>,
     /// What the answer's text consists of.
     pub reading: Reading,
     /// Who asks.
@@ -112,6 +113,7 @@ pub fn start(
     index: usize,
     to: mpsc::Sender<(usize, Piece)>,
 ) -> Result<(), Refusal> {
+    let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
     let stop_ids = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
     // As many events as tokens at most: bounded by the context.
     let (events_to, events) = mpsc::unbounded_channel();
@@ -121,7 +123,7 @@ pub fn start(
         max_tokens: wanted.max_tokens,
         sampling: wanted.sampling,
         stop_ids,
-        constraint: wanted.constraint,
+        constraint: wanted.constraint.map(|c| c.constraint),
         logprobs: wanted.logprobs,
         lookup: wanted.lookup,
         client: wanted.client,
@@ -138,7 +140,7 @@ pub fn start(
         )
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why))?;
-    let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough };
+    let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough, field };
     tokio::spawn(reader.run(Arc::clone(loaded), answer, events, index, to));
     Ok(())
 }
@@ -156,11 +158,11 @@ pub fn refused(why: &Refused) -> Refusal {
     }
 }
 
-/// A failure in HTTP's terms.
-pub fn failed(why: &Failure) -> Refusal {
+/// A failure in HTTP's terms, of a request whose constraint this field asked for.
+pub fn failed(why: &Failure, field: &str) -> Refusal {
     match why {
         Failure::Device(_) | Failure::Stopped => Refusal::unavailable(1, why.to_string()),
-        Failure::Constraint(_) => Refusal::field("response_format", why),
+        Failure::Constraint(_) => Refusal::field(field, why),
         Failure::Request(_) | Failure::Panic(_) => Refusal::internal(why.to_string()),
     }
 }
@@ -171,6 +173,8 @@ struct Reader {
     reading: Reading,
     /// Ends the answer, as one that is complete.
     enough: Arc<AtomicBool>,
+    /// What asked for a constraint.
+    field: &'static str,
 }
 
 impl Reader {
@@ -183,7 +187,7 @@ impl Reader {
         to: mpsc::Sender<(usize, Piece)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, enough } = self;
+        let Reader { stop, mut reading, enough, field } = self;
         let markers = match &reading {
             Reading::Plain => &[],
             Reading::Reply(form, _) => form.markers(),
@@ -232,7 +236,7 @@ impl Reader {
                             Reason::Stop | Reason::Constraint | Reason::Ended | Reason::Cancelled => Ended::Stop,
                         }));
                     }
-                    Event::Failed(why) => ended = Some(Err(failed(&why))),
+                    Event::Failed(why) => ended = Some(Err(failed(&why, field))),
                 }
                 if ended.is_some() {
                     break;

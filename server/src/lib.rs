@@ -7,7 +7,7 @@
 //! | `routes`, `keys` | what every request goes through, and where to; who is let in |
 //! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
 //! | `service`, `loaded` | what requests share; the model, opened and opened again |
-//! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; schemas |
+//! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; answers by a schema |
 //! | `generation`, `streamed` | one answer, from tokens to pieces of text; pieces to a body |
 //! | `openai`, `ollama`, `fleet` | the dialects |
 //! | `metrics`, `status`, `page` | what it does, for machines and for people |

@@ -4,9 +4,11 @@ use crate::options::Options;
 use kjit_engine::Engine;
 use kjit_model::Model;
 use kjit_model::chat::{ChatTemplate, Form};
+use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::device::DeviceTaken;
 use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
 use kjit_model::tokenizer::Tokenizer;
+use std::sync::OnceLock;
 
 /// A model that answers.
 pub struct Loaded {
@@ -31,6 +33,9 @@ pub struct Loaded {
     /// Bytes that all sequences take when they are full.
     pub kv: u64,
     engine: Option<Engine>,
+    n_vocab: usize,
+    /// Made when the first answer is constrained.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
 
 impl Loaded {
@@ -59,7 +64,7 @@ impl Loaded {
             graph.weights.iter().map(|w| w.bytes() as u64).sum(),
             graph.weights.iter().map(|w| w.elems() as u64).sum(),
         );
-        let (context, encoder) = (model.session.context(), graph.pooling.is_some());
+        let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
         let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, session, .. } = model;
         let scheduling = SchedulerOptions {
@@ -69,12 +74,34 @@ impl Loaded {
             ..SchedulerOptions::default()
         };
         let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
-        Ok(Loaded { scheduler, tokenizer, template, context, device, arch, encoder, weights, parameters, kv, engine })
+        Ok(Loaded {
+            scheduler,
+            tokenizer,
+            template,
+            context,
+            device,
+            arch,
+            encoder,
+            weights,
+            parameters,
+            kv,
+            engine,
+            n_vocab,
+            grammars: OnceLock::new(),
+        })
     }
 
     /// How the model writes reasoning and calls of tools.
     pub fn form(&self) -> Form {
         self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)
+    }
+
+    /// What makes constraints. The first call takes some tenths of a second: not for an async thread.
+    ///
+    /// # Errors
+    /// The vocabulary cannot be used.
+    pub fn grammars(&self) -> Result<&Grammars, &GrammarError> {
+        self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
     /// Kernels that were compiled here, and those that were there.

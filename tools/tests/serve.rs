@@ -160,7 +160,6 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("/v1/chat/completions", json!({ "messages": user, "stream_options": {} }), 400, "'stream_options'"),
         ("/v1/chat/completions", json!({ "messages": user, "lora": "x" }), 400, "'lora': adapters are not supported"),
         ("/v1/chat/completions", json!({ "messages": user, "tools": [{ "type": "web" }] }), 400, "'tools[0].type'"),
-        ("/v1/chat/completions", json!({ "messages": user, "tool_choice": "required" }), 400, "'tool_choice'"),
         ("/v1/completions", json!({ "prompt": "x", "suffix": "y" }), 400, "'suffix'"),
         ("/v1/completions", json!({ "prompt": [99_999_999] }), 400, "outside the vocabulary"),
         ("/v1/completions", json!({}), 400, "'prompt': is missing"),

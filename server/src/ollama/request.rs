@@ -1,8 +1,8 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
 use super::answer::{Kind, Manner, document, stream_format};
-use crate::constrain;
-use crate::conversation::{Called, Conversation, Prompt, Turn, raw, tools};
+use crate::constrain::{Constrained, Follow};
+use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Reading, Wanted, collect, start};
 use crate::loaded::Loaded;
@@ -25,7 +25,7 @@ struct Asked {
     max_tokens: Option<usize>,
     sampling: SampleOptions,
     stop: Vec<String>,
-    schema: Option<String>,
+    schema: Option<(Value, &'static str)>,
     variables: Map<String, Value>,
 }
 
@@ -38,13 +38,12 @@ pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) ->
         return Err(f.wrong("messages", "give at least one"));
     }
     let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
-    let offered = tools(&mut f, &body)?.map(|(_, written)| written);
-    let asked = read(&mut f, &service, &body)?;
+    let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
+    let asked = read(&mut f, &service)?;
     f.done()?;
-    let conversation = Conversation { turns, tools: offered, variables: asked.variables.clone() };
-    let prompt = prompt(&service, &loaded, conversation).await?;
-    let reading = prompt.reading();
-    run(&service, loaded, asked, prompt.tokens, reading, Kind::Chat, client).await
+    let written = Some(written).filter(|written| !written.is_empty());
+    let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
+    converse(&service, loaded, asked, conversation, offered, Kind::Chat, client).await
 }
 
 /// `/api/generate`
@@ -60,42 +59,63 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let text = f.text("prompt")?.unwrap_or_default();
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let asked = read(&mut f, &service, &body)?;
+    let asked = read(&mut f, &service)?;
     f.done()?;
     if raw || loaded.template.is_err() {
         if system.is_some() {
             return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
         }
-        let worker = Arc::clone(&loaded);
-        let tokens = service.work(move || Text::Words(text).tokens(&worker)).await?;
-        return run(&service, loaded, asked, tokens, Reading::Plain, Kind::Generate, client).await;
+        let (worker, follow) = (Arc::clone(&loaded), Follow { schema: asked.schema.clone(), ..Follow::default() });
+        let prepare = move || {
+            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, None, 1)? };
+            Ok((Text::Words(text).tokens(&worker), constraints))
+        };
+        let (tokens, constraints) = service.work(prepare).await??;
+        return run(&service, loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, client).await;
     }
     let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
     let turns = system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
     let conversation = Conversation { turns, tools: None, variables: asked.variables.clone() };
-    let prompt = prompt(&service, &loaded, conversation).await?;
-    let reading = prompt.reading();
-    run(&service, loaded, asked, prompt.tokens, reading, Kind::Generate, client).await
+    converse(&service, loaded, asked, conversation, vec![], Kind::Generate, client).await
 }
 
-async fn prompt(service: &Service, loaded: &Arc<Loaded>, conversation: Conversation) -> Result<Prompt, Refusal> {
-    let loaded = Arc::clone(loaded);
-    service.work(move || conversation.prompt(&loaded)).await?
+/// What is computed: a prompt, what the answer must be like, how it is read.
+type Prepared = (Vec<u32>, Vec<Constrained>, Reading);
+
+async fn converse(
+    service: &Arc<Service>,
+    loaded: Arc<Loaded>,
+    asked: Asked,
+    conversation: Conversation,
+    offered: Vec<Tool>,
+    kind: Kind,
+    client: Option<String>,
+) -> Result<Response, Refusal> {
+    let mut follow = Follow { schema: asked.schema.clone(), parallel: true, ..Follow::default() };
+    if follow.schema.is_some() && !offered.is_empty() {
+        follow.any_tool(offered)?;
+    } else {
+        follow.strict_tools(offered)?;
+    }
+    let worker = Arc::clone(&loaded);
+    let prepare = move || {
+        let prompt: Prompt = conversation.prompt(&worker)?;
+        let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, Some(&prompt), 1)? };
+        let reading = prompt.reading(&follow);
+        Ok((prompt.tokens, constraints, reading))
+    };
+    let prepared: Prepared = service.work(prepare).await??;
+    run(service, loaded, asked, prepared, kind, client).await
 }
 
 async fn run(
     service: &Arc<Service>,
     loaded: Arc<Loaded>,
     asked: Asked,
-    tokens: Vec<u32>,
-    reading: Reading,
+    (tokens, constraints, reading): Prepared,
     kind: Kind,
     client: Option<String>,
 ) -> Result<Response, Refusal> {
-    let constraint = match &asked.schema {
-        Some(schema) => Some(constrain::by_schema(&loaded, schema, "format")?),
-        None => None,
-    };
     let wanted = Wanted {
         tokens,
         max_tokens: asked.max_tokens,
@@ -103,7 +123,7 @@ async fn run(
         stop: asked.stop,
         ignore_eos: false,
         logprobs: None,
-        constraint,
+        constraint: constraints.into_iter().next(),
         reading,
         client,
         lookup: service.options.lookup,
@@ -119,7 +139,7 @@ async fn run(
 }
 
 /// What both have.
-fn read(f: &mut Fields, service: &Service, body: &[u8]) -> Result<Asked, Refusal> {
+fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     // How long a model stays loaded is not a request's to say.
     f.ignore(&["keep_alive"]);
     model(f, service)?;
@@ -140,8 +160,8 @@ fn read(f: &mut Fields, service: &Service, body: &[u8]) -> Result<Asked, Refusal
     let schema = match f.take("format") {
         None => None,
         Some(Value::String(word)) if word.is_empty() => None,
-        Some(Value::String(word)) if word == "json" => Some(json!({ "type": "object" }).to_string()),
-        Some(Value::Object(_)) => raw(body, &["format"]),
+        Some(Value::String(word)) if word == "json" => Some((json!({ "type": "object" }), "format")),
+        Some(schema @ Value::Object(_)) => Some((schema, "format")),
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;

@@ -2,10 +2,10 @@
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, json_response, model, stream};
-use crate::constrain;
-use crate::conversation::{Called, Conversation, Tool, Turn, raw, tools};
+use crate::constrain::Follow;
+use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
-use crate::generation::{Reading, Wanted, collect, start};
+use crate::generation::{Wanted, collect, start};
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use crate::sampling;
@@ -14,7 +14,6 @@ use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::SampleOptions;
-use kjit_model::chat::ReplyParser;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -34,34 +33,23 @@ struct Asked {
     parallel: bool,
 }
 
-/// What an answer must be like.
-enum Follow {
-    Nothing,
-    /// A JSON schema, that this field asked for.
-    Schema(String, &'static str),
-    /// A call of a tool, by this schema.
-    Call(String),
-}
-
 /// Answers.
 pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
     let loaded = service.loaded()?;
     let asked = read(&service, &loaded, &body)?;
-    let conversation = asked.conversation;
-    let prompt = {
+    let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
+    let (prompt, follow, constraints) = {
         let loaded = Arc::clone(&loaded);
-        service.work(move || conversation.prompt(&loaded)).await??
-    };
-    let (to, pieces) = mpsc::channel(IN_FLIGHT);
-    for i in 0..asked.n {
-        let (constraint, reading) = match &asked.follow {
-            Follow::Nothing => (None, prompt.reading()),
-            Follow::Schema(schema, field) => (Some(constrain::by_schema(&loaded, schema, field)?), prompt.reading()),
-            Follow::Call(schema) => {
-                let constraint = constrain::by_schema(&loaded, schema, "tool_choice")?;
-                (Some(constraint), Reading::Reply(prompt.form, ReplyParser::forced()))
-            }
+        let prepare = move || {
+            let prompt = conversation.prompt(&loaded)?;
+            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, Some(&prompt), n)? };
+            Ok((prompt, follow, constraints))
         };
+        service.work(prepare).await??
+    };
+    let mut constraints = constraints.into_iter();
+    let (to, pieces) = mpsc::channel(IN_FLIGHT);
+    for i in 0..n {
         let wanted = Wanted {
             tokens: prompt.tokens.clone(),
             max_tokens: asked.max_tokens,
@@ -69,8 +57,8 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             stop: asked.stop.clone(),
             ignore_eos: asked.ignore_eos,
             logprobs: asked.logprobs,
-            constraint,
-            reading,
+            constraint: constraints.next(),
+            reading: prompt.reading(&follow),
             client: client.clone(),
             lookup: service.options.lookup,
         };
@@ -122,17 +110,20 @@ fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusa
     let variables = variables(&mut f)?;
     let offered = tools(&mut f, body)?;
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
-    let choice = tool_choice(&mut f, offered.as_ref().map_or(&[][..], |(tools, _)| tools))?;
+    let (offered, tools) = offered.unwrap_or_default();
+    let choice = tool_choice(&mut f, &offered)?;
     // Tools that must not be called are not spoken of.
-    let tools = offered.map(|(_, written)| written).filter(|_| !matches!(choice, Choice::None));
-    let follow = match choice {
-        Choice::Call(schema) => {
-            f.ignore(&["response_format"]);
-            Follow::Call(schema)
-        }
-        Choice::None | Choice::Auto => response_format(&mut f, body)?,
-    };
+    let tools = Some(tools).filter(|tools| !tools.is_empty() && !matches!(choice, Choice::None));
+    let mut follow = Follow { schema: response_format(&mut f)?, parallel, ..Follow::default() };
     f.done()?;
+    match choice {
+        Choice::None => {}
+        // What is said instead of a call keeps to the schema, and what is called is a tool.
+        Choice::Auto if follow.schema.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
+        Choice::Auto => follow.strict_tools(offered)?,
+        Choice::Required => follow.call(offered, parallel)?,
+        Choice::Call(name) => follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?,
+    }
     let conversation = Conversation { turns, tools, variables };
     Ok(Asked {
         conversation,
@@ -177,7 +168,9 @@ fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
 enum Choice {
     Auto,
     None,
-    /// By this schema of `{"name", "arguments"}`.
+    /// Of any tool.
+    Required,
+    /// Of this one.
     Call(String),
 }
 
@@ -187,7 +180,8 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
         Value::String(word) => match word.as_str() {
             "auto" => return Ok(Choice::Auto),
             "none" => return Ok(Choice::None),
-            "required" => None,
+            "required" if !tools.is_empty() => return Ok(Choice::Required),
+            "required" => return Err(f.wrong("tool_choice", "there are no tools to call")),
             _ => return Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
         },
         Value::Object(_) => {
@@ -197,50 +191,41 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
             let name = function.needed_text("name")?;
             function.done()?;
             choice.done()?;
-            Some(name)
+            name
         }
         _ => return Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
     };
-    let may: Vec<&Tool> = tools.iter().filter(|tool| named.as_ref().is_none_or(|name| *name == tool.name)).collect();
-    if may.is_empty() {
-        return Err(f.wrong("tool_choice", "no such tool is among the tools"));
+    match tools.iter().any(|tool| tool.name == named) {
+        true => Ok(Choice::Call(named)),
+        false => Err(f.wrong("tool_choice", "no such tool is among the tools")),
     }
-    let call = |tool: &&Tool| {
-        format!(
-            "{{\"type\":\"object\",\"properties\":{{\"name\":{{\"const\":{}}},\"arguments\":{}}},\
-             \"required\":[\"name\",\"arguments\"],\"additionalProperties\":false}}",
-            Value::from(tool.name.as_str()),
-            tool.parameters
-        )
-    };
-    let calls: Vec<String> = may.iter().map(call).collect();
-    Ok(Choice::Call(match calls.as_slice() {
-        [one] => one.clone(),
-        several => format!("{{\"anyOf\":[{}]}}", several.join(",")),
-    }))
 }
 
-fn response_format(f: &mut Fields, body: &[u8]) -> Result<Follow, Refusal> {
-    let Some(mut format) = f.object("response_format")? else { return Ok(Follow::Nothing) };
-    let follow = match format.needed_text("type")?.as_str() {
-        "text" => Follow::Nothing,
-        "json_object" => Follow::Schema(json!({ "type": "object" }).to_string(), "response_format"),
+/// The schema that content keeps to, and the field that has it.
+fn response_format(f: &mut Fields) -> Result<Option<(Value, &'static str)>, Refusal> {
+    let Some(mut format) = f.object("response_format")? else { return Ok(None) };
+    let schema = match format.needed_text("type")?.as_str() {
+        "text" => None,
+        "json_object" => Some((json!({ "type": "object" }), "response_format")),
         "json_schema" => {
-            let Some(mut schema) = format.object("json_schema")? else {
+            let Some(mut json_schema) = format.object("json_schema")? else {
                 return Err(format.wrong("json_schema", "is missing"));
             };
-            schema.ignore(&["name", "description", "strict"]);
-            if schema.take("schema").is_none() {
-                return Err(schema.wrong("schema", "is missing"));
-            }
-            schema.done()?;
-            let schema = raw(body, &["response_format", "json_schema", "schema"]).unwrap_or_default();
-            Follow::Schema(schema, "response_format")
+            json_schema.ignore(&["name", "description"]);
+            // It is kept to either way.
+            json_schema.flag("strict")?;
+            let schema = match json_schema.take("schema") {
+                Some(schema @ Value::Object(_)) => schema,
+                Some(_) => return Err(json_schema.wrong("schema", "give a JSON schema: an object")),
+                None => return Err(json_schema.wrong("schema", "is missing")),
+            };
+            json_schema.done()?;
+            Some((schema, "response_format.json_schema.schema"))
         }
         _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
     };
     format.done()?;
-    Ok(follow)
+    Ok(schema)
 }
 
 fn turns(f: &mut Fields, loaded: &Loaded) -> Result<Vec<Turn>, Refusal> {

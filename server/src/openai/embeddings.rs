@@ -34,7 +34,7 @@ async fn vectors(service: &Service, loaded: &Arc<Loaded>, texts: Vec<Text>) -> R
             refusal => refusal,
         })?;
         let vector = from.await.map_err(|_| Refusal::internal("an answer's end was lost"))?;
-        let mut vector = vector.map_err(|why| failed(&why))?;
+        let mut vector = vector.map_err(|why| failed(&why, "input"))?;
         let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         if length > 0.0 {
             vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);

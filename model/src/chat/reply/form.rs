@@ -42,8 +42,14 @@ impl Form {
         }
     }
 
+    /// The end of the reasoning that a rendered prompt has begun.
+    pub fn begun(self, prompt: &str) -> Option<&'static str> {
+        let prompt = prompt.trim_end();
+        self.reasoning().iter().find(|(open, _)| prompt.ends_with(open)).map(|(_, close)| *close)
+    }
+
     /// Begin and end of reasoning.
-    pub(super) fn reasoning(self) -> &'static [(&'static str, &'static str)] {
+    pub(crate) fn reasoning(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Form::Mistral => &[("[THINK]", "[/THINK]"), ("<think>", "</think>")],
             _ => &[("<think>", "</think>")],
@@ -51,7 +57,7 @@ impl Form {
     }
 
     /// Begin of a call, and its end, if there is one before the answer's.
-    pub(super) fn call(self) -> (&'static str, Option<&'static str>) {
+    pub(crate) fn call(self) -> (&'static str, Option<&'static str>) {
         match self {
             Form::Llama3 => ("<|python_tag|>", None),
             Form::Mistral => ("[TOOL_CALLS]", None),

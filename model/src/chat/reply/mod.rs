@@ -40,8 +40,6 @@ pub struct ReplyParser(Reader);
 enum Reader {
     Tagged(Tagged),
     Channels(Channels),
-    /// The whole answer is one call, or a list of them, because nothing else was allowed.
-    Forced(String),
 }
 
 impl ReplyParser {
@@ -54,9 +52,12 @@ impl ReplyParser {
         })
     }
 
-    /// For an answer that was forced to be `{"name": …, "arguments": …}`, or a list of such.
-    pub fn forced() -> ReplyParser {
-        ReplyParser(Reader::Forced(String::new()))
+    /// The same for an answer that is calls or content, not both: in content that was held to a schema, what looks like a call is text.
+    pub fn either(form: Form, prompt: &str) -> ReplyParser {
+        ReplyParser(match form {
+            Form::Channels => Reader::Channels(Channels::new(true)),
+            form => Reader::Tagged(Tagged::new(form, true, prompt).either()),
+        })
     }
 
     /// The next piece of the answer's text; what is certain now is appended to `out`.
@@ -64,7 +65,6 @@ impl ReplyParser {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.push(text, out),
             Reader::Channels(channels) => channels.push(text, out),
-            Reader::Forced(all) => all.push_str(text),
         }
     }
 
@@ -73,7 +73,6 @@ impl ReplyParser {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.finish(out),
             Reader::Channels(channels) => channels.finish(out),
-            Reader::Forced(all) => calls_or_content(calls::json(all), std::mem::take(all), out),
         }
     }
 }

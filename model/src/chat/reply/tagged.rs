@@ -27,17 +27,23 @@ pub struct Tagged {
     fresh: bool,
     /// Some content has been handed out: reasoning stands before it only.
     spoke: bool,
+    /// And so do calls, if this is so.
+    either: bool,
+    /// What was handed out had text of the answer's own, not only calls.
+    said: bool,
 }
 
 impl Tagged {
     pub fn new(form: Form, tools: bool, prompt: &str) -> Tagged {
-        let prompt = prompt.trim_end();
-        let begun = form.reasoning().iter().find(|(open, _)| prompt.ends_with(open));
-        let (place, fresh) = match begun {
-            Some((_, close)) => (Place::Reasoning(close), true),
+        let (place, fresh) = match form.begun(prompt) {
+            Some(close) => (Place::Reasoning(close), true),
             None => (Place::Start, false),
         };
-        Tagged { form, tools, place, held: String::new(), fresh, spoke: false }
+        Tagged { form, tools, place, held: String::new(), fresh, spoke: false, either: false, said: false }
+    }
+
+    pub fn either(self) -> Tagged {
+        Tagged { either: true, ..self }
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
@@ -86,13 +92,15 @@ impl Tagged {
         let reasoning = self.form.reasoning();
         let mut needles: Vec<&str> = if self.spoke { vec![] } else { reasoning.iter().map(|(o, _)| *o).collect() };
         let thinks = needles.len();
-        if self.tools {
+        if self.tools && !(self.either && self.said) {
             needles.push(open);
         }
         match scan(&self.held, &needles) {
             // Reasoning stands before all else: later, the tag is text.
-            Scan::Found(i, at) if i < thinks && !self.held.get(..at).unwrap_or_default().trim().is_empty() => {
-                self.spoke = true;
+            Scan::Found(i, at)
+                if (i < thinks || self.either) && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
+            {
+                (self.spoke, self.said) = (true, true);
                 true
             }
             Scan::Found(i, at) => {
@@ -161,7 +169,8 @@ impl Tagged {
         match self.place {
             Place::Reasoning(_) => out.push(Part::Reasoning(text.to_owned())),
             _ => {
-                self.spoke |= !text.trim().is_empty();
+                self.said |= !text.trim().is_empty();
+                self.spoke |= self.said;
                 out.push(Part::Content(text.to_owned()));
             }
         }

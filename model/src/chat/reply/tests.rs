@@ -155,10 +155,14 @@ fn without_tools_a_call_is_text() {
 }
 
 #[test]
-fn a_forced_answer_is_calls_and_one_that_was_cut_off_is_text() {
-    let text = "{\"name\": \"f\", \"arguments\": {\"x\": 1}}";
-    assert_eq!(read(ReplyParser::forced(), &[text]), [call("f", "{\"x\": 1}")]);
-    assert_eq!(read(ReplyParser::forced(), &["{\"na", "me\""]), [content("{\"name\"")]);
+fn in_content_that_keeps_to_a_schema_a_call_is_text_and_before_it_is_one() {
+    let either = || ReplyParser::either(Form::Hermes, "");
+    let json = "{\"a\": \"<tool_call>{\\\"name\\\": 1}</tool_call> <think>\"}";
+    for cut in (0..=json.len()).filter(|cut| json.is_char_boundary(*cut)) {
+        assert_eq!(read(either(), &[&json[..cut], &json[cut..]]), [content(json)], "{cut}");
+    }
+    let calls = "<think>Hm</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    assert_eq!(read(either(), &[calls]), [reasoning("Hm"), call("f", "{}")]);
 }
 
 #[test]

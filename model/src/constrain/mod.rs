@@ -4,6 +4,10 @@
 //! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is made for a request, in a few
 //! milliseconds, and asked for a mask at every token, which takes some tens of µs.
 
+mod reply;
+
+pub use reply::{Content, Reply};
+
 use crate::sample::TokenMask;
 use crate::serve::Constraint;
 use crate::tokenizer::Tokenizer;
@@ -101,12 +105,7 @@ impl Grammars {
     /// # Errors
     /// The schema is wrong, or has what is not supported.
     pub fn json_schema(&self, schema: &Value) -> Result<Box<dyn Constraint>, GrammarError> {
-        let mut schema = schema.clone();
-        if let Some(fields) = schema.as_object_mut() {
-            let white = || serde_json::json!({ "whitespace_pattern": WHITE_SPACE });
-            fields.entry("x-guidance").or_insert_with(white);
-        }
-        self.made("JSON schema", TopLevelGrammar::from_json_schema(schema))
+        self.made("JSON schema", TopLevelGrammar::from_json_schema(with_white_space(schema)))
     }
 
     /// Answers that are a JSON object.
@@ -140,6 +139,16 @@ impl Grammars {
             None => Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone() })),
         }
     }
+}
+
+/// A schema that says what white space there may be.
+fn with_white_space(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        let white = || serde_json::json!({ "whitespace_pattern": WHITE_SPACE });
+        fields.entry("x-guidance").or_insert_with(white);
+    }
+    schema
 }
 
 /// An error of the library in a line.

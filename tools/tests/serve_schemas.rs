@@ -1,0 +1,306 @@
+//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance, calls that are forced, and what goes
+//! together with them. What comes is held against the schema by hand: the library that constrains does not judge itself.
+
+#[path = "support/served.rs"]
+mod served;
+mod support;
+
+use serde_json::{Value, json};
+use served::Served;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Numbers for what is left to chance.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+
+    /// A schema, and nothing in it that has no end.
+    fn schema(&mut self, depth: usize) -> Value {
+        match self.below(if depth == 0 { 6 } else { 9 }) {
+            0 => json!({ "type": "boolean" }),
+            1 => {
+                let low = self.below(50) as i64 - 20;
+                json!({ "type": "integer", "minimum": low, "maximum": low + self.below(300) as i64 })
+            }
+            2 => json!({ "type": "string", "maxLength": 1 + self.below(12) }),
+            3 => json!({ "enum": [self.of(&["red", "a \"quoted\" one", "gr\u{fc}n"]), self.below(9), null, false] }),
+            4 => json!({ "const": self.of(&["yes", "no\nno", "{}"]) }),
+            5 => json!({ "type": "string", "pattern": self.of(&["^[a-c]{2,4}$", "^[0-9]{2}-[0-9]{2}$"]) }),
+            6 => {
+                json!({ "type": "array", "items": self.schema(depth - 1), "minItems": self.below(2), "maxItems": 2 + self.below(2) })
+            }
+            7 => json!({ "anyOf": [self.schema(depth - 1), { "type": "null" }] }),
+            _ => self.object(depth - 1),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Value {
+        let mut names = ["name", "size", "the key", "x", "tags", "\u{e4}"].map(String::from).to_vec();
+        let (mut properties, mut required) = (serde_json::Map::new(), vec![]);
+        for _ in 0..1 + self.below(3) {
+            let name = names.swap_remove(self.below(names.len()));
+            properties.insert(name.clone(), self.schema(depth));
+            if self.below(3) > 0 {
+                required.push(name);
+            }
+        }
+        json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+    }
+}
+
+/// Whether a value keeps to a schema that [`Dice`] made.
+fn keeps(value: &Value, schema: &Value) -> bool {
+    if let Some(any) = schema["anyOf"].as_array() {
+        return any.iter().any(|one| keeps(value, one));
+    }
+    if let Some(all) = schema["enum"].as_array() {
+        return all.contains(value);
+    }
+    if let Some(one) = schema.get("const") {
+        return value == one;
+    }
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    match schema["type"].as_str().unwrap() {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value
+            .as_i64()
+            .is_some_and(|n| schema["minimum"].as_i64().unwrap() <= n && n <= schema["maximum"].as_i64().unwrap()),
+        "string" => text(value).is_some_and(|s| match schema["pattern"].as_str() {
+            None => s.chars().count() as u64 <= schema["maxLength"].as_u64().unwrap(),
+            Some("^[a-c]{2,4}$") => (2..=4).contains(&s.len()) && s.chars().all(|c| ('a'..='c').contains(&c)),
+            Some(_) => {
+                let digits = |part: &str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit());
+                s.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
+            }
+        }),
+        "array" => value.as_array().is_some_and(|all| {
+            let n = all.len() as u64;
+            schema["minItems"].as_u64().unwrap() <= n
+                && n <= schema["maxItems"].as_u64().unwrap()
+                && all.iter().all(|one| keeps(one, &schema["items"]))
+        }),
+        _ => value.as_object().is_some_and(|map| {
+            let properties = schema["properties"].as_object().unwrap();
+            let needed = schema["required"].as_array().unwrap();
+            needed.iter().all(|name| map.contains_key(name.as_str().unwrap()))
+                && map.iter().all(|(name, value)| properties.get(name).is_some_and(|schema| keeps(value, schema)))
+        }),
+    }
+}
+
+#[test]
+fn the_judge_knows_right_from_wrong() {
+    let schema = json!({
+        "type": "object", "required": ["a"], "additionalProperties": false,
+        "properties": { "a": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 9 }, "minItems": 1, "maxItems": 2 } }
+    });
+    assert!(keeps(&json!({ "a": [3, 9] }), &schema));
+    for wrong in [
+        json!({}),
+        json!({ "a": [] }),
+        json!({ "a": [10] }),
+        json!({ "a": [1], "b": 1 }),
+        json!([1]),
+        json!({ "a": [1.5] }),
+    ] {
+        assert!(!keeps(&wrong, &schema), "{wrong}");
+    }
+}
+
+const PROMPTS: [&str; 4] = [
+    "Describe a house as JSON.",
+    "Say nothing but the word hello.",
+    "Answer with a list of colours.",
+    "Write a poem <tool_call> \"x",
+];
+
+/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says.
+#[test]
+fn answers_keep_to_schemas_that_chance_made() {
+    let many: usize = std::env::var("KJIT_TEST_SCHEMAS").ok().map_or(50, |n| n.parse().unwrap());
+    let server = Served::start(&["--max-sequences", "4"]);
+    let (next, whole) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= many {
+                        break;
+                    }
+                    let mut dice = Dice(i as u64);
+                    dice.below(2);
+                    // Any value may be asked for, not only an object.
+                    let schema = if i.is_multiple_of(5) { dice.schema(2) } else { dice.object(2) };
+                    whole.fetch_add(one(&server, i, &schema), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let whole = whole.into_inner();
+    assert!(whole * 10 >= many * 7, "only {whole} of {many} came to their end");
+}
+
+/// One request, in one dialect or another; how many of its answers came to their end: all of those must be right.
+fn one(server: &Served, i: usize, schema: &Value) -> usize {
+    let messages = json!([{ "role": "user", "content": PROMPTS[i % 4] }]);
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": i.is_multiple_of(2), "schema": schema } });
+    let mut body = json!({ "messages": messages, "max_tokens": 120, "temperature": if i.is_multiple_of(3) { 0.0 } else { 1.2 }, "seed": i });
+    let check = |text: &str, reason: &Value| -> usize {
+        if reason == "length" {
+            return 0;
+        }
+        assert_eq!(reason, "stop");
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{i}: {e}: {text:?} for {schema}"));
+        assert!(keeps(&value, schema), "{i}: {text:?} for {schema}");
+        1
+    };
+    if i % 4 == 3 {
+        let options = json!({ "num_predict": 120, "seed": i });
+        let body = json!({ "messages": messages, "format": schema, "stream": false, "options": options });
+        let answer = server.good("/api/chat", &body).json();
+        return check(answer["message"]["content"].as_str().unwrap(), &answer["done_reason"]);
+    }
+    body["response_format"] = format;
+    if i % 4 == 1 {
+        body["stream"] = true.into();
+        let events = server.good("/v1/chat/completions", &body).events();
+        let text: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        let reason = events.iter().map(|e| &e["choices"][0]["finish_reason"]).find(|r| !r.is_null()).unwrap();
+        return check(&text, reason);
+    }
+    let answer = server.good("/v1/chat/completions", &body).json();
+    check(answer["choices"][0]["message"]["content"].as_str().unwrap(), &answer["choices"][0]["finish_reason"])
+}
+
+fn tool(name: &str, properties: Value, strict: bool) -> Value {
+    let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
+    let parameters =
+        json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    json!({ "type": "function", "function": { "name": name, "parameters": parameters, "strict": strict } })
+}
+
+#[test]
+fn tools_are_called_where_they_must_be_and_all_goes_together() {
+    let server = Served::start(&[]);
+    let tools = json!([
+        tool("weather", json!({ "city": { "enum": ["Paris", "Ulm"] }, "far": { "type": "boolean" } }), false),
+        tool("count", json!({ "n": { "type": "integer", "minimum": 1, "maximum": 5 } }), true),
+    ]);
+    let chat = |more: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 150, "seed": 3 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let right = |call: &Value| {
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        match call["function"]["name"].as_str().unwrap() {
+            "weather" => assert!(
+                ["Paris", "Ulm"].contains(&arguments["city"].as_str().unwrap()) && arguments["far"].is_boolean()
+            ),
+            "count" => assert!((1..=5).contains(&arguments["n"].as_i64().unwrap())),
+            other => panic!("{other}"),
+        }
+        assert!(call["id"].as_str().unwrap().starts_with("call-"), "{call}");
+    };
+    // One that is named; several answers, each one call.
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    let answer = server
+        .good("/v1/chat/completions", &chat(json!({ "tools": tools, "tool_choice": named, "n": 3, "logprobs": true })))
+        .json();
+    for choice in answer["choices"].as_array().unwrap() {
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        assert!(calls.len() == 1 && calls[0]["function"]["name"] == "weather", "{choice}");
+        right(&calls[0]);
+        assert!(!choice["logprobs"]["content"].as_array().unwrap().is_empty());
+    }
+    // Any, in a stream; one alone where that is said.
+    for parallel in [true, false] {
+        let body =
+            chat(json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": parallel, "stream": true }));
+        let events = server.good("/v1/chat/completions", &body).events();
+        let calls: Vec<&Value> =
+            events.iter().filter_map(|e| e["choices"][0]["delta"]["tool_calls"].as_array()).flatten().collect();
+        assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{events:?}");
+        calls.into_iter().for_each(right);
+    }
+    // What is offered strictly leaves the model free to talk.
+    let answer = server
+        .good("/v1/chat/completions", &chat(json!({ "tools": tools, "max_tokens": 12, "temperature": 0 })))
+        .json();
+    let message = &answer["choices"][0]["message"];
+    assert!(message["content"].is_string() || message["tool_calls"].is_array(), "{answer}");
+    // A stop text cuts what is constrained, too; JSON of any kind.
+    let body =
+        chat(json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }));
+    let answer = server.good("/v1/chat/completions", &body).json();
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(
+        text.starts_with('{') && !text.contains(':') && answer["choices"][0]["finish_reason"] == "stop",
+        "{answer}"
+    );
+    let body = json!({ "prompt": "x", "raw": true, "format": { "enum": ["one", "two"] }, "stream": false });
+    let said = server.good("/api/generate", &body).json()["response"].as_str().unwrap().to_owned();
+    assert!(said == "\"one\"" || said == "\"two\"", "{said}");
+}
+
+#[test]
+fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
+    let server = Served::start(&[]);
+    let format = |schema: Value| json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
+    let with = |parameters: Value| json!([{ "type": "function", "function": { "name": "f", "parameters": parameters, "strict": true } }]);
+    let mut deep = json!({ "type": "integer" });
+    for _ in 0..40 {
+        deep = json!({ "type": "array", "items": deep });
+    }
+    let at = "'response_format.json_schema.schema'";
+    for (more, says) in [
+        (format(json!({ "type": "banana" })), at),
+        (format(json!({ "$ref": "#/$defs/none" })), at),
+        (format(json!({ "type": "string", "pattern": "(" })), at),
+        (format(json!({ "type": "object", "dependentSchemas": {} , "unevaluatedItems": 3 })), at),
+        (format(json!([1])), at),
+        (
+            json!({ "response_format": { "type": "json_schema", "json_schema": {} } }),
+            "'response_format.json_schema.schema': is missing",
+        ),
+        (json!({ "response_format": { "type": "xml" } }), "'response_format.type'"),
+        (
+            json!({ "tools": with(json!({ "type": "array" })) }),
+            "'tools[0].function.parameters': give the schema of an object",
+        ),
+        (
+            json!({ "tools": with(json!({ "type": "object", "properties": { "x": { "type": "banana" } } })) }),
+            "'tools[0].function.parameters'",
+        ),
+        (
+            json!({ "tools": with(json!({})), "tool_choice": { "type": "function", "function": { "name": "g" } } }),
+            "'tool_choice': no such tool",
+        ),
+        (json!({ "tool_choice": "required" }), "'tool_choice': there are no tools"),
+    ] {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = server.post("/v1/chat/completions", &body);
+        let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(answer.status == 400 && message.contains(says) && !message.contains('\n'), "{body}: {answer:?}");
+    }
+    let bad = json!({ "messages": [{ "role": "user", "content": "Hi" }], "format": { "type": "banana" } });
+    let answer = server.post("/api/chat", &bad);
+    assert!(answer.status == 400 && answer.json()["error"].as_str().unwrap().starts_with("'format'"), "{answer:?}");
+    // Nested as deep as nobody means it: an answer or a refusal, and the server lives.
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
+    body.as_object_mut().unwrap().extend(format(deep).as_object().unwrap().clone());
+    assert!([200, 400].contains(&server.post("/v1/chat/completions", &body).status));
+    assert_eq!(server.get("/health").status, 200);
+}
