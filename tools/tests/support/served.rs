@@ -52,7 +52,11 @@ impl Served {
 
     /// The same by another command.
     pub fn with(command: &mut Command, flags: &[&str]) -> Served {
-        command.args(["--port", "0", "--device", "cpu", "-c", "1024"]).args(flags);
+        Served::by(command.args(["--port", "0", "--device", "cpu", "-c", "1024"]).args(flags))
+    }
+
+    /// By a command that says all.
+    pub fn by(command: &mut Command) -> Served {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let address = listening(&mut stderr);

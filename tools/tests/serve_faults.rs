@@ -1,0 +1,65 @@
+//! `kjit serve` on a simulated AMD card that fails in the middle: who was being answered is told so, the model is opened again, who waited and
+//! who comes after is answered.
+
+#[path = "support/served.rs"]
+mod served;
+mod support;
+
+use kjit_tests::simulator::Setup;
+use serde_json::{Value, json};
+use served::{Served, answer, request};
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+#[test]
+fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    // An illegal access at the 30th step.
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
+    let cache = Path::new(TEMPORARY).join("hipsim/command");
+    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).arg("--cache-dir").arg(cache);
+    command.args(["--port", "0", "--device", "rocm:0", "-c", "128", "--prefill-chunk", "16", "--max-sequences", "2"]);
+    let server = Served::by(&mut command);
+    let body = |prompt: &[u32], tokens: usize, more: Value| {
+        let mut body = json!({ "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let short = body(&[5, 6, 7, 8], 5, json!({}));
+    let text = |answer: Value| answer["choices"][0]["text"].as_str().unwrap().to_owned();
+    let before = text(server.good("/v1/completions", &short).json());
+    // One is streamed, one is waited for whole, and one has no place yet.
+    let send = |body: &Value| -> TcpStream {
+        let (mut stream, body) = (server.connect(), body.to_string());
+        stream.write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes()).unwrap();
+        stream
+    };
+    let mut streamed = send(&body(&[1, 2, 3], 100, json!({ "stream": true })));
+    let mut whole = send(&body(&[9, 8, 7], 100, json!({})));
+    server.wait_for("both run", |s| s["slots"]["running"] == 2 || s["requests"]["failed"] != 0);
+    let mut waiting = send(&short);
+    let said = answer(&mut streamed).unwrap();
+    assert!(said.status == 200 && !said.body.contains("[DONE]"), "{said:?}");
+    let last = said.body.trim_end().rsplit("\n\n").next().unwrap().strip_prefix("data: ").unwrap();
+    let error: Value = serde_json::from_str(last).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("the device failed while this was computed; ask again"), "{message}");
+    let said = answer(&mut whole).unwrap();
+    assert!(said.status == 503 && said.header("retry-after").is_some(), "{said:?}");
+    assert!(said.json()["error"]["message"].as_str().unwrap().contains("the device failed"), "{said:?}");
+    assert_eq!(text(answer(&mut waiting).unwrap().json()), before, "who waited has the answer of before");
+    assert_eq!(server.line(), "the device failed: opening the model again");
+    let line = server.line();
+    assert!(line.starts_with("the model is there again: ") && line.contains("gfx1100"), "{line}");
+    assert_eq!(text(server.good("/v1/completions", &short).json()), before);
+    assert_eq!(server.get("/health").status, 200);
+    let status = server.get("/status").json();
+    assert_eq!((&status["requests"]["failed"], &status["requests"]["done"]), (&json!(2), &json!(3)), "{status}");
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
+}
