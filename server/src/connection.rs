@@ -6,20 +6,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// A connection with a limit on how long a write may wait.
-pub struct Connection {
-    stream: TcpStream,
+pub struct Connection<S> {
+    stream: S,
     patience: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Connection {
+impl<S: Unpin> Connection<S> {
     /// Closes when the other end takes nothing for so long.
-    pub fn new(stream: TcpStream, patience: Duration) -> Connection {
+    pub fn new(stream: S, patience: Duration) -> Connection<S> {
         Connection { stream, patience, waiting: None }
     }
 
@@ -37,13 +36,13 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, to)
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(context, from);
         self.watched(context, poll)

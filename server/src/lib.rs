@@ -3,7 +3,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `options`, `listen`, `connection` | how it is set up; sockets and signals; how long a write may wait |
+//! | `options`, `listen`, `tls`, `connection` | how it is set up; sockets and signals; certificates; how long a write may wait |
 //! | `routes`, `keys` | what every request goes through, and where to; who is let in |
 //! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
 //! | `service`, `loaded` | what requests share; the model, opened and opened again |
@@ -39,8 +39,10 @@ mod sampling;
 mod service;
 mod status;
 mod streamed;
+mod tls;
 
 pub use fleet::check_hive;
 pub use keys::{Keys, Origins};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Worker};
+pub use tls::Tls;

@@ -10,12 +10,14 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -93,10 +95,11 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let here = listener.local_addr().map_err(listen)?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));
-    (service.options.say)(&format!("listening on http://{here}, loading {}", service.options.model.display()));
+    let here = Here { scheme: if service.options.tls.is_some() { "https" } else { "http" }, address: here };
+    (service.options.say)(&format!("listening on {here}, loading {}", service.options.model.display()));
     let mut load = load(&service, here)?;
     if let Some(worker) = service.options.worker.clone() {
-        tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.port()));
+        tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.address.port()));
     }
     let door = Door::new(&service);
     let end = loop {
@@ -116,8 +119,21 @@ async fn run(options: Options) -> Result<End, ServeError> {
     Ok(end)
 }
 
+/// Where it listens, as clients write it.
+#[derive(Clone, Copy)]
+struct Here {
+    scheme: &'static str,
+    address: SocketAddr,
+}
+
+impl fmt::Display for Here {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.address)
+    }
+}
+
 /// Opens the model on a thread of its own; what is wrong comes through the channel.
-fn load(service: &Arc<Service>, here: SocketAddr) -> io::Result<oneshot::Receiver<Result<(), String>>> {
+fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
     let open = move || {
@@ -129,7 +145,7 @@ fn load(service: &Arc<Service>, here: SocketAddr) -> io::Result<oneshot::Receive
             } else {
                 format!("{} sequences of {} tokens", status.slots, loaded.context)
             };
-            let line = format!("serving {name} on http://{here}: {device}, {room}");
+            let line = format!("serving {name} on {here}: {device}, {room}");
             service.set_loaded(Arc::new(loaded));
             (service.options.say)(&line);
         });
@@ -184,24 +200,44 @@ impl Door {
             open.fetch_add(1, Ordering::Relaxed);
             // Tokens are small and somebody waits for each.
             let _ = stream.set_nodelay(true);
-            let limits: &Limits = &service.options.limits;
-            let connection = TokioIo::new(Connection::new(stream, limits.write));
-            let serving = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.headers)
-                .serve_connection(connection, TowerToHyperService::new(router));
-            let mut serving = pin!(serving);
-            let early = tokio::select! {
-                _ = serving.as_mut() => false,
-                _ = stopping.wait_for(|stopping| *stopping) => true,
-            };
-            if early {
-                serving.as_mut().graceful_shutdown();
-                let _ = serving.await;
+            let limits = &service.options.limits;
+            match &service.options.tls {
+                None => answer(stream, limits, router, &mut stopping).await,
+                // Whoever does not come to an understanding, or says nothing, is left.
+                Some(tls) => {
+                    let greeted = tokio::select! {
+                        greeted = tls.greet(stream, limits.greeting) => greeted,
+                        _ = stopping.wait_for(|stopping| *stopping) => None,
+                    };
+                    if let Some(stream) = greeted {
+                        answer(stream, limits, router, &mut stopping).await;
+                    }
+                }
             }
             open.fetch_sub(1, Ordering::Relaxed);
             drop((permit, alive));
         });
+    }
+}
+
+/// Answers what comes over a connection, until it ends or it is time to go.
+async fn answer<S>(stream: S, limits: &Limits, router: Router, stopping: &mut watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = TokioIo::new(Connection::new(stream, limits.write));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.headers)
+        .serve_connection(connection, TowerToHyperService::new(router));
+    let mut serving = pin!(serving);
+    let early = tokio::select! {
+        _ = serving.as_mut() => false,
+        _ = stopping.wait_for(|stopping| *stopping) => true,
+    };
+    if early {
+        serving.as_mut().graceful_shutdown();
+        let _ = serving.await;
     }
 }
 

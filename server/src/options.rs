@@ -1,6 +1,7 @@
 //! How a server is set up.
 
 use crate::keys::{Keys, Origins};
+use crate::tls::Tls;
 use kjit_engine::Config;
 use kjit_model::OpenOptions;
 use std::net::IpAddr;
@@ -23,6 +24,8 @@ pub struct Options {
     pub host: IpAddr,
     /// 0: any that is free.
     pub port: u16,
+    /// Connections are encrypted by this certificate.
+    pub tls: Option<Tls>,
     /// Who is let in.
     pub keys: Keys,
     /// Pages that are let in.
@@ -55,6 +58,8 @@ pub struct Limits {
     pub headers: Duration,
     /// For a body.
     pub body_time: Duration,
+    /// For a greeting of TLS.
+    pub greeting: Duration,
     /// For a client to take bytes that are ready.
     pub write: Duration,
     /// For what runs when the server is told to stop.
@@ -68,6 +73,7 @@ impl Default for Limits {
             body: 8 << 20,
             headers: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
+            greeting: Duration::from_secs(10),
             write: Duration::from_secs(30),
             stop: Duration::from_secs(30),
         }

@@ -30,6 +30,12 @@ pub struct Serve {
     /// A file with API keys, one a line: nobody is let in without one
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// A certificate in PEM, with those that vouch for it behind it: connections are encrypted
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Let everybody in who can reach the address, without a key
     #[arg(long)]
     pub allow_anyone: bool,

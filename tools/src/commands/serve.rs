@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use kjit_model::gguf::Gguf;
 use kjit_model::session::OpenOptions;
 use kjit_model::{DeviceChoice, arch};
-use kjit_server::{End, Keys, Limits, Options, Origins, Worker, serve as run};
+use kjit_server::{End, Keys, Limits, Options, Origins, Tls, Worker, serve as run};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,6 +38,10 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(hive) = &args.hive_url {
         kjit_server::check_hive(hive).map_err(anyhow::Error::msg)?;
     }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(anyhow::Error::msg)?),
+        _ => None,
+    };
     let host = address(&args.host)?;
     let open = OpenOptions {
         device: device(args, shared)?,
@@ -51,6 +55,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         template: args.template.clone(),
         host,
         port: args.port,
+        tls,
         keys,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,

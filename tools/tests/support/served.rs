@@ -141,7 +141,10 @@ impl Drop for Served {
 fn listening(stderr: &mut BufReader<ChildStderr>) -> SocketAddr {
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    let address = line.strip_prefix("listening on http://").and_then(|rest| rest.split(',').next());
+    let address = line
+        .strip_prefix("listening on http")
+        .map(|rest| rest.trim_start_matches('s').trim_start_matches("://"))
+        .and_then(|rest| rest.split(',').next());
     address.unwrap_or_else(|| panic!("{line}")).parse().unwrap()
 }
 
