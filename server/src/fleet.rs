@@ -55,7 +55,7 @@ pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String
         constraint: None,
         reading: Reading::Plain,
         client,
-        lookup: service.options.lookup,
+        lookup: loaded.lookup,
     };
     start(&loaded, wanted, 0, to)?;
     let reason = |ended: Ended| if ended == Ended::Length { "length" } else { "stop" };

@@ -32,6 +32,9 @@ pub struct Loaded {
     pub parameters: u64,
     /// Bytes that all sequences take when they are full.
     pub kv: u64,
+    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host, which no step with drafts was
+    /// shown to make good: there it is on where it is asked for.
+    pub lookup: bool,
     engine: Option<Engine>,
     n_vocab: usize,
     /// Made when the first answer is constrained.
@@ -74,7 +77,9 @@ impl Loaded {
             ..SchedulerOptions::default()
         };
         let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
+        let lookup = options.lookup.unwrap_or(!device.is_gpu());
         Ok(Loaded {
+            lookup,
             scheduler,
             tokenizer,
             template,

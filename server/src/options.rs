@@ -36,8 +36,8 @@ pub struct Options {
     pub max_queue: usize,
     /// Tokens of a step; none: as many as suit the device.
     pub token_budget: Option<usize>,
-    /// Whether tokens may be drafted from what a prompt and its answer repeat.
-    pub lookup: bool,
+    /// Whether tokens may be drafted from what a prompt and its answer repeat; none: on the CPU.
+    pub lookup: Option<bool>,
     /// What connections and bodies may be like.
     pub limits: Limits,
     /// It is a worker of a fleet.

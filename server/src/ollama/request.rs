@@ -126,7 +126,7 @@ async fn run(
         constraint: constraints.into_iter().next(),
         reading,
         client,
-        lookup: service.options.lookup,
+        lookup: loaded.lookup,
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     start(&loaded, wanted, 0, to)?;

@@ -60,7 +60,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             constraint: constraints.next(),
             reading: prompt.reading(&follow),
             client: client.clone(),
-            lookup: service.options.lookup,
+            lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;
     }

@@ -129,7 +129,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             constraint: None,
             reading: Reading::Plain,
             client: client.clone(),
-            lookup: service.options.lookup,
+            lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;
     }

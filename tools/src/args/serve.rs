@@ -1,7 +1,7 @@
 //! The command line of `kjit serve`.
 
 use super::cache::Size;
-use super::{Setup, positive};
+use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
@@ -58,6 +58,10 @@ pub struct Serve {
     /// device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
+    /// Draft tokens from what a prompt and its answer repeat, and run them together; it stops by itself where that does not pay (default:
+    /// on with the CPU, off with GPUs)
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub lookup: Option<Switch>,
     /// Connections at once; more wait
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_connections: usize,
