@@ -2,12 +2,15 @@
 
 use crate::options::Options;
 use kjit_engine::Engine;
-use kjit_model::Model;
 use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
-use kjit_model::device::DeviceTaken;
+use kjit_model::device::{DeviceChoice, DeviceTaken};
+use kjit_model::gguf::Gguf;
+use kjit_model::graph::Pooling;
 use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
+use kjit_model::session::{OpenOptions, Output};
 use kjit_model::tokenizer::Tokenizer;
+use kjit_model::{Model, arch};
 use std::sync::OnceLock;
 
 /// A model that answers.
@@ -39,6 +42,8 @@ pub struct Loaded {
     n_vocab: usize,
     /// Made when the first answer is constrained.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
+    /// Makes vectors of texts where the model itself makes text: a second opening, made when somebody asks.
+    vectors: OnceLock<Result<Scheduler, String>>,
 }
 
 impl Loaded {
@@ -93,6 +98,7 @@ impl Loaded {
             engine,
             n_vocab,
             grammars: OnceLock::new(),
+            vectors: OnceLock::new(),
         })
     }
 
@@ -107,6 +113,18 @@ impl Loaded {
     /// The vocabulary cannot be used.
     pub fn grammars(&self) -> Result<&Grammars, &GrammarError> {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
+    }
+
+    /// What makes vectors of texts: an encoder itself; any other model opened once more, on the CPU, whose hidden states are pooled. The
+    /// first call takes as long as opening it does: not for an async thread.
+    ///
+    /// # Errors
+    /// It cannot be opened so.
+    pub fn vectors(&self, options: &Options) -> Result<Scheduler, String> {
+        if self.encoder {
+            return Ok(self.scheduler.clone());
+        }
+        self.vectors.get_or_init(|| pooled(options)).clone()
     }
 
     /// Kernels that were compiled here, and those that were there.
@@ -125,6 +143,22 @@ impl Loaded {
             None => machine_memory(),
         }
     }
+}
+
+/// The model as `kjit embed` opens it.
+fn pooled(options: &Options) -> Result<Scheduler, String> {
+    let gguf = Gguf::open(&options.model).map_err(|error| error.to_string())?;
+    // Of a file that does not say how, all tokens count alike.
+    let pooling = arch::pooling(&gguf).map_err(|error| error.to_string())?.unwrap_or(Pooling::Mean);
+    let open = OpenOptions {
+        device: DeviceChoice::Cpu,
+        sequences: 1,
+        output: Output::Vector(Some(pooling)),
+        ..options.open.clone()
+    };
+    let model = Model::open_with(&options.model, &open, options.engine.clone()).map_err(|error| error.to_string())?;
+    let scheduling = SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
+    Scheduler::start(model.session, scheduling).map_err(|error| format!("no thread: {error}"))
 }
 
 /// Opens the session again after a device's fault, as it was opened at first.

@@ -164,7 +164,8 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("/v1/completions", json!({ "prompt": [99_999_999] }), 400, "outside the vocabulary"),
         ("/v1/completions", json!({}), 400, "'prompt': is missing"),
         ("/v1/completions", json!({ "prompt": "word ".repeat(2000) }), 400, "context has room for 1024"),
-        ("/v1/embeddings", json!({ "input": "x" }), 400, "makes text, no embeddings"),
+        ("/v1/embeddings", json!({ "input": "word ".repeat(2000) }), 400, "'input': the prompt has"),
+        ("/v1/embeddings", json!({ "input": "x", "encoding_format": "hex" }), 400, "'encoding_format'"),
         ("/v1/inference", json!({ "prompt": 3 }), 400, "'prompt': give a string"),
         (
             "/api/chat",

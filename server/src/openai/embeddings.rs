@@ -1,4 +1,5 @@
-//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors.
+//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any other model's
+//! hidden states are pooled to.
 
 use super::completions::{Text, texts};
 use super::{IGNORED, json_response, model};
@@ -18,18 +19,28 @@ use tokio::sync::oneshot;
 const MOST: usize = 256;
 
 /// Vectors of length 1, and the tokens that all texts had.
-async fn vectors(service: &Service, loaded: &Arc<Loaded>, texts: Vec<Text>) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
-    let tokens: Vec<Vec<u32>> = {
-        let loaded = Arc::clone(loaded);
-        service.work(move || texts.into_iter().map(|text| text.tokens(&loaded)).collect()).await?
+async fn vectors(
+    service: &Arc<Service>,
+    loaded: &Arc<Loaded>,
+    texts: Vec<Text>,
+) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    let (tokens, scheduler) = {
+        let (service, loaded) = (Arc::clone(service), Arc::clone(loaded));
+        let of = Arc::clone(&service);
+        let prepare = move || {
+            let tokens: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens(&loaded)).collect();
+            (tokens, loaded.vectors(&of.options))
+        };
+        service.work(prepare).await?
     };
+    let scheduler = scheduler.map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
     let mut vectors = vec![];
     // One after the other: a request takes one place in the queue, however many texts it has.
     for tokens in tokens {
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
-        loaded.scheduler.embed(tokens, sink).map_err(|why| match refused(&why) {
+        scheduler.embed(tokens, sink).map_err(|why| match refused(&why) {
             refusal if refusal.status().as_u16() == 400 => Refusal::field("input", why),
             refusal => refusal,
         })?;

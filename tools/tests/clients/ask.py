@@ -1,6 +1,7 @@
 """Real clients ask a server that is given by its address; whatever is not as their users expect it is an AssertionError."""
 import json
 import sys
+import typing
 
 import ollama
 import openai
@@ -38,11 +39,33 @@ stream = client.completions.create(model=name, prompt="Once upon a time", max_to
 next(iter(stream))
 stream.close()
 
+# Vectors of texts: openai's client asks for base64, which must be the same numbers.
+both = client.embeddings.create(model=name, input=["The cat sits on the mat.", "Interest rates rose."]).data
+plain = client.embeddings.create(model=name, input="The cat sits on the mat.", encoding_format="float").data[0].embedding
+assert len(both) == 2 and len(plain) == 576 and abs(sum(x * x for x in plain) - 1) < 1e-4, len(plain)
+assert all(abs(a - b) < 1e-6 for a, b in zip(both[0].embedding, plain)) and both[1].embedding != both[0].embedding
+
+# A schema, and a tool that must be called.
+import pydantic
+
+
+class Answer(pydantic.BaseModel):
+    colour: typing.Literal["red", "green"]
+    sure: bool
+
+
+parsed = client.chat.completions.parse(model=name, messages=messages, response_format=Answer, max_tokens=60)
+assert parsed.choices[0].message.parsed.colour in ("red", "green"), parsed
+tools[0]["function"]["parameters"] |= {"required": ["city"], "additionalProperties": False}
+tools[0]["function"]["parameters"]["properties"]["city"] |= {"maxLength": 9}
+called = client.chat.completions.create(model=name, messages=messages, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=60)
+assert list(json.loads(called.choices[0].message.tool_calls[0].function.arguments)) == ["city"], called
+
 for wrong, kind in [
     (lambda: openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0).models.list(), openai.AuthenticationError),
     (lambda: client.chat.completions.create(model="gpt-4", messages=messages), openai.NotFoundError),
     (lambda: client.chat.completions.create(model=name, messages=messages, temperature=9), openai.BadRequestError),
-    (lambda: client.embeddings.create(model=name, input="x"), openai.BadRequestError),
+    (lambda: client.embeddings.create(model=name, input="x", dimensions=3), openai.BadRequestError),
 ]:
     try:
         wrong()
@@ -57,5 +80,6 @@ answer = other.chat(model=name, messages=messages, options={"temperature": 0, "n
 assert answer.message.content and answer.done and answer.eval_count == 12, answer
 pieces = "".join(part.message.content for part in other.chat(model=name, messages=messages, options={"temperature": 0, "num_predict": 12}, stream=True))
 assert pieces == answer.message.content, (pieces, answer)
+assert other.embed(model=name, input="x").embeddings
 assert other.generate(model=name, prompt="The sky is", raw=True, options={"num_predict": 3}).response
 print(json.dumps({"openai": openai.__version__, "said": said}))
