@@ -1,5 +1,6 @@
-//! Whole answers by grammar: whoever chooses at random among what is allowed writes what [`ReplyParser`] reads as it was meant, in every
-//! form that models have, with marks that are tokens of their own and with marks that are text.
+//! Whole answers by grammar: whoever chooses at random among what is allowed writes what [`ReplyParser`]
+//! reads as it was meant, in every form that models have, with marks that are tokens of their own and with
+//! marks that are text.
 
 use kjit_model::chat::{Form, Part, ReplyParser, ToolCall};
 use kjit_model::constrain::{Content, Grammars, Reply};

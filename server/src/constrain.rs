@@ -72,8 +72,8 @@ impl Follow {
         self.must_call || self.schema.is_some()
     }
 
-    /// So many constraints, for an answer each. It takes some milliseconds and for the first request some tenths of a second: not for an
-    /// async thread. `prompt`: none where text goes on without a template.
+    /// So many constraints, for an answer each. It takes some milliseconds and for the first request some
+    /// tenths of a second: not for an async thread. `prompt`: none where text goes on without a template.
     ///
     /// # Errors
     /// The field's name, and why not.

@@ -35,8 +35,8 @@ pub struct Loaded {
     pub parameters: u64,
     /// Bytes that all sequences take when they are full.
     pub kv: u64,
-    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host, which no step with drafts was
-    /// shown to make good: there it is on where it is asked for.
+    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host,
+    /// which no step with drafts was shown to make good: there it is on where it is asked for.
     pub lookup: bool,
     engine: Option<Engine>,
     n_vocab: usize,
@@ -115,8 +115,8 @@ impl Loaded {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
-    /// What makes vectors of texts: an encoder itself; any other model opened once more, on the CPU, whose hidden states are pooled. The
-    /// first call takes as long as opening it does: not for an async thread.
+    /// What makes vectors of texts: an encoder itself; any other model opened once more, on the CPU, whose
+    /// hidden states are pooled. The first call takes as long as opening it does: not for an async thread.
     ///
     /// # Errors
     /// It cannot be opened so.

@@ -1,4 +1,5 @@
-//! TLS: a certificate and its key, and the greeting of each connection. By rustls with ring, which the hub's client has already.
+//! TLS: a certificate and its key, and the greeting of each connection. By rustls with ring, which the hub's
+//! client has already.
 
 use std::fmt::Display;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `kjit serve` on a simulated AMD card that fails in the middle: who was being answered is told so, the model is opened again, who waited and
-//! who comes after is answered.
+//! `kjit serve` on a simulated AMD card that fails in the middle: who was being answered is told so, the
+//! model is opened again, who waited and who comes after is answered.
 
 #[path = "support/served.rs"]
 mod served;

@@ -1,4 +1,5 @@
-//! `kjit serve --lookup`: whoever asks, greedily or by a seed, alone or beside others, gets the same tokens with drafts and without.
+//! `kjit serve --lookup`: whoever asks, greedily or by a seed, alone or beside others, gets the same tokens
+//! with drafts and without.
 
 #[path = "support/served.rs"]
 mod served;

@@ -1,5 +1,6 @@
-//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance, calls that are forced, and what goes
-//! together with them. What comes is held against the schema by hand: the library that constrains does not judge itself.
+//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance, calls
+//! that are forced, and what goes together with them. What comes is held against the schema by hand: the
+//! library that constrains does not judge itself.
 
 #[path = "support/served.rs"]
 mod served;
@@ -150,7 +151,8 @@ fn answers_keep_to_schemas_that_chance_made() {
     assert!(whole * 10 >= many * 7, "only {whole} of {many} came to their end");
 }
 
-/// One request, in one dialect or another; how many of its answers came to their end: all of those must be right.
+/// One request, in one dialect or another; how many of its answers came to their end: all of those must be
+/// right.
 fn one(server: &Served, i: usize, schema: &Value) -> usize {
     let messages = json!([{ "role": "user", "content": PROMPTS[i % 4] }]);
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": i.is_multiple_of(2), "schema": schema } });

@@ -1,4 +1,5 @@
-//! `kjit serve` behind a certificate: curl trusts it, whoever does not speak TLS or says nothing holds up nobody.
+//! `kjit serve` behind a certificate: curl trusts it, whoever does not speak TLS or says nothing holds up
+//! nobody.
 
 #[path = "support/served.rs"]
 mod served;

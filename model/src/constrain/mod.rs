@@ -1,8 +1,8 @@
-//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the crate `llguidance`, which knows at every
-//! token which others may follow.
+//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the crate
+//! `llguidance`, which knows at every token which others may follow.
 //!
-//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is made for a request, in a few
-//! milliseconds, and asked for a mask at every token, which takes some tens of µs.
+//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is made for a
+//! request, in a few milliseconds, and asked for a mask at every token, which takes some tens of µs.
 
 mod reply;
 
@@ -17,8 +17,8 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// White space in JSON where a schema says nothing else: none, one space, or a line break and indentation. A model that may write as much as it
-/// likes sometimes writes nothing else until its tokens are used up.
+/// White space in JSON where a schema says nothing else: none, one space, or a line break and indentation. A
+/// model that may write as much as it likes sometimes writes nothing else until its tokens are used up.
 const WHITE_SPACE: &str = r"( |\n {0,16})?";
 
 /// Why there is no constraint.
@@ -44,7 +44,8 @@ pub struct Grammars {
     ends: Vec<u32>,
 }
 
-/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into tokens by the model alone.
+/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into tokens by the
+/// model alone.
 struct Vocabulary(TokTrie);
 
 impl TokenizerEnv for Vocabulary {

@@ -1,5 +1,5 @@
-//! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that the model knows, or either.
-//! [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
+//! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that the model
+//! knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
 
 use super::{GrammarError, Grammars, with_white_space};
 use crate::chat::Form;
@@ -120,7 +120,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // A word of its own in the vocabulary: the model knows it. Where the prompt has ended the reasoning, there is none.
+            // A word of its own in the vocabulary: the model knows it. Where the prompt has ended the
+            // reasoning, there is none.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));

@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any other model's
-//! hidden states are pooled to.
+//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any other
+//! model's hidden states are pooled to.
 
 use super::completions::{Text, texts};
 use super::{IGNORED, json_response, model};

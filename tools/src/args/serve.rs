@@ -58,8 +58,8 @@ pub struct Serve {
     /// device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
-    /// Draft tokens from what a prompt and its answer repeat, and run them together; it stops by itself where that does not pay (default:
-    /// on with the CPU, off with GPUs)
+    /// Draft tokens from what a prompt and its answer repeat, and run them together; it stops by itself where
+    /// that does not pay (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
     /// Connections at once; more wait

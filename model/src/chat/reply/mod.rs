@@ -52,7 +52,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same for an answer that is calls or content, not both: in content that was held to a schema, what looks like a call is text.
+    /// The same for an answer that is calls or content, not both: in content that was held to a schema, what
+    /// looks like a call is text.
     pub fn either(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(true)),
