@@ -82,7 +82,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         into.push(case(&spec, target, 2, random)?);
     }
     let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
-    let specs = [
+    let mut specs = [
         // Three weights of two layouts with a norm in front, as Q, K and V of a mixed file.
         MatvecSpec {
             prologue: Prologue::Norm,
@@ -135,7 +135,10 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         },
         MatvecSpec { tuning: None, ..MatvecSpec::new(format("Q8_0"), 50, 576) },
     ];
-    for spec in &specs {
+    for spec in &mut specs {
+        if !spec.covered(target) {
+            (spec.prologue, spec.quantized) = (Prologue::None, true);
+        }
         if spec.tuning.is_some() || target.default_wave() == wave {
             into.push(case(spec, target, 2, random)?);
         }
