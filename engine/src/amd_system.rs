@@ -103,29 +103,36 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     None
 }
 
+/// A distribution's packages for AMD GPUs: what `/etc/os-release` calls it (or what it is like), and what to
+/// do. What is like another stands before that.
+pub const PACKAGES: &[(&[&str], &str)] = &[
+    (
+        &["ubuntu"],
+        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's amdgpu-install",
+    ),
+    (&["debian"], "Debian: apt install libamdhip64-5 clang-19 lld-19"),
+    (&["fedora", "rhel"], "Fedora: dnf install rocm-hip rocm-comgr clang lld"),
+    (&["arch"], "Arch: pacman -S hip-runtime-amd clang lld"),
+];
+
+/// The same for a container, whatever is in it.
+pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device /dev/dri and --group-add of \
+                                  the groups that own them, and have libamdhip64 in the image (rocm/dev-… images have it)";
+
+/// The same for any other system.
+pub const ELSEWHERE: &str =
+    "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's installer; clang 19 or newer with lld";
+
 /// What to install for AMD GPUs, by the text of `/etc/os-release` and whether this is a container.
 #[must_use]
 pub fn install(os_release: &str, container: bool) -> &'static str {
     if container {
-        return "in a container: start it with --device /dev/kfd --device /dev/dri and --group-add of the groups that own \
-                them, and have libamdhip64 in the image (rocm/dev-… images have it)";
+        return IN_A_CONTAINER;
     }
-    let says = |name: &str| {
-        let ids = os_release.lines().filter_map(|l| l.strip_prefix("ID=").or_else(|| l.strip_prefix("ID_LIKE=")));
-        ids.flat_map(|l| l.trim_matches('"').split(' ')).any(|id| id == name)
-    };
-    // Before Debian, which it is like.
-    if says("ubuntu") {
-        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's amdgpu-install"
-    } else if says("debian") {
-        "Debian: apt install libamdhip64-5 clang-19 lld-19"
-    } else if says("fedora") || says("rhel") {
-        "Fedora: dnf install rocm-hip rocm-comgr clang lld"
-    } else if says("arch") {
-        "Arch: pacman -S hip-runtime-amd clang lld"
-    } else {
-        "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's installer; clang 19 or newer with lld"
-    }
+    let names = os_release.lines().filter_map(|l| l.strip_prefix("ID=").or_else(|| l.strip_prefix("ID_LIKE=")));
+    let names: Vec<&str> = names.flat_map(|l| l.trim_matches('"').split(' ')).collect();
+    let of = PACKAGES.iter().find(|(ids, _)| ids.iter().any(|id| names.contains(id)));
+    of.map_or(ELSEWHERE, |(_, how)| how)
 }
 
 #[cfg(test)]

@@ -44,8 +44,9 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
         out.replace("\\\"", "\"")
     };
     let code: String = texts(&SOURCES, &[".rs"]).iter().map(|(_, text)| joined(text)).collect();
-    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
-    let quoted: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
+    let pages = read("docs/troubleshooting.md") + &read("docs/amd-guide.md");
+    let quoted: Vec<&str> = pages.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     assert!(quoted.len() > 30, "{} errors", quoted.len());
     for error in quoted {
         let parts: Vec<&str> = error.split('…').map(str::trim).filter(|p| p.len() > 2).collect();
@@ -53,6 +54,23 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
         for part in parts {
             assert!(code.contains(part), "'{part}' of '{error}' is nowhere in the code");
         }
+    }
+}
+
+/// The guide for owners of AMD cards says what `kjit doctor` says.
+#[test]
+fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
+    use kjit_engine::amd_system::{ELSEWHERE, IN_A_CONTAINER, PACKAGES};
+    let page = fs::read_to_string(root().join("docs/amd-guide.md")).unwrap();
+    let plain: String = page.chars().filter(|c| *c != '`').collect();
+    for how in PACKAGES.iter().map(|(_, how)| how).chain([&IN_A_CONTAINER, &ELSEWHERE]) {
+        let (system, what) = how.split_once(": ").unwrap_or(("elsewhere", how));
+        assert!(plain.contains(what), "{system}: the guide does not say '{what}'");
+    }
+    // And the cards of the table are all in the README's, by their architecture or between two of one family.
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for word in ["compiled", "simulated", "emulated", "run on a card"] {
+        assert!(readme.contains(word) && page.contains(word), "{word}");
     }
 }
 

@@ -194,6 +194,11 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
             let said = amd_system::disagreements(&devices, &nodes, &found.visibility);
             checks.extend(said.into_iter().map(|line| Check::note("AMD", line)));
         }
+    } else if let Some(why) = found.none.iter().find(|why| why.starts_with("rocm: the HIP runtime")) {
+        // It is installed, and there is no working with it: a hanging driver, say.
+        if !nodes.is_empty() {
+            checks.push(Check::new("AMD", false, why));
+        }
     } else if !nodes.is_empty() {
         let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let container = ["/.dockerenv", "/run/.containerenv"].iter().any(|f| Path::new(f).exists());
