@@ -23,6 +23,7 @@ pub struct Config {
     pub(crate) jobs: usize,
     pub(crate) isolation: Isolation,
     pub(crate) limits: Limits,
+    pub(crate) discovery: Duration,
     pub(crate) trace: Option<Trace>,
 }
 
@@ -43,6 +44,7 @@ impl Config {
             jobs: default_jobs(),
             isolation: Isolation::default(),
             limits: Limits { timeout: Duration::from_secs(300), memory: default_memory() },
+            discovery: Duration::from_secs(20),
             trace: None,
         }
     }
@@ -100,6 +102,14 @@ impl Config {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.limits.timeout = timeout;
+        self
+    }
+
+    /// A driver that takes longer to say what devices there are is taken for one that hangs. It is asked in a
+    /// process of its own the first time after the machine was started; not with [`Isolation::InProcess`].
+    #[must_use]
+    pub fn discovery_limit(mut self, limit: Duration) -> Config {
+        self.discovery = limit;
         self
     }
 

@@ -128,6 +128,7 @@ impl Engine {
     /// The devices there are, what hides some, and what was not found.
     #[must_use]
     pub fn devices(&self) -> Inventory {
+        self.look();
         driver::inventory()
     }
 
@@ -136,6 +137,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
+        self.look();
         // Whoever opens a device will look for kernels next, and for that must know the compiler: found out
         // meanwhile. (A context takes 110 ms to make, a compiler never seen before 80 ms to hash.) Without a
         // thread it is done then.
@@ -151,6 +153,7 @@ impl Engine {
     /// The file that AMD's runtime was opened from, if it opens: where the loader found it by name, that.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
+        self.look();
         driver::library(Vendor::Amd)
     }
 
@@ -190,6 +193,7 @@ impl Engine {
     }
 
     pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {
+        self.look();
         // Held during the search: a second thread waits for the answer rather than searching too.
         let mut searches = lock(&self.inner.searches);
         let found = searches.entry(vendor).or_insert_with(|| {

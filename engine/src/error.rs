@@ -118,6 +118,22 @@ pub enum Error {
         /// Bytes the device has.
         total: u64,
     },
+    /// The system or the driver gives no page-locked memory.
+    #[error(
+        "{device} is given no page-locked memory of the system ({} asked; {call}: {says}): too little of it is free, \
+         or a container bounds it (start it with --ulimit memlock=-1 and more --memory)",
+        bytes(*.asked)
+    )]
+    Pinned {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        asked: u64,
+        /// The call that was refused.
+        call: &'static str,
+        /// The driver's words.
+        says: String,
+    },
     /// A driver call failed in a way that nothing above names better.
     #[error("{call} on {device}: {says} (code {code})")]
     Driver {

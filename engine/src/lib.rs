@@ -91,6 +91,7 @@ pub mod error;
 mod gate;
 mod geometry;
 mod key;
+mod look;
 mod packs;
 mod proof;
 mod service;

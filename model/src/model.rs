@@ -210,6 +210,26 @@ fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), Op
     Ok((gguf, graph, tokenizer))
 }
 
+/// Kernels that may end what runs on a device before another is opened there for good.
+const FAULTS: usize = 4;
+
+/// A session on a GPU, which is opened for it; and whether that ended all that was on the device.
+fn on_gpu(
+    engine: &Engine,
+    label: &str,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    options: &OpenOptions,
+) -> (Result<Session, SessionError>, bool) {
+    let device = match engine.device(label) {
+        Ok(device) => device,
+        Err(error) => return (Err(error.into()), false),
+    };
+    let opened = Session::on_gpu(engine, &device, gguf, graph.clone(), options);
+    let lost = opened.is_err() && device.memory().is_err();
+    (opened, lost)
+}
+
 /// A session on the device that is asked for.
 fn on_device(
     gguf: &Arc<Gguf>,
@@ -245,8 +265,13 @@ fn on_device(
             None,
         ));
     };
-    let opened = engine.device(&label).map_err(SessionError::from);
-    let opened = opened.and_then(|device| Session::on_gpu(&engine, &device, gguf, graph, options));
+    let (mut opened, mut lost) = on_gpu(&engine, &label, gguf, &graph, options);
+    // What a kernel's proof did to the device is kept as its verdict: the next attempt goes without it.
+    for _ in 0..FAULTS {
+        if lost {
+            (opened, lost) = on_gpu(&engine, &label, gguf, &graph, options);
+        }
+    }
     let session = match opened {
         Ok(session) => session,
         Err(source) if options.device == DeviceChoice::Auto => return Err(OpenError::Found { label, source }),

@@ -3,7 +3,9 @@
 // KJIT_HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
 // KJIT_HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
 // KJIT_HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
-// KJIT_HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code
+// KJIT_HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code; n may be `*`: every one
+// KJIT_HIPSIM_HANG      a call that never answers
+// KJIT_HIPSIM_ABORT     a call that ends the process
 #include "compile.h"
 #include "sim.h"
 
@@ -51,7 +53,7 @@ static void configure(State& s) {
     }
     for (const std::string& one : split(variable("KJIT_HIPSIM_FAIL", ""), ',')) {
         std::vector<std::string> p = split(one, ':');
-        if (p.size() == 3) s.injected.push_back({p[0], (unsigned)atoi(p[1].c_str()), atoi(p[2].c_str())});
+        if (p.size() == 3) s.injected.push_back({p[0], p[1] == "*" ? 0 : (unsigned)atoi(p[1].c_str()), atoi(p[2].c_str())});
         else say("KJIT_HIPSIM_FAIL: '" + one + "' is not call:n:code");
     }
 }
@@ -60,8 +62,11 @@ Call::Call(const char* name, Needs needs) : hold(state().mutex), code(OK) {
     State& s = state();
     configure(s);
     unsigned n = ++s.calls[name];
+    if (variable("KJIT_HIPSIM_HANG", "") == name)
+        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    if (variable("KJIT_HIPSIM_ABORT", "") == name) say(std::string(name) + " gives up"), abort();
     for (const State::Injected& i : s.injected)
-        if (i.call == name && i.at == n) code = i.code;
+        if (i.call == name && (i.at == n || i.at == 0)) code = i.code;
     if (code) return;
     if (needs != NOTHING && s.devices.empty()) code = NO_DEVICE;
     else if (needs != NOTHING && !s.initialised) code = NOT_INITIALIZED;

@@ -50,14 +50,18 @@ struct Pool {
     }
 };
 
-// What a test wants a kernel to do instead of its work: KJIT_HIPSIM_BREAK is `entry:threads:how`, comma-separated.
-static std::string broken(const char* entry, unsigned threads) {
+// What a test wants a kernel to do instead of its work: KJIT_HIPSIM_BREAK is `entry:threads:how`, comma-separated; for threads
+// `wave32` or `wave64`, too.
+static std::string broken(const char* entry, unsigned threads, unsigned wave) {
     const char* asked = getenv("KJIT_HIPSIM_BREAK");
-    std::string rest = asked ? asked : "", want = std::string(entry) + ":" + std::to_string(threads) + ":";
-    for (size_t from = 0; from < rest.size();) {
-        size_t to = std::min(rest.find(',', from), rest.size());
-        if (rest.compare(from, want.size(), want) == 0) return rest.substr(from + want.size(), to - from - want.size());
-        from = to + 1;
+    std::string rest = asked ? asked : "";
+    for (const std::string& blocks : {std::to_string(threads), "wave" + std::to_string(wave)}) {
+        std::string want = std::string(entry) + ":" + blocks + ":";
+        for (size_t from = 0; from < rest.size();) {
+            size_t to = std::min(rest.find(',', from), rest.size());
+            if (rest.compare(from, want.size(), want) == 0) return rest.substr(from + want.size(), to - from - want.size());
+            from = to + 1;
+        }
     }
     return {};
 }
@@ -133,7 +137,7 @@ static bool give(State& s, const Work& w, std::vector<kjsim::Given>& given, std:
 }
 
 static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& code) {
-    std::string how = broken(w.entry->name, w.module->library->block);
+    std::string how = broken(w.entry->name, w.module->library->block, w.module->library->wave);
     if (how == "abort") abort();
     if (how == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
     if (how == "fault") {

@@ -21,7 +21,7 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
 }
 
 /// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a
-/// compile.
+/// compile, `KJIT_DISCOVERY_SECONDS` the search for devices.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -29,6 +29,9 @@ pub fn config(shared: &Shared) -> Config {
     }
     if let Some(seconds) = number("KJIT_COMPILE_SECONDS", shared) {
         config = config.timeout(Duration::from_secs(seconds));
+    }
+    if let Some(seconds) = number("KJIT_DISCOVERY_SECONDS", shared) {
+        config = config.discovery_limit(Duration::from_secs(seconds));
     }
     if let Some(mebibytes) = number("KJIT_COMPILE_MEMORY", shared) {
         config = config.memory_limit(mebibytes.saturating_mul(1 << 20));

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
 pub(crate) const WORK: &str = "--kjit-cc-work";
+/// First argument of a process that asks a driver for devices.
+pub(crate) const LOOK: &str = "--kjit-cc-look";
 /// First argument of a process that repeats a kept compile.
 pub(crate) const REPEAT: &str = "--kjit-cc-repeat";
 /// The file in a kept folder that holds the request.
@@ -66,6 +68,10 @@ fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Optio
         let code = work(limit);
         remove_scratch();
         return Some(code);
+    }
+    if first == LOOK {
+        leave_with_parent();
+        return Some(crate::look::look(rest.next()?.to_str()?));
     }
     if first == REPEAT {
         return Some(repeat(&PathBuf::from(rest.next().unwrap_or_default())));

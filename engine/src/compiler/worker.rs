@@ -202,6 +202,11 @@ impl Workers {
         Ok(Worker { child, questions, answers, log, seen: 0, done: 0, _scratch: scratch })
     }
 
+    /// The executable of a process for something else; none where all is to happen in this one.
+    pub fn apart(&self) -> Option<PathBuf> {
+        if self.isolation == Isolation::InProcess { None } else { self.program().ok() }
+    }
+
     /// The executable that compiler processes are: what repeats a compile, too.
     pub fn program(&self) -> Result<PathBuf> {
         if let Isolation::Worker(path) = &self.isolation {

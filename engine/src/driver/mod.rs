@@ -25,6 +25,7 @@ pub use counters::Counts;
 pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;
+pub(crate) use info::visibility;
 pub use info::{DeviceInfo, Inventory};
 pub use memory::{DeviceBuffer, Memory};
 pub use module::{Kernel, Module};
@@ -34,13 +35,69 @@ pub use stream::Stream;
 
 use crate::error::{Error, Result};
 use crate::trace::Trace;
+use std::sync::{Mutex, PoisonError};
 
-/// Opens a vendor's driver, or says why not.
-type Open = fn() -> Result<Box<dyn Driver>>;
+/// A vendor's driver.
+struct Row {
+    /// The word of its devices.
+    word: &'static str,
+    /// What people call its library.
+    name: &'static str,
+    /// Opens it, or says why not.
+    open: fn() -> Result<Box<dyn Driver>>,
+    /// Whether it is asked for devices in a process of its own first: there is something to ask, and it may
+    /// hang.
+    apart: fn() -> bool,
+}
 
 /// The drivers there are, in the order in which `auto` prefers their devices.
-const DRIVERS: &[(&str, Open)] =
-    &[("cuda", || Ok(Box::new(cuda::Cuda::open()?))), ("rocm", || Ok(Box::new(hip::HipRuntime::open()?)))];
+const DRIVERS: &[Row] = &[
+    Row { word: "cuda", name: "the NVIDIA driver", open: || Ok(Box::new(cuda::Cuda::open()?)), apart: || false },
+    Row {
+        word: "rocm",
+        name: "the HIP runtime",
+        open: || Ok(Box::new(hip::HipRuntime::open()?)),
+        apart: hip::HipRuntime::may_hang,
+    },
+];
+
+/// Drivers that did not answer when they were asked apart, and why they are not asked here.
+static HANGING: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
+
+impl Row {
+    fn open(&self) -> Result<Box<dyn Driver>> {
+        let hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        match hanging.iter().find(|(word, _)| *word == self.word) {
+            Some((word, why)) => Err(Error::NoDevice { asked: (*word).to_owned(), why: why.clone() }),
+            None => {
+                drop(hanging);
+                (self.open)()
+            }
+        }
+    }
+}
+
+/// From now on that driver is not asked any more.
+pub(crate) fn refuse(word: &'static str, why: String) {
+    HANGING.lock().unwrap_or_else(PoisonError::into_inner).push((word, why));
+}
+
+/// The words of the drivers that are to be asked in a process of their own first.
+pub(crate) fn asked_apart() -> Vec<&'static str> {
+    DRIVERS.iter().filter(|row| (row.apart)()).map(|row| row.word).collect()
+}
+
+/// What people call a driver's library.
+pub(crate) fn runtime_name(word: &str) -> &'static str {
+    DRIVERS.iter().find(|row| row.word == word).map_or("the driver", |row| row.name)
+}
+
+/// Asks a driver all that [`inventory`] does.
+pub(crate) fn ask(word: &str) {
+    if let Some(driver) = DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok()) {
+        (0..driver.count().unwrap_or(0)).for_each(|ordinal| drop(driver.describe(ordinal)));
+    }
+}
 
 /// Words for devices that are no GPU of ours, refused by name.
 const REFUSED: &[&str] = &["metal", "opencl", "vulkan", "sycl"];
@@ -48,8 +105,9 @@ const REFUSED: &[&str] = &["metal", "opencl", "vulkan", "sycl"];
 /// Everything that can be seen.
 pub(crate) fn inventory() -> Inventory {
     let mut inventory = Inventory { visibility: info::visibility(), ..Inventory::default() };
-    for (word, open) in DRIVERS {
-        let driver = match open() {
+    for row in DRIVERS {
+        let word = row.word;
+        let driver = match row.open() {
             Ok(driver) => driver,
             Err(error) => {
                 inventory.missing.push(error.to_string());
@@ -79,17 +137,13 @@ pub(crate) fn inventory() -> Inventory {
 
 /// The newest API version of a vendor's driver, if it opens: compilers must not be newer.
 pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> {
-    DRIVERS
-        .iter()
-        .find(|(word, _)| *word == vendor.device_word())
-        .and_then(|(_, open)| open().ok())
-        .map(|d| d.version())
+    DRIVERS.iter().find(|row| row.word == vendor.device_word()).and_then(|row| row.open().ok()).map(|d| d.version())
 }
 
 /// The file that a vendor's driver was opened from, if it opens; by its path in this process where the loader
 /// was given a name.
 pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf> {
-    let driver = DRIVERS.iter().find(|(word, _)| *word == vendor.device_word()).and_then(|(_, open)| open().ok())?;
+    let driver = DRIVERS.iter().find(|row| row.word == vendor.device_word()).and_then(|row| row.open().ok())?;
     let name = std::path::PathBuf::from(driver.library());
     if name.is_absolute() {
         return Some(name);
@@ -118,8 +172,9 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
         return Err(fail("kjit has no driver for it; there are cuda:N, rocm:N and cpu".to_owned()));
     }
     let mut reasons = Vec::new();
-    for (name, open) in DRIVERS.iter().filter(|(name, _)| word == *name || word == "auto") {
-        match open().and_then(|driver| open_one(&*driver, ordinal, asked, trace.clone())) {
+    for row in DRIVERS.iter().filter(|row| word == row.word || word == "auto") {
+        let name = row.word;
+        match row.open().and_then(|driver| open_one(&*driver, ordinal, asked, trace.clone())) {
             Ok(device) => return Ok(device),
             Err(error) if word == "auto" => reasons.push(format!("{name}: {error}")),
             Err(error) => return Err(error),
@@ -132,7 +187,7 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
 }
 
 fn names() -> Vec<&'static str> {
-    DRIVERS.iter().map(|(name, _)| *name).collect()
+    DRIVERS.iter().map(|row| row.word).collect()
 }
 
 fn open_one(driver: &dyn Driver, ordinal: u32, asked: &str, trace: Option<Trace>) -> Result<Device> {

@@ -4,7 +4,7 @@
 //! host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that the device writes and
 //! the host polls.
 
-use super::api::Raw;
+use super::api::{FaultKind, Raw};
 use super::counters::add;
 use super::device::Device;
 use super::event::Event;
@@ -121,7 +121,7 @@ impl Device {
     /// Page-locked memory for `len` values, zeroed, good to read and to write.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Driver`].
+    /// [`Error::Pinned`], [`Error::Driver`].
     pub fn pinned<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         self.make_pinned(len, false)
     }
@@ -137,8 +137,11 @@ impl Device {
 
     fn make_pinned<T: Pod>(&self, len: usize, write_combined: bool) -> Result<PinnedBuffer<T>> {
         let bytes = bytes_of::<T>(len)?.max(1);
-        let (at, address) =
-            self.allocated(self.raw().alloc_host(bytes, write_combined), bytes, "page-locked memory")?;
+        let (at, address) = self.raw().alloc_host(bytes, write_combined).map_err(|fault| match fault.kind {
+            FaultKind::Lost => fault.on(self.label()),
+            // It is the system's memory: what is free on the device says nothing of it.
+            _ => Error::Pinned { device: self.label().to_owned(), asked: bytes, call: fault.call, says: fault.says },
+        })?;
         add(&self.inner.counters.pinned, 1);
         // SAFETY: `bytes` bytes were just allocated there, and nobody else knows of them.
         unsafe { at.write_bytes(0, bytes as usize) };

@@ -41,7 +41,7 @@ impl From<Error> for SessionError {
             Error::OutOfMemory { what, asked, free, total, device } => SessionError::Memory {
                 what: format!("{what} on {device}"),
                 bytes: asked,
-                hint: format!("{} of {} bytes are free: give a smaller -c, or a smaller model", free, total),
+                hint: format!("{free} of {total} bytes are free"),
             },
             // A call that the driver refuses leaves a context of which nobody knows what still works.
             lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => SessionError::Lost(lost.to_string()),

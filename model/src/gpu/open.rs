@@ -1,6 +1,6 @@
 //! Opening a session on a GPU: plan, then compile and upload side by side.
 
-use super::plan::{JobId, Plan, PlanError, Request, plan};
+use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
 use super::resident::{Persistent, Resident, Words};
 use super::trust::{self, Verdict};
 use super::tune::Kept;
@@ -8,7 +8,7 @@ use super::upload::{Matrix, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Rope, WeightId};
-use crate::session::{OpenOptions, SessionError};
+use crate::session::{KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, Arg, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
 use kjit_kernels::family::Arguments;
 use kjit_kernels::heads::angles;
@@ -109,6 +109,21 @@ impl GpuRunner {
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let plan = plan(&request)?;
         check_memory(device, &request, &plan)?;
+        let memory = plan.memory;
+        let opened = GpuRunner::open_plan(engine, device, gguf, &request, plan, (start, before));
+        opened.map_err(|error| what_helps(error, memory, options))
+    }
+
+    /// A plan that should fit.
+    fn open_plan(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        request: &Request,
+        plan: Plan,
+        (start, before): (Instant, CompileCounts),
+    ) -> Result<GpuRunner, SessionError> {
+        let (graph, options) = (request.graph, request.options);
         let context = options.context_of(graph);
         // What a proof may take while the weights travel: the keys' and the launches' memory comes after it.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
@@ -202,6 +217,23 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), S
     let each = if sequences > 1 { format!(" for each of {sequences} sequences") } else { String::new() };
     let what = format!("the model with a context of {context}{each} on {}", device.label());
     Err(SessionError::Memory { what, bytes: need, hint })
+}
+
+/// Memory that should have been there, and was refused all the same: with the flag that asks for less of it.
+fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
+    let SessionError::Memory { what, bytes, hint } = error else { return error };
+    let mib = |n: u64| n >> 20;
+    let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
+    let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
+        true => format!("a smaller -c{kept} would take less of them"),
+        false => "a smaller model, or a smaller quantisation of it, would take less of them".to_owned(),
+    };
+    let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
+    let hint = format!(
+        "{hint}; all in all it takes {all} MiB ({weights} of weights, {kv} of keys and values): {help}, and so would \
+         whatever else has the device giving some back"
+    );
+    SessionError::Memory { what, bytes, hint }
 }
 
 /// The kernels by job; none where one comes later, and for those that the upload alone has use for, which
@@ -375,5 +407,6 @@ fn assemble(
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors } = weights;
-    Ok(Resident { plan, stream, kernels, persistent: None, matrices, vectors, ropes, caches, arena, control })
+    let (persistent, cooperative) = (None, device.info().cooperative);
+    Ok(Resident { plan, stream, kernels, persistent, cooperative, matrices, vectors, ropes, caches, arena, control })
 }

@@ -19,6 +19,9 @@ pub(super) struct Resident {
     pub kernels: Vec<Option<Kernel>>,
     /// A token as one launch.
     pub persistent: Option<Persistent>,
+    /// Whether launches whose blocks meet are made: the device keeps blocks together, and its runtime has not
+    /// refused it.
+    pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
@@ -153,7 +156,7 @@ impl Resident {
     pub fn launch(&self, program: &Program, launch: &Launch, now: &Now, whose: Whose) -> Result<()> {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
-        let together = launch.cooperative && self.stream.device().info().cooperative;
+        let together = launch.cooperative && self.cooperative;
         // On a device that cannot keep blocks together: as if it had room for one.
         let alone = (launch.cooperative && !together).then(|| Now { units: 1, ..now.clone() });
         let now = alone.as_ref().unwrap_or(now);

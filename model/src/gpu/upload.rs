@@ -3,7 +3,7 @@
 //!
 //! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in place (on
 //! the H200, locking 2 GiB of a map takes 0.1 s, copying it into fresh page-locked memory 0.9 s). Where the
-//! system refuses that, bytes go through two page-locked slots. What has another layout on the device lands
+//! system refuses that, bytes go through two page-locked slots, and where it gives none of those, as they are. What has another layout on the device lands
 //! in a slot there first, and a `repack` kernel spreads it, piece by piece in the stream's order: beside the
 //! weights themselves an upload needs 64 MiB. A processor's own GPU reads the host's slot itself: nothing is
 //! copied before the kernel.
@@ -41,6 +41,8 @@ enum Way {
     Locked(VecDeque<(usize, usize, HostMap)>),
     /// Two slots in turn.
     Staged([PinnedBuffer<u8>; 2]),
+    /// From the file's pages as they are: each copy is waited for.
+    Plain,
 }
 
 /// Copies from a model file to a device.
@@ -82,10 +84,8 @@ impl Uploader {
     /// [`Error::OutOfMemory`] when not even the slot can be had.
     pub fn new(stream: &Stream, gguf: Arc<Gguf>) -> Result<Uploader> {
         let device = stream.device().clone();
-        let (slot, shared) = match device.info().integrated {
-            true => (device.buffer(1)?, Some([device.pinned_for_writing(SLOT)?, device.pinned_for_writing(SLOT)?])),
-            false => (device.buffer(SLOT)?, None),
-        };
+        let shared = if device.info().integrated { slots(&device)? } else { None };
+        let slot = device.buffer(if shared.is_some() { 1 } else { SLOT })?;
         Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot, shared })
     }
 
@@ -188,10 +188,7 @@ impl Uploader {
                         chunks.pop_front();
                     }
                 }
-                Err(_) => {
-                    let slots = [self.device.pinned_for_writing(SLOT)?, self.device.pinned_for_writing(SLOT)?];
-                    self.way = Way::Staged(slots);
-                }
+                Err(_) => self.way = slots(&self.device)?.map_or(Way::Plain, Way::Staged),
             }
         }
         match &mut self.way {
@@ -199,6 +196,12 @@ impl Uploader {
                 let found = chunks.iter().find(|(p, c, _)| (*p, *c) == (part, chunk));
                 let (_, _, map) = found.ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
                 self.stream.copy_in_mapped(map, range.start - chunk * CHUNK..range.end - chunk * CHUNK, to)
+            }
+            Way::Plain => {
+                let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
+                let bytes = bytes
+                    .ok_or_else(|| Error::Buffer(format!("bytes {range:?} of part {part} are not in the file")))?;
+                self.stream.write(to, bytes)
             }
             Way::Staged(slots) => {
                 let gguf = Arc::clone(&self.gguf);
@@ -216,6 +219,16 @@ impl Uploader {
                 Ok(())
             }
         }
+    }
+}
+
+/// Two page-locked slots; none where the system gives none.
+fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
+    let two = device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));
+    match two {
+        Ok(slots) => Ok(Some(slots)),
+        Err(Error::Pinned { .. }) => Ok(None),
+        Err(other) => Err(other),
     }
 }
 

@@ -21,13 +21,15 @@ pub struct Machine {
     /// Whether any compiler can be found.
     pub compilers: bool,
     pub packs: Option<std::ffi::OsString>,
+    /// With the calls of ROCm 5 alone.
+    pub rocm5: bool,
     /// Calls of the simulated runtime that fail.
     pub fail: Option<String>,
 }
 
 impl Machine {
     pub fn new(devices: &'static str, home: PathBuf) -> Machine {
-        Machine { devices, home, compilers: true, packs: None, fail: None }
+        Machine { devices, home, compilers: true, packs: None, rocm5: false, fail: None }
     }
 
     pub fn command(&self) -> Command {
@@ -36,6 +38,7 @@ impl Machine {
         if let Some(fail) = &self.fail {
             setup = setup.set("KJIT_HIPSIM_FAIL", fail);
         }
+        setup = if self.rocm5 { setup.rocm5() } else { setup };
         let mut command = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
         setup.apply(TEMPORARY, &mut command);
         command.env("KJIT_CACHE_DIR", &self.home).env("NO_COLOR", "1").env_remove("KJIT_PACK_PATH");

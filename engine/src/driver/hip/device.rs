@@ -10,9 +10,10 @@ use super::{HipRuntime, fault};
 use crate::error::Result;
 use crate::geometry::Geometry;
 use hip_sys::{Hip, capture, codes, flags};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) struct HipDevice {
     runtime: Arc<HipRuntime>,
@@ -21,6 +22,8 @@ pub(super) struct HipDevice {
     state: Context,
     /// `(lowest, highest)` stream priority.
     priorities: (c_int, c_int),
+    /// Page-locked memory that the runtime would not make and that is ours: bytes by address.
+    ours: Mutex<HashMap<usize, usize>>,
 }
 
 /// A handle of the runtime out of our number.
@@ -56,7 +59,7 @@ impl HipDevice {
             unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }.map_err(fault)
         };
         let state = runtime.contexts.join(ordinal, renew)?;
-        let mut opened = HipDevice { runtime, ordinal: number, state, priorities: (0, 0) };
+        let mut opened = HipDevice { runtime, ordinal: number, state, priorities: (0, 0), ours: Mutex::default() };
         let (mut low, mut high) = (0, 0);
         // SAFETY: writes two ints.
         unsafe { opened.current()?.hipDeviceGetStreamPriorityRange(&mut low, &mut high) }
@@ -72,6 +75,40 @@ impl HipDevice {
         // SAFETY: takes a number.
         unsafe { hip.hipSetDevice(self.ordinal) }.map_err(|e| self.fault(e))?;
         Ok(hip)
+    }
+
+    /// Pages of our own, locked, as the device addresses them.
+    fn lock_ours(&self, hip: &Hip, bytes: usize) -> Try<(*mut u8, u64)> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new pages, of nobody else.
+        let at = unsafe { libc::mmap(null_mut(), bytes, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(Fault {
+                call: "mmap",
+                code: 0,
+                says: std::io::Error::last_os_error().to_string(),
+                kind: super::FaultKind::OutOfMemory,
+            });
+        }
+        let locked = flags::hipHostRegisterPortable | flags::hipHostRegisterMapped;
+        let mut address = null_mut();
+        // SAFETY: the pages are there until they are unlocked; then writes one pointer.
+        let known = unsafe {
+            hip.hipHostRegister(at, bytes, locked).and_then(|()| {
+                let answer = hip.hipHostGetDevicePointer(&mut address, at, 0);
+                if answer.is_err() {
+                    let _ = hip.hipHostUnregister(at);
+                }
+                answer
+            })
+        };
+        if let Err(error) = known {
+            // SAFETY: nobody knows of them.
+            unsafe { libc::munmap(at, bytes) };
+            return Err(self.fault(error));
+        }
+        self.ours.lock().unwrap_or_else(PoisonError::into_inner).insert(at as usize, bytes);
+        Ok((at.cast(), address as u64))
     }
 
     /// A call's answer as a fault, remembered if it is the last.
@@ -142,7 +179,12 @@ impl RawDevice for HipDevice {
             | flags::hipHostMallocMapped
             | if write_combined { flags::hipHostMallocWriteCombined } else { 0 };
         let mut at = null_mut();
-        unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) }.map_err(|e| self.fault(e))?;
+        if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
+            let refused = self.fault(error);
+            // The runtime has a pool of its own for these, and the system a limit for that; pages of ours have
+            // neither.
+            return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
+        }
         let mut address = null_mut();
         if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
             let _ = unsafe { hip.hipHostFree(at) };
@@ -152,7 +194,15 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {
-        call!(self.hipHostFree(at.cast()))
+        let Some(bytes) = self.ours.lock().unwrap_or_else(PoisonError::into_inner).remove(&(at as usize)) else {
+            return call!(self.hipHostFree(at.cast()));
+        };
+        let unlocked = call!(self.hipHostUnregister(at.cast()));
+        // Pages that the device may still write stay where they are.
+        if unlocked.is_ok() {
+            unsafe { libc::munmap(at.cast(), bytes) };
+        }
+        unlocked
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {

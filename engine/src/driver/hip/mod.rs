@@ -63,6 +63,11 @@ impl HipRuntime {
         OPENED.get_or_init(HipRuntime::open_now).clone()
     }
 
+    /// Whether there is a kernel driver, or a library that was named: what may hang.
+    pub fn may_hang() -> bool {
+        std::env::var_os("KJIT_HIP_LIBRARY").is_some() || std::path::Path::new("/dev/kfd").exists()
+    }
+
     fn open_now() -> Result<Arc<HipRuntime>> {
         let wheels = || {
             python_sites().iter().flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f))).collect()

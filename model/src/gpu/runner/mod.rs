@@ -43,7 +43,9 @@ pub struct GpuRunner {
     /// Rows of logits on their way out.
     logits: PinnedBuffer<f32>,
     /// Captured launches, by what they are for; recorded when first needed.
-    recordings: Vec<(Recorded, Recording)>,
+    recordings: Vec<(Recorded, Again)>,
+    /// Whether launches are captured; where the runtime refuses that, each is made anew.
+    captures: bool,
     /// What ran last.
     last: Last,
     statistics: Statistics,
@@ -71,6 +73,14 @@ struct Slot {
 
 /// What a recording is for: rows, and the choice behind them.
 type Recorded = (usize, Option<Choice>);
+
+/// How a recording's launches are made again.
+enum Again {
+    /// By one call.
+    Replay(Recording),
+    /// One by one, as they were.
+    Launch(Now),
+}
 
 /// What ran last: a program for prompts and its tokens, or rows.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +137,7 @@ impl GpuRunner {
             listed: vec![],
             logits,
             recordings: vec![],
+            captures: true,
             last: Last::Rows(1),
             statistics,
             prompts_ready: early.is_none(),
@@ -135,7 +146,40 @@ impl GpuRunner {
         };
         // They may have come while the weights travelled.
         runner.prompts_ready(0)?;
+        if super::trust::wanted(runner.opened()) {
+            runner.try_capture()?;
+        }
         Ok(runner)
+    }
+
+    /// Captures a token at once, so that what the runtime cannot record shows before anything is computed:
+    /// then first without launches whose blocks meet, which some do not record, and at last not at all.
+    fn try_capture(&mut self) -> Result<(), SessionError> {
+        let refused = match self.records() {
+            Ok(()) => return Ok(()),
+            // Of a lost device nothing more can be had.
+            Err(lost) if self.opened().memory().is_err() => return Err(lost),
+            Err(refused) => refused,
+        };
+        let label = self.device().label();
+        self.recordings.clear();
+        if self.resident.cooperative {
+            self.resident.cooperative = false;
+            let persistent = self.resident.persistent.take();
+            if self.records().is_ok() {
+                self.remarks.push(format!(
+                    "blocks that meet are refused on {label} ({refused}): kernels of one block take their place"
+                ));
+                return Ok(());
+            }
+            (self.resident.cooperative, self.resident.persistent) = (true, persistent);
+        }
+        self.recordings.clear();
+        self.captures = false;
+        self.remarks.push(format!(
+            "launches cannot be recorded on {label} ({refused}): each is made anew for each token, which is slower"
+        ));
+        Ok(())
     }
 
     /// Kernels that compute wrongly on this device and were not taken, and those that could not be proven: a
@@ -277,16 +321,12 @@ impl GpuRunner {
         let (n, choice) = what;
         let (r, rows) = (&self.resident, self.rows_of(n)?);
         let now = self.now(rows.program, n, choice.unwrap_or(Choice::Greedy))?;
-        let recording = r.stream.capture(|| {
-            r.issue_rows(rows.program, &now, rows.whose)?;
-            match choice {
-                None => Ok(()),
-                Some(Choice::Greedy) => r.launch(rows.program, rows.greedy, &now, rows.whose),
-                Some(Choice::Draw { .. }) => r.launch(rows.program, rows.draw, &now, rows.whose),
-            }
-        })?;
+        let recording = match self.captures {
+            true => Again::Replay(r.stream.capture(|| self.issue(what, &now))?),
+            false => Again::Launch(now),
+        };
         // Where options are arguments, each choice is another recording: the last one of each kind is kept.
-        let same = |(w, _): &(Recorded, Recording)| {
+        let same = |(w, _): &(Recorded, Again)| {
             w.0 == n && w.1.is_some_and(|c| c != Choice::Greedy) && choice.is_some_and(|c| c != Choice::Greedy)
         };
         self.recordings.retain(|one| !same(one));
@@ -296,8 +336,32 @@ impl GpuRunner {
 
     fn replay(&self, recording: usize) -> Result<(), SessionError> {
         let found = self.recordings.get(recording);
-        let (_, recording) = found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
-        Ok(self.resident.stream.replay(recording)?)
+        let (what, recording) = found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
+        Ok(match recording {
+            Again::Replay(recording) => self.resident.stream.replay(recording)?,
+            Again::Launch(now) => self.issue(*what, now)?,
+        })
+    }
+
+    /// Whether a token is recorded, and the launch that no greedy one has: that which draws.
+    fn records(&mut self) -> Result<(), SessionError> {
+        self.record((1, Some(Choice::Greedy)))?;
+        let (r, rows) = (&self.resident, self.rows_of(1)?);
+        let now = self.now(rows.program, 1, DRAW)?;
+        drop(r.stream.capture(|| r.launch(rows.program, rows.draw, &now, rows.whose))?);
+        Ok(())
+    }
+
+    /// The launches of rows, and of the choice behind them.
+    fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
+        let r = &self.resident;
+        let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
+        r.issue_rows(rows.program, now, rows.whose)?;
+        match choice {
+            None => Ok(()),
+            Some(Choice::Greedy) => r.launch(rows.program, rows.greedy, now, rows.whose),
+            Some(Choice::Draw { .. }) => r.launch(rows.program, rows.draw, now, rows.whose),
+        }
     }
 
     /// The choice that is recorded behind rows: where each slot has its own options, a draw by those stands
