@@ -98,27 +98,25 @@ fn mark(word: u32) -> Option<Mark> {
     }
 }
 
-/// A block of gfx942 writes its stores back to memory that all its dies see, waits until they are there, and
-/// tells the others. LLVM before 2026 leaves that wait out where it knows of no store of this thread; in our
-/// kernels it stands.
+/// A wave of gfx942 writes its stores back to memory that all dies see, waits until they are there, and only
+/// then comes to the barrier behind which one thread tells the other blocks. LLVM before 2026 leaves that wait
+/// out where it knows of no store of this thread: so it does of the write-backs behind that barrier, of a
+/// thread whose own stores have all been waited for. Before it the wait stands, because the stores do.
 #[test]
 fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
     let Some((engine, folder)) = clang("gfx942") else { return };
     let target = Target::parse("gfx942").unwrap();
     let all = kjit_kernels::matrix::representative(&target).unwrap();
-    let told = ["attend 32/8 × 128 F16", "attend 9/3 × 64 Q8_0", "argmax", "draw", "gemm Q4_K · 16 tokens"];
+    let told = ["attend 32/8 × 128 F16", "attend 9/3 × 64 Q8_0", "argmax"];
     let samples: Vec<_> = all.into_iter().filter(|s| told.contains(&s.name.as_str())).collect();
     assert_eq!(samples.len(), told.len());
-    let mut seen = 0;
     for sample in samples {
         let words = text(engine.compile(&sample.kernel.job(&target)).unwrap().bytes());
         let marks: Vec<Mark> = words.iter().filter_map(|w| mark(*w)).collect();
-        for pair in marks.windows(2).filter(|pair| pair[0] == Mark::WritesBack) {
-            assert_ne!(pair[1], Mark::Tells, "{}: {marks:?}", sample.name);
-            seen += 1;
-        }
+        let back = marks.iter().position(|m| *m == Mark::WritesBack);
+        let back = back.unwrap_or_else(|| panic!("{}: nothing is written back", sample.name));
+        assert_eq!(marks.get(back + 1..back + 3), Some(&[Mark::Waits, Mark::Tells][..]), "{}: {marks:?}", sample.name);
     }
-    assert!(seen >= 3, "{seen} times something was written back");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
