@@ -204,7 +204,9 @@ fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), S
     let half = OpenOptions { context: Some((context / 2) as usize), ..request.options.clone() };
     let fewer = super::plan::plan(&Request { options: &half, ..*request })?.memory.total();
     let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
-    let fits = free.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    // Less what allocations are rounded up by: the number that is named must fit.
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    let fits = room.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
     let hint = match fits {
         0 => format!(
             "{} MiB of {} MiB are free; a smaller model, or a smaller quantisation of it, is needed",
