@@ -337,10 +337,11 @@ impl GpuRunner {
     fn replay(&self, recording: usize) -> Result<(), SessionError> {
         let found = self.recordings.get(recording);
         let (what, recording) = found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
-        Ok(match recording {
+        match recording {
             Again::Replay(recording) => self.resident.stream.replay(recording)?,
             Again::Launch(now) => self.issue(*what, now)?,
-        })
+        }
+        Ok(())
     }
 
     /// Whether a token is recorded, and the launch that no greedy one has: that which draws.
