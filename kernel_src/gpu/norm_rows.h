@@ -4,10 +4,11 @@
 //               weight
 //   NormKind::Layer (Ba et al. 2016, arXiv 1607.06450, equation 3):       y = (x − mean) / sqrt(var + eps) ·
 //               weight + bias
-//   x, y  rows × COLS f32 (y may be x or residual); weight, bias (Layer with BIAS)  COLS f32
+//   x, y  rows × COLS f32 (y may be x or residual); weight  WEIGHTS × COLS f32, which rows take in turn (0: no
+//         factors); bias (Layer with BIAS)  COLS f32
 //   residual  rows × COLS f32 where RESIDUAL
 //
-// S: COLS, KIND, BIAS, RESIDUAL. Share: x the row.
+// S: COLS, KIND, WEIGHTS, BIAS, RESIDUAL. Share: x the row.
 #pragma once
 #include "enums.h"
 #include "kjit.h"
@@ -43,10 +44,12 @@ template <class S> struct NormRows {
             sum = block_sum(sum);
         }
         float scale = rsqrt_f32(sum / COLS + a.eps);
+        const float* weight = a.weight + (S::WEIGHTS > 1 ? share.x % S::WEIGHTS * COLS : 0);
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 c = thread_id() + i * KJ_BLOCK;
             if (c >= COLS) continue;
-            float r = (v[i] - mean) * scale * a.weight[c];
+            float r = (v[i] - mean) * scale;
+            if (S::WEIGHTS > 0) r *= weight[c];
             if (S::BIAS) r += a.bias[c];
             if (S::RESIDUAL) r += residual[c];
             y[c] = r;

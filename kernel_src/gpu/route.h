@@ -1,15 +1,23 @@
-// route: the TOP experts of each token: softmax over EXPERTS scores, the largest first, the lower index first
-// among equals.
+// route: the TOP experts of each token by their gated scores, the largest first, the lower index first among
+// equals.
 //
+//   Gating::Softmax  shares are the softmax over EXPERTS scores;  Sigmoid  each score's own sigmoid;  Chosen
+//               the softmax of the chosen scores alone
 //   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32
+//   bias    EXPERTS f32 where BIAS: added for the choice, not to the shares
+//   factors EXPERTS f32 where FACTORS: on the share of each
+//   GROUPS (0: none) runs of experts: a run is worth the sum of its two best, the GROUPS_USED best stay in the
+//               choice
 //   RENORMALISE: shares of the chosen sum to one; then all times `scale`
 //
-// S: EXPERTS, TOP, RENORMALISE. Share: x the token; a block is one wave.
+// S: EXPERTS, TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, RENORMALISE. Share: x the token; a block is one
+// wave.
 #pragma once
 #include "kjit.h"
+#include "row_enums.h"
 
 struct RouteArgs {
-    const float* scores;
+    const float *scores, *bias, *factors;
     u32* experts;
     float* shares;
     float scale;
@@ -25,20 +33,68 @@ template <class S> struct Route {
         return (u64)key << 32 | (0xffffffffu - index);
     }
 
+    // Experts of groups that do not stay lose their keys; `choice` is what keys were made of.
+    STEP void leave_groups(u64 (&key)[EACH], const float (&choice)[EACH]) {
+        constexpr u32 GROUPS = S::GROUPS > 0 ? S::GROUPS : 1, SIZE = EXPERTS / GROUPS;
+        u64 worth = 0;  // lane n has that of group n: GROUPS ≤ KJ_WAVE
+        NO_UNROLL for (u32 g = 0; g < GROUPS; g++) {
+            u64 first = 0;
+            float sum = 0.0f;
+            UNROLL for (u32 n = 0; n < (SIZE > 1 ? 2 : 1); n++) {
+                u64 best = 0;
+                UNROLL for (u32 i = 0; i < EACH; i++) {
+                    bool mine = (lane_id() + i * KJ_WAVE) / SIZE == g && (n == 0 || key[i] != first);
+                    best = mine && key[i] > best ? key[i] : best;
+                }
+                first = wave_largest(best);
+                float value = 0.0f;
+                UNROLL for (u32 i = 0; i < EACH; i++) value += key[i] == first ? choice[i] : 0.0f;
+                sum += wave_sum(value);
+            }
+            if (lane_id() == g) worth = order_key(sum, g);
+        }
+        u64 stay = 0;
+        NO_UNROLL for (u32 n = 0; n < S::GROUPS_USED; n++) {
+            u64 best = wave_largest(worth);
+            if (worth == best) worth = 0;
+            stay |= (u64)1 << (0xffffffffu - (u32)best);
+        }
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            if (e < EXPERTS && (stay >> (e / SIZE) & 1) == 0) key[i] = 0;
+        }
+    }
+
     STEP void step(RouteArgs a, Share share) {
+        constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         u64 token = share.x;
         float v[EACH];
         u64 key[EACH];
-        float most = as_f32(0xff800000u), sum = 0.0f;
+        float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
             v[i] = e < EXPERTS ? a.scores[token * EXPERTS + e] : as_f32(0xff800000u);
             key[i] = e < EXPERTS ? order_key(v[i], e) : 0;
             most = max_f32(most, v[i]);
         }
-        most = wave_max(most);
-        UNROLL for (u32 i = 0; i < EACH; i++) sum += v[i] = exp_f32(v[i] - most);
-        sum = wave_sum(sum);
+        if constexpr (SOFTMAX) {
+            most = wave_max(most);
+            UNROLL for (u32 i = 0; i < EACH; i++) sum += v[i] = exp_f32(v[i] - most);
+            sum = wave_sum(sum);
+        }
+        if constexpr (S::GATING == Gating::Sigmoid) {
+            UNROLL for (u32 i = 0; i < EACH; i++) v[i] = sigmoid(v[i]);
+        }
+        if constexpr (S::BIAS || S::GROUPS > 0 || S::GATING == Gating::Sigmoid) {
+            float choice[EACH];
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                u32 e = lane_id() + i * KJ_WAVE;
+                choice[i] = v[i] / sum;
+                if (S::BIAS) choice[i] += e < EXPERTS ? a.bias[e] : 0.0f;
+                key[i] = e < EXPERTS ? order_key(choice[i], e) : 0;
+            }
+            if constexpr (S::GROUPS > 0) leave_groups(key, choice);
+        }
 
         u32 mine = 0;          // of the chosen, lane n keeps the n-th: TOP ≤ KJ_WAVE
         float part = 0.0f;
@@ -56,10 +112,17 @@ template <class S> struct Route {
             p = wave_sum(p) / sum;
             if (lane_id() == n) mine = e, part = p;
         }
+        if constexpr (S::GATING == Gating::Chosen) {
+            float largest = wave_max(lane_id() < TOP ? part : as_f32(0xff800000u));
+            part = lane_id() < TOP ? exp_f32(part - largest) : 0.0f;
+            part /= wave_sum(part);
+        }
         float chosen = wave_sum(part);
         if (lane_id() < TOP) {
+            float share_of = (S::RENORMALISE ? part / chosen : part) * a.scale;
+            if (S::FACTORS) share_of *= a.factors[mine];
             a.experts[token * TOP + lane_id()] = mine;
-            a.shares[token * TOP + lane_id()] = (S::RENORMALISE ? part / chosen : part) * a.scale;
+            a.shares[token * TOP + lane_id()] = share_of;
         }
     }
 };

@@ -100,8 +100,8 @@ macro_rules! files {
     };
 }
 
-/// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header; `enums.h` and `shape.h`
-/// are rendered.
+/// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header; `enums.h`,
+/// `row_enums.h` and `shape.h` are rendered.
 const FILES: &[(&str, &str)] = files! {
     "activations.h"
     "argmax.h"
@@ -139,6 +139,8 @@ const FILES: &[(&str, &str)] = files! {
     "kjit.h"
     "kv.h"
     "kv_tiles.h"
+    "map.h"
+    "map.hip"
     "matvec.h"
     "matvec.hip"
     "mma.h"
@@ -174,7 +176,8 @@ const FILES: &[(&str, &str)] = files! {
 /// The source with all headers at hand: only those it includes count.
 pub(crate) fn with_headers(source: Source) -> Source {
     let headers = FILES.iter().filter(|(f, _)| f.ends_with(".h"));
-    headers.fold(source.file("enums.h", crate::render::ENUMS), |s, (f, text)| s.file(*f, *text))
+    let rendered = source.file("enums.h", crate::render::ENUMS).file("row_enums.h", crate::render::ROW_ENUMS);
+    headers.fold(rendered, |s, (f, text)| s.file(*f, *text))
 }
 
 /// The source whose main file is `file`, with all headers at hand (only those it includes count).

@@ -60,6 +60,7 @@ pub mod heads;
 pub mod kernel;
 pub mod kv;
 pub mod layout;
+pub mod map;
 pub mod matrix;
 pub mod matvec;
 pub mod moe;

@@ -30,6 +30,8 @@ pub struct NormSpec {
     pub cols: usize,
     /// Which norm.
     pub kind: NormKind,
+    /// Rows of factors, which the rows take in turn: 1 for all, 0 for none.
+    pub weights: usize,
     /// A residual is added.
     pub residual: bool,
     /// Lanes in a wave; `None`: the target's own.
@@ -41,7 +43,7 @@ arguments! {
     NormArgs {
         /// `rows × cols` f32.
         x: Pointer,
-        /// `cols` f32.
+        /// `weights × cols` f32, or null.
         weight: Pointer,
         /// `cols` f32, or null.
         bias: Pointer,
@@ -66,7 +68,7 @@ pub(crate) fn threads(cols: usize, wave: u32) -> u32 {
 
 impl NormSpec {
     fn shape(&self) -> Shape {
-        let shape = Shape::new().number("COLS", self.cols).choice("KIND", &self.kind);
+        let shape = Shape::new().number("COLS", self.cols).choice("KIND", &self.kind).number("WEIGHTS", self.weights);
         shape.flag("BIAS", self.kind == NormKind::Layer { bias: true }).flag("RESIDUAL", self.residual)
     }
 }
@@ -77,7 +79,13 @@ impl Family for NormSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}{}", self.kind, self.cols, if self.residual { ", residual" } else { "" })
+        write!(f, "{:?} {}", self.kind, self.cols)?;
+        match self.weights {
+            0 => write!(f, ", no factors")?,
+            1 => {}
+            n => write!(f, ", {n} rows of factors")?,
+        }
+        write!(f, "{}", if self.residual { ", residual" } else { "" })
     }
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
@@ -111,7 +119,7 @@ impl Family for NormSpec {
         let rows = size.tokens;
         let cols = self.cols;
         let x: Vec<f32> = random.activations(rows * cols).iter().map(|v| v + 0.3).collect();
-        let (weight, bias) = (random.normals(cols, 1.0), random.normals(cols, 1.0));
+        let (weight, bias) = (random.normals(self.weights * cols, 1.0), random.normals(cols, 1.0));
         let residual = if self.residual { random.normals(rows * cols, 1.0) } else { vec![] };
         let mut want = vec![];
         for (r, row) in x.chunks(cols).enumerate() {
@@ -121,7 +129,8 @@ impl Family for NormSpec {
             let var = row.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
             let scale = 1.0 / (var + f64::from(EPS)).sqrt();
             for (c, &v) in row.iter().enumerate() {
-                let mut y = (f64::from(v) - mean) * scale * f64::from(weight[c]);
+                let factor = weight.get(r % self.weights.max(1) * cols + c).map_or(1.0, |&w| f64::from(w));
+                let mut y = (f64::from(v) - mean) * scale * factor;
                 if self.kind == (NormKind::Layer { bias: true }) {
                     y += f64::from(bias[c]);
                 }
@@ -132,26 +141,31 @@ impl Family for NormSpec {
         let bias = if self.kind == (NormKind::Layer { bias: true }) { bias } else { vec![] };
         let args = NormArgs {
             x: floats("x", &x),
-            weight: floats("weight", &weight),
+            weight: optional("weight", &weight),
             bias: optional("bias", &bias),
             residual: optional("residual", &residual),
             y: output("y", Storage::F32, want, SINGLE),
             eps: CaseArg::F32(EPS),
         };
-        let name = format!("norm_rows {:?} · {rows} × {cols}, residual {}, wave {wave}", self.kind, self.residual);
+        let (kind, weights, residual) = (self.kind, self.weights, self.residual);
+        let name = format!("norm_rows {kind:?} · {rows} × {cols}, factors {weights}, residual {residual}, wave {wave}");
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
     fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        for (cols, kind, residual) in [
-            (1, NormKind::Rms, false),
-            (63, NormKind::Rms, true),
-            (576, NormKind::Rms, false),
-            (4099, NormKind::Rms, true),
-            (65, NormKind::Layer { bias: true }, false),
-            (1021, NormKind::Layer { bias: false }, true),
+        for (cols, kind, weights, residual) in [
+            (1, NormKind::Rms, 1, false),
+            (63, NormKind::Rms, 1, true),
+            (576, NormKind::Rms, 1, false),
+            (4099, NormKind::Rms, 1, true),
+            (65, NormKind::Layer { bias: true }, 1, false),
+            (1021, NormKind::Layer { bias: false }, 1, true),
+            (131, NormKind::Layer { bias: false }, 0, false),
+            (67, NormKind::Layer { bias: false }, 2, true),
+            (33, NormKind::Rms, 0, true),
+            (35, NormKind::Rms, 2, false),
         ] {
-            let spec = NormSpec { cols, kind, residual, tuning: Some(Wave { wave }) };
+            let spec = NormSpec { cols, kind, weights, residual, tuning: Some(Wave { wave }) };
             into.push(spec.case(target, 2, Size { tokens: 3, past: 0 }, random)?);
         }
         Ok(())
@@ -159,11 +173,12 @@ impl Family for NormSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for (cols, kind) in [(4096, NormKind::Rms), (16384, NormKind::Rms), (4096, NormKind::Layer { bias: true })] {
-            let spec = NormSpec { cols, kind, residual: true, tuning: None };
+            let spec = NormSpec { cols, kind, weights: 1, residual: true, tuning: None };
             list.add(format!("norm_rows {kind:?} {cols}"), spec, ONE)?;
         }
         for wave in list.other_waves() {
-            let spec = NormSpec { cols: 4096, kind: NormKind::Rms, residual: true, tuning: Some(Wave { wave }) };
+            let spec =
+                NormSpec { cols: 4096, kind: NormKind::Rms, weights: 1, residual: true, tuning: Some(Wave { wave }) };
             list.add(format!("norm_rows Rms 4096 @ wave {wave}"), spec, ONE)?;
         }
         Ok(())

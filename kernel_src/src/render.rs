@@ -7,7 +7,9 @@ use crate::format::grids::Grid;
 use crate::format::{BlockScale, Encoding, Field as Bits, GroupScale, Offset, Plane, Turn, Value, down};
 use crate::kv::KvStorage;
 use crate::layout::{Blocks, Groups, Layout, Vectors};
+use crate::map::{Function, Map};
 use crate::norm::NormKind;
+use crate::route::Gating;
 use crate::segments::{Gate, Results};
 use kjit_engine::{Constants, Value as Constant};
 use std::fmt::Write;
@@ -18,12 +20,12 @@ pub trait GpuEnum {
     fn name(&self) -> &'static str;
 }
 
-/// The enums, and `enums.h` with all of them. A variant that is left out does not compile.
+/// Enums, and a header with all of them. A variant that is left out does not compile.
 macro_rules! gpu_enums {
-    ($($type:ident { $($variant:ident),* $(,)? })*) => {
-        /// The header `enums.h`.
-        pub(crate) const ENUMS: &str = concat!(
-            "// enums.h: the enums of the same names in kernel_src/src.\n#pragma once\n",
+    ($(#[$doc:meta])* $header:ident = $file:literal; $($type:ident { $($variant:ident),* $(,)? })*) => {
+        $(#[$doc])*
+        pub(crate) const $header: &str = concat!(
+            "// ", $file, ": the enums of the same names in kernel_src/src.\n#pragma once\n",
             $("enum class ", stringify!($type), " : unsigned { ", $(stringify!($variant), ", ",)* "};\n",)*
         );
         $(impl GpuEnum for $type {
@@ -37,6 +39,8 @@ macro_rules! gpu_enums {
 }
 
 gpu_enums! {
+    /// The header `enums.h`.
+    ENUMS = "enums.h";
     BlockScale { F16, HalfE8M0, F16Down, SplitF16Down, Down }
     Blocks { None, Half, HalfPair, HalfE8M0 }
     Combine { Add, Silu, Gelu }
@@ -51,6 +55,17 @@ gpu_enums! {
     Prologue { None, Norm, Silu, Gelu }
     Results { Singles, Tiles, Panels }
     Turn { Signs, ShiftEach, ShiftAll }
+}
+
+gpu_enums! {
+    /// The header `row_enums.h`, of what works on rows: by itself, since what is in a kernel's headers is part
+    /// of its key.
+    ROW_ENUMS = "row_enums.h";
+    Function {
+        Identity, Silu, GeluTanh, Relu, ReluSquared, Sigmoid, Tanh, Softplus, Clamp, SoftCap, ClampedSilu, Xielu,
+    }
+    Gating { Softmax, Sigmoid, Chosen }
+    Map { Act, Affine, Gate, AddChosen, Spread, Sum, Slice, FromTiles, Rotate, Temper }
 }
 
 /// A field of a [`Shape`]: its type in the GPU's code, and its value.

@@ -1,15 +1,27 @@
 //! The choice of experts: `gpu/route.h`.
 
 use crate::arguments;
-use crate::cases::{Case, CaseArg, Expect, Random, SINGLE, Storage, floats, output};
+use crate::cases::{Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optional, output};
 use crate::family::{Block, Family, Grid, Size, Wave, Work, choice_of_wave};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::matrix::{ONE, Samples};
 use crate::render::Shape;
+use crate::spec::Spec;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Chooses experts for each token, by the softmax of their scores.
+/// What scores become before they are compared and shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gating {
+    /// The softmax over all.
+    Softmax,
+    /// Each one's own sigmoid.
+    Sigmoid,
+    /// Scores as they are choose; the softmax of the chosen shares out.
+    Chosen,
+}
+
+/// Chooses experts for each token by their scores.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteSpec {
     /// Experts there are, up to 1024.
@@ -18,6 +30,14 @@ pub struct RouteSpec {
     pub top: usize,
     /// Shares of the chosen sum to one before `scale`.
     pub renormalise: bool,
+    /// What scores become.
+    pub gating: Gating,
+    /// An offset for each expert's choice.
+    pub bias: bool,
+    /// A factor on each expert's share.
+    pub factors: bool,
+    /// So many runs of experts, of which so many stay in the choice: those whose two best are worth most.
+    pub groups: Option<(usize, usize)>,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
@@ -27,6 +47,10 @@ arguments! {
     RouteArgs {
         /// `tokens × experts` f32.
         scores: Pointer,
+        /// `experts` f32, or null.
+        bias: Pointer,
+        /// `experts` f32, or null.
+        factors: Pointer,
         /// Out: `tokens × top` u32, in falling order of score, the lower index first among equals.
         experts: Pointer,
         /// Out: their shares, f32, times `scale`.
@@ -44,12 +68,26 @@ impl Family for RouteSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}{}", self.top, self.experts, if self.renormalise { ", to one" } else { "" })
+        write!(f, "{} of {}{}", self.top, self.experts, if self.renormalise { ", to one" } else { "" })?;
+        if self.gating != Gating::Softmax {
+            write!(f, ", {:?}", self.gating)?;
+        }
+        if let Some((count, used)) = self.groups {
+            write!(f, ", {used} of {count} groups")?;
+        }
+        write!(f, "{}{}", if self.bias { ", bias" } else { "" }, if self.factors { ", factors" } else { "" })
     }
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
         let fine = (1..=1024).contains(&self.experts) && (1..=self.experts.min(32)).contains(&self.top);
         require(fine, NAME, || format!("{} of {} experts: up to 32 of 1024 are covered", self.top, self.experts))?;
+        let fits = |(count, used): (usize, usize)| {
+            (1..=32).contains(&count)
+                && used <= count
+                && self.experts.is_multiple_of(count)
+                && used * (self.experts / count) >= self.top
+        };
+        require(self.groups.is_none_or(fits), NAME, || format!("{:?} groups of {}", self.groups, self.experts))?;
         tuning.check(NAME, target)
     }
 
@@ -59,6 +97,9 @@ impl Family for RouteSpec {
 
     fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
         let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
+        let (count, used) = self.groups.unwrap_or((0, 0));
+        let shape = shape.choice("GATING", &self.gating).flag("BIAS", self.bias).flag("FACTORS", self.factors);
+        let shape = shape.number("GROUPS", count).number("GROUPS_USED", used);
         let shape = shape.flag("RENORMALISE", self.renormalise);
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
@@ -81,23 +122,33 @@ impl Family for RouteSpec {
         if size.tokens > 1 {
             scores[n..2 * n].fill(0.25);
         }
+        let bias = if self.bias { random.normals(n, 0.3) } else { vec![] };
+        let factors = if self.factors { random.normals(n, 1.0) } else { vec![] };
         let (mut experts, mut shares) = (vec![], vec![]);
         for row in scores.chunks(n) {
-            let most = row.iter().fold(f32::MIN, |a, &b| a.max(b));
-            let e: Vec<f64> = row.iter().map(|&v| (f64::from(v) - f64::from(most)).exp()).collect();
-            let all: f64 = e.iter().sum();
+            let (gated, choice) = self.gate(row, &bias);
             let mut order: Vec<usize> = (0..n).collect();
-            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
-            let chosen: f64 = order[..self.top].iter().map(|&i| e[i] / all).sum();
-            for &i in &order[..self.top] {
+            order.sort_by(|&a, &b| choice[b].total_cmp(&choice[a]).then(a.cmp(&b)));
+            let chosen = &order[..self.top];
+            let most = chosen.iter().map(|&i| f64::from(row[i])).fold(f64::MIN, f64::max);
+            let mut parts: Vec<f64> = match self.gating {
+                Gating::Chosen => chosen.iter().map(|&i| (f64::from(row[i]) - most).exp()).collect(),
+                _ => chosen.iter().map(|&i| gated[i]).collect(),
+            };
+            let all: f64 = parts.iter().sum();
+            if self.renormalise || self.gating == Gating::Chosen {
+                parts.iter_mut().for_each(|p| *p /= all);
+            }
+            for (&i, part) in chosen.iter().zip(parts) {
                 experts.extend((i as u32).to_le_bytes());
-                shares.push(e[i] / all / if self.renormalise { chosen } else { 1.0 } * f64::from(scale));
+                shares.push(part * f64::from(scale) * factors.get(i).map_or(1.0, |&f| f64::from(f)));
             }
         }
-        let name =
-            format!("route {} of {n}, renormalise {}, wave {}", self.top, self.renormalise, self.tuning(target)?.wave);
+        let name = format!("{}, wave {}", Spec::from(self.clone()), self.tuning(target)?.wave);
         let args = RouteArgs {
             scores: floats("scores", &scores),
+            bias: optional("bias", &bias),
+            factors: optional("factors", &factors),
             experts: CaseArg::Buffer {
                 name: "experts",
                 before: vec![0xff; experts.len()],
@@ -110,15 +161,71 @@ impl Family for RouteSpec {
     }
 
     fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        for (experts, top, renormalise) in [(128, 8, true), (7, 2, false), (65, 32, true)] {
-            let spec = RouteSpec { experts, top, renormalise, tuning: Some(Wave { wave }) };
+        use Gating::*;
+        for (experts, top, renormalise, gating, bias, factors, groups) in [
+            (128, 8, true, Softmax, false, false, None),
+            (7, 2, false, Softmax, false, false, None),
+            (65, 32, true, Softmax, false, false, None),
+            (66, 6, false, Softmax, true, false, None),
+            (32, 4, false, Chosen, false, false, None),
+            (67, 8, true, Sigmoid, true, false, None),
+            (5, 5, false, Sigmoid, false, true, None),
+            (160, 6, false, Softmax, false, false, Some((8, 3))),
+            (96, 8, true, Sigmoid, true, false, Some((8, 4))),
+            (6, 3, true, Sigmoid, true, true, Some((6, 4))),
+        ] {
+            let tuning = Some(Wave { wave });
+            let spec = RouteSpec { experts, top, renormalise, gating, bias, factors, groups, tuning };
             into.push(spec.case(target, 2, Size { tokens: 3, past: 0 }, random)?);
         }
         Ok(())
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec = RouteSpec { experts: 128, top: 8, renormalise: true, tuning: None };
-        list.add("route 8 of 128".to_owned(), spec, ONE)
+        let plain = RouteSpec {
+            experts: 128,
+            top: 8,
+            renormalise: true,
+            gating: Gating::Softmax,
+            bias: false,
+            factors: false,
+            groups: None,
+            tuning: None,
+        };
+        list.add("route 8 of 128".to_owned(), plain.clone(), ONE)?;
+        let grouped = RouteSpec { experts: 256, gating: Gating::Sigmoid, bias: true, groups: Some((8, 4)), ..plain };
+        list.add("route 8 of 256 in groups".to_owned(), grouped, ONE)
+    }
+}
+
+impl RouteSpec {
+    /// What each expert's share and what its choice goes by, in f64.
+    fn gate(&self, row: &[f32], bias: &[f32]) -> (Vec<f64>, Vec<f64>) {
+        let raw: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
+        let most = raw.iter().copied().fold(f64::MIN, f64::max);
+        let all: f64 = raw.iter().map(|v| (v - most).exp()).sum();
+        let gated: Vec<f64> = match self.gating {
+            Gating::Softmax => raw.iter().map(|v| (v - most).exp() / all).collect(),
+            Gating::Sigmoid => raw.iter().map(|v| 1.0 / (1.0 + (-v).exp())).collect(),
+            Gating::Chosen => raw.clone(),
+        };
+        let plain = self.gating == Gating::Softmax && !self.bias && self.groups.is_none();
+        let mut choice = if plain { raw } else { gated.clone() };
+        choice.iter_mut().zip(bias).for_each(|(c, &b)| *c += f64::from(b));
+        if let Some((count, used)) = self.groups {
+            let size = choice.len() / count;
+            let worth = |group: &[f64]| {
+                let mut best = group.to_vec();
+                best.sort_by(|a, b| b.total_cmp(a));
+                best.iter().take(2).sum::<f64>()
+            };
+            let worths: Vec<f64> = choice.chunks(size).map(worth).collect();
+            let mut order: Vec<usize> = (0..count).collect();
+            order.sort_by(|&a, &b| worths[b].total_cmp(&worths[a]));
+            for &group in &order[used..] {
+                choice[group * size..][..size].fill(f64::NEG_INFINITY);
+            }
+        }
+        (gated, choice)
     }
 }

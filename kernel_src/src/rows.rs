@@ -33,6 +33,14 @@ arguments! {
 const NAME: &str = "rows";
 const BLOCK: u32 = 256;
 
+impl RowsSpec {
+    /// Blocks for a row.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        (self.words as u32).div_ceil(BLOCK)
+    }
+}
+
 impl Family for RowsSpec {
     const NAME: &'static str = NAME;
     type Args<A> = RowsArgs<A>;
@@ -51,7 +59,7 @@ impl Family for RowsSpec {
     }
 
     fn grid(&self, _: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {
-        Ok(Grid::of([(self.words as u32).div_ceil(BLOCK), size.tokens as u32, 1]))
+        Ok(Grid::of([self.blocks(), size.tokens as u32, 1]))
     }
 
     fn work(&self, size: Size) -> Work {

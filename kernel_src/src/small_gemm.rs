@@ -81,6 +81,9 @@ const NAME: &str = "small_gemm";
 /// another number costs a few percent.
 const BLOCKS_WANTED: usize = 264;
 
+/// Rows of weights are multiples of this.
+pub const WHOLE: usize = 32;
+
 /// Whether a target has the kernel: the units of `mma.sync`, whose lanes hold pairs of neighbouring columns.
 #[must_use]
 pub fn covers(target: &Target) -> bool {
@@ -192,7 +195,7 @@ impl Family for SmallGemmSpec {
         require(covers(target), NAME, || format!("{target} has no units of mma.sync"))?;
         require((1..=64).contains(&self.tokens), NAME, || format!("{} tokens, it takes 1 to 64", self.tokens))?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
-            format!("rows of {}: it takes multiples of 32", self.cols)
+            format!("rows of {}: it takes multiples of {WHOLE}", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.panels, NAME, || "a residual goes with results in f32".to_owned())?;
         self.weights().check(NAME, 1)?;

@@ -230,6 +230,8 @@ registry! {
     Softmax(crate::softmax::SoftmaxSpec);
     /// Sums and gated units.
     Combine(crate::combine::CombineSpec);
+    /// Rows made element by element.
+    Map(crate::map::MapSpec);
     /// Copies of rows.
     Rows(crate::rows::RowsSpec);
     /// Choice of experts.

@@ -47,7 +47,7 @@ fn llama(s: &Sizes, formats: [&str; 2], storage: KvStorage) -> Vec<Spec> {
         product(s.wide, &[(most, s.inner), (most, s.inner)], Prologue::Norm, Finish::Silu),
         product(s.inner, &[(some, s.wide)], Prologue::None, Finish::Add),
         product(s.inner, &[(most, s.wide)], Prologue::None, Finish::Add),
-        NormSpec { cols: s.wide, kind: NormKind::Rms, residual: true, tuning: None }.into(),
+        NormSpec { cols: s.wide, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }.into(),
         product(s.wide, &[(some, s.vocab)], Prologue::Norm, Finish::Store),
     ]
 }

@@ -16,7 +16,7 @@ use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::moe::{MoeCountSpec, MoeGroupSpec, MoeSpec, MoeSumSpec};
 use kjit_kernels::norm::{NormKind, NormSpec};
 use kjit_kernels::rope_kv::RopeKvSpec;
-use kjit_kernels::route::RouteSpec;
+use kjit_kernels::route::{Gating, RouteSpec};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::small_gemm::SmallGemmSpec;
 use kjit_kernels::softmax::SoftmaxSpec;
@@ -56,9 +56,19 @@ fn specs() -> Vec<Spec> {
         MoeCountSpec::from(MOE).into(),
         MoeGroupSpec::from(MOE).into(),
         MoeSumSpec::from(MOE).into(),
-        NormSpec { cols: 300, kind: NormKind::Rms, residual: true, tuning: None }.into(),
+        NormSpec { cols: 300, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }.into(),
         SoftmaxSpec { cols: 64, tuning: None }.into(),
-        RouteSpec { experts: 9, top: 2, renormalise: true, tuning: None }.into(),
+        RouteSpec {
+            experts: 9,
+            top: 2,
+            renormalise: true,
+            gating: Gating::Softmax,
+            bias: false,
+            factors: false,
+            groups: None,
+            tuning: None,
+        }
+        .into(),
         ArgmaxSpec { vocab: 5000, tuning: None }.into(),
         DrawSpec { vocab: 5000, tuning: None }.into(),
     ]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use support::files::model_path;
 use support::near::off;
 use support::one::One;
-use support::oracle::{ids, kl, oracle};
+use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::side_by_side;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -127,6 +127,77 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
         }
     }
     assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Reals and what they sum to: KL(want ‖ got) of rows of logits, the worst.
+fn worst_kl(want: &[f32], got: &[f32], vocab: usize) -> f64 {
+    let row = |(want, got): (&[f32], &[f32])| {
+        let (p, q) = (log_sum_exp(want), log_sum_exp(got));
+        let term = |(w, g): (&f32, &f32)| {
+            let (lp, lq) = (f64::from(*w) - p, f64::from(*g) - q);
+            lp.exp() * ((lp - lq) + (lq - lp).exp() - 1.0)
+        };
+        let sum: f64 = want.iter().zip(got).map(term).sum();
+        if sum.is_nan() { f64::INFINITY } else { sum }
+    };
+    want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(row).fold(0.0, f64::max)
+}
+
+/// The tiny model of every architecture that plans take: a prompt in pieces, token by token, greedy, and three
+/// sequences side by side. `KJIT_ARCHS=a,b`: these.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn every_architecture_that_plans_take_is_the_hosts() {
+    let engine = engine();
+    let device = device(&engine);
+    let folder = model_path("archs").expect("scripts/fetch-test-models --archs makes the models");
+    let only = std::env::var("KJIT_ARCHS").ok();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
+    files.sort();
+    let (mut ran, mut failed) = (vec![], vec![]);
+    for path in &files {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if only.as_deref().is_some_and(|only| only.split(',').all(|o| o != name)) {
+            continue;
+        }
+        let gguf = Arc::new(Gguf::open(path).unwrap());
+        let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
+        let several = OpenOptions { sequences: 3, ..options(48, 16) };
+        let mut session = match Session::on_gpu(&engine, &device, &gguf, graph.clone(), &several) {
+            Ok(session) => session,
+            Err(e) if e.to_string().contains("cannot run on a GPU yet") => continue,
+            Err(e) => panic!("{name}: {e}"),
+        };
+        let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options(48, 16));
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(48, 16) });
+        // Routers of random weights have near-ties, behind which all differs.
+        let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
+        let (limit, near, far) = if routed { (5e-2, 0.3, 0.5) } else { (6e-3, 0.1, 5e-2) };
+        let vocab = host.n_vocab();
+        let ids: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % vocab as u32).collect();
+        let want = host.feed(&ids, Want::All).unwrap();
+        gpu.on_gpu().poison().unwrap();
+        let pieces = worst_kl(&want, &gpu.feed(&ids, Want::All).unwrap(), vocab);
+        gpu.truncate(0);
+        let rows: Vec<f32> = ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
+        let one_by_one = worst_kl(&want, &rows, vocab);
+        gpu.truncate(0);
+        let answer = gpu.generate(&ids, 8, SampleOptions::default());
+        let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
+        let most = side_by_side::scores(&mut session, &mut host, 3).into_iter().fold(0.0, f64::max);
+        let found = format!(
+            "{name}: KL {pieces:.1e} in pieces, {one_by_one:.1e} one by one, a token {gap:.1e} below, side by side {most:.1e}"
+        );
+        eprintln!("{found}");
+        if pieces < limit && one_by_one < limit && gap < near && most < far {
+            ran.push(name);
+        } else {
+            failed.push(found);
+        }
+    }
+    eprintln!("{} models: {}", ran.len(), ran.join(" "));
+    assert!(failed.is_empty() && !ran.is_empty(), "{} of {}:\n{}", failed.len(), files.len(), failed.join("\n"));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
 use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
-use kjit_model::graph::Graph;
+use kjit_model::graph::op::Embed;
+use kjit_model::graph::{Graph, Op};
 use kjit_model::session::{KvType, OpenOptions};
 use support::files::tiny_models;
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
@@ -185,7 +186,7 @@ fn a_step_is_in_the_order_of_what_it_reads() {
             assert!(made.contains(&v), "{} is read before it is made", graph.value(v).name);
         }
         made.extend(step.writes());
-        if let Step::Embed { out, .. } = step {
+        if let Step::Single(Op::Embed(Embed { out, .. })) = step {
             assert_eq!(made, [out]);
         }
     }

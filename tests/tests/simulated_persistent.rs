@@ -66,7 +66,7 @@ fn one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942() {
 fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
-    let spec = NormSpec { cols: 64, kind: NormKind::Rms, residual: false, tuning: None };
+    let spec = NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
     let made = Persistent::new(&[spec.into()], device.target()).unwrap();
     let kernel = engine.load(&device, &made.kernel.job(device.target())).unwrap().kernel("persistent").unwrap();
     let stream = device.stream().unwrap();

@@ -135,7 +135,7 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
         v: floats("v", &v),
         q_norm: optional("q_norm", &norms[0]),
         k_norm: optional("k_norm", &norms[1]),
-        angles: floats("angles", &table),
+        angles: optional("angles", &table),
         slots: if n > 1 { words("slots", &slots) } else { CaseArg::Null },
         position: words("position", &by_place),
         keys: cache("keys", keys, &keys_after),
@@ -173,6 +173,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         rope: RopeForm { dims: if head_dim == 80 { 32 } else { head_dim }, halves },
     };
     use KvStorage::{F16, F32, Q8_0};
+    // Heads that do not turn, or have turned.
+    let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
     let tries = [
         // form, window, cap, positions, splits, tile; singles at the tiles that plans give them, since more
         // spill on AMD
@@ -187,6 +189,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77], 3, 4),
         (form(2, 1, 80, Q8_0, false, true), None, None, vec![20], 1, 4),
         (form(16, 1, 64, F32, false, false), None, None, vec![200], 7, 1),
+        (unturned(form(4, 2, 64, F16, true, false)), None, None, vec![45], 2, 2),
     ];
     for (form, window, soft_cap, positions, splits, tile) in tries {
         let lanes = (form.kv.head_dim / 8).next_power_of_two() as u32;
@@ -217,6 +220,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (form(6, 3, 80, Q8_0, false, true), None, None, vec![97, 110, 0], 3, 2, 2, 1),
         (form(5, 5, 96, Q8_0, false, false), Some(50), None, vec![47, 203, 88], 4, 2, 2, 1),
         (form(4, 2, 96, F16, false, false), None, None, vec![333], 64, 4, 2, 1),
+        (unturned(form(4, 2, 64, F16, false, false)), None, None, vec![45, 16], 2, 2, 2, 1),
         (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77, 0], 3, 2, 2, 1),
         (form(8, 4, 256, F16, true, true), None, None, vec![401], 5, 4, 1, 1),
         (form(2, 1, 256, Q8_0, false, true), None, None, vec![20, 290], 3, 4, 2, 2),

@@ -66,7 +66,7 @@ pub(super) fn case(
         v: floats("v", &v),
         q_norm: optional("q_norm", &norms[0]),
         k_norm: optional("k_norm", &norms[1]),
-        angles: floats("angles", &table),
+        angles: optional("angles", &table),
         position: words("position", &[start as u32]),
         keys: rows("keys", keys),
         values: rows("values", values),
@@ -83,8 +83,15 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (5, 1, 64, KvStorage::F16, false, false, true),
         (4, 2, 80, KvStorage::F32, true, true, false),
         (2, 2, 256, KvStorage::F32, true, false, true),
+        (3, 1, 96, KvStorage::F16, true, false, false),
     ] {
-        let rope = RopeForm { dims: if head_dim == 80 { 32 } else { head_dim }, halves };
+        // Heads of 96 do not turn.
+        let dims = match head_dim {
+            80 => 32,
+            96 => 0,
+            all => all,
+        };
+        let rope = RopeForm { dims, halves };
         let form = HeadsForm { heads, kv: KvLayout { heads: kv_heads, head_dim, storage }, qk_norm, rope };
         let spec = RopeKvSpec { form, half, tuning: Some(Wave { wave }) };
         into.push(case(&spec, target, 2, (size, 11), random)?);

@@ -1,9 +1,9 @@
 //! What of a graph kernels can run: all that the rest of the GPU side takes for granted. What is not there is
 //! refused here, by name.
 
-use super::plan::PlanError;
-use crate::graph::op::{Attention, By, Embed, ExpertMatMul, Gating, Glu, Mask, Norm, NormKind, Route};
-use crate::graph::{Activation, Graph, Op, StateKind};
+use super::plan::{PlanError, function_of};
+use crate::graph::op::{Act, Attention, Glu, Mask, Norm, NormKind};
+use crate::graph::{Graph, Op, StateKind, ValueId, WeightId};
 
 /// Checks a graph.
 ///
@@ -36,28 +36,29 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
 
 /// What no kernel has of an operation; `None` where one has it.
 fn missing(graph: &Graph, op: &Op) -> Option<String> {
+    let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
+    let elems = |w: Option<WeightId>| w.map_or(0, |w| graph.weight(w).elems());
     match op {
-        Op::Embed(Embed { by: By::Token, .. }) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) => None,
-        Op::KvWrite(_) => None,
-        Op::ExpertSum(sum) if sum.shares.is_some() => None,
-        Op::Norm(Norm { kind, weight: Some(w), bias, group, .. })
-            if graph.weight(*w).elems() == *group
-                && (*kind == NormKind::Layer || *kind == NormKind::Rms && bias.is_none()) =>
-        {
-            None
+        Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
+        Op::ExpertMatMul(_) => None,
+        Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
+        Op::Norm(Norm { kind: NormKind::Length, .. }) => Some("a norm by length".to_owned()),
+        Op::Norm(Norm { kind: NormKind::Layer, group, bias, .. }) if ![0, *group].contains(&elems(*bias)) => {
+            Some("a norm with other offsets for each group".to_owned())
         }
-        Op::Norm(_) => Some("a norm of this kind".to_owned()),
-        Op::Glu(Glu { gate, up, .. }) if graph.value(*gate).width != graph.value(*up).width => {
-            Some("a gate narrower than what it gates".to_owned())
+        Op::Norm(_) => None,
+        Op::Glu(Glu { gate, up, .. }) if !width(*up).is_multiple_of(width(*gate).max(1)) => {
+            Some("a gate that does not divide what it gates".to_owned())
         }
-        Op::Glu(Glu { act: Activation::Silu | Activation::GeluTanh, .. }) => None,
-        Op::Glu(Glu { act, .. }) => Some(format!("the activation {act:?}")),
-        Op::Attention(Attention { mask: Mask::Causal, sinks: None, alibi: None, only: None, .. }) => None,
+        Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
+            function_of(*act).is_none().then(|| format!("the activation {act:?}"))
+        }
+        Op::Attention(Attention { mask: Mask::Causal, sinks: None, alibi: None, only: None, state, .. }) => {
+            let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
+            let readers = graph.ops.iter().filter(|op| matches!(op, Op::Attention(a) if a.state == *state)).count();
+            (!written || readers > 1).then(|| "attention to another layer's keys and values".to_owned())
+        }
         Op::Attention(_) => Some("attention with sinks, slopes or another mask".to_owned()),
-        Op::Route(Route { gating: Gating::Softmax, bias: None, groups: None, factors: None, .. }) => None,
-        Op::Route(_) => Some("a routing of this kind".to_owned()),
-        Op::ExpertMatMul(ExpertMatMul { bias: None, .. }) => None,
-        Op::ExpertMatMul(_) => Some("experts with biases".to_owned()),
         other => Some(format!("the operation '{}'", other.name())),
     }
 }

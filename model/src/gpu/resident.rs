@@ -114,7 +114,7 @@ pub(super) struct Words {
     pub tokens: PinnedBuffer<u32>,
     /// Position of the first token at hand.
     pub position: DeviceBuffer<u32>,
-    /// 0, 1, 2 … on the host, to copy a position from.
+    /// 0, 1, 2 … on the host: to copy a position from, and the rows of a table by position.
     pub numbers: PinnedBuffer<u32>,
     /// Random number of the draw at each position.
     pub fractions: DeviceBuffer<f32>,
@@ -207,6 +207,7 @@ impl Resident {
             Bind::Keys(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone())?,
             Bind::Values(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone())?,
             Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
+            Bind::Control(Control::Numbers) => self.control.numbers.on_device().cast()?,
             Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,
             Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,

@@ -41,6 +41,7 @@ pub struct Machine<'a> {
     caches: Vec<(Vec<u8>, Vec<u8>)>,
     tokens: Vec<u8>,
     position: Vec<u8>,
+    numbers: Vec<u8>,
     fractions: Vec<u8>,
     seed: u64,
 }
@@ -96,6 +97,7 @@ impl<'a> Machine<'a> {
             ropes: graph.ropes.iter().map(table).collect(),
             tokens: vec![0xff; 4 * (options.context_of(graph) + 1)],
             position: vec![0; 4],
+            numbers: (0..options.context_of(graph) as u32).flat_map(u32::to_le_bytes).collect(),
             fractions: vec![0; 4 * (options.context_of(graph) + 1)],
             graph,
             folder: folder.to_owned(),
@@ -170,6 +172,7 @@ impl<'a> Machine<'a> {
             Bind::Values(c) => &mut self.caches[c.0 as usize].1,
             Bind::Control(Control::Tokens) => &mut self.tokens,
             Bind::Control(Control::Position) => &mut self.position,
+            Bind::Control(Control::Numbers) => &mut self.numbers,
             Bind::Control(Control::Fractions) => &mut self.fractions,
             // One sequence's programs bind none.
             Bind::Control(Control::Options | Control::Slots) => return None,

@@ -15,7 +15,7 @@ mod step;
 pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
 
 use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, NormKind, Rope};
-use crate::graph::{Graph, Op, RopeId, ValueId, WeightId};
+use crate::graph::{Activation, Graph, Op, RopeId, ValueId, WeightId};
 
 /// Fuses a graph.
 pub fn fuse(graph: &Graph) -> Vec<Step> {
@@ -55,6 +55,11 @@ impl<'g> Fuser<'g> {
         }
     }
 
+    /// Where a value is first read.
+    fn first_reader(&self, v: ValueId) -> usize {
+        self.readers[v.0 as usize].iter().copied().min().unwrap_or(usize::MAX)
+    }
+
     fn run(mut self) -> Vec<Step> {
         // Norms that live in the prologues of their readers make no step. Steps keep the place of the last op
         // they take, where everything they read has been made.
@@ -76,7 +81,7 @@ impl<'g> Fuser<'g> {
 
     /// A norm over the whole width that only projections read is done by each of them.
     fn is_prologue(&self, op: &Op) -> bool {
-        let Some(Rms { x, weight, out, .. }) = rms(op) else { return false };
+        let Some(Rms { x, weight, out, .. }) = self.rms(op) else { return false };
         let readers = &self.readers[out.0 as usize];
         self.graph.weight(weight).cols == self.graph.value(x).width
             && self.graph.value(x).slots == 1
@@ -86,7 +91,7 @@ impl<'g> Fuser<'g> {
     }
 
     fn input(&self, x: ValueId) -> Input {
-        match self.made_by(x).filter(|op| self.is_prologue(op)).and_then(rms) {
+        match self.made_by(x).filter(|op| self.is_prologue(op)).and_then(|op| self.rms(op)) {
             Some(Rms { x, weight, eps, .. }) => Input::Norm { x, weight, eps },
             None => Input::Plain(x),
         }
@@ -105,14 +110,18 @@ impl<'g> Fuser<'g> {
         }
         let mut segments = vec![first];
         let mut last = i;
+        // They are made together, where the last of them stands: nobody may need one before.
+        let mut needed = self.first_reader(out);
         for j in self.readers[x.0 as usize].clone() {
             if let Op::MatMul(MatMul { weight, bias, out, .. }) = self.graph.ops[j]
                 && !self.taken[j]
+                && j < needed
                 && self.residual_of(out).is_none()
             {
                 self.taken[j] = true;
                 segments.push(Segment { weight, bias, out });
                 last = j;
+                needed = needed.min(self.first_reader(out));
             }
         }
         let finish = self.glu(&segments).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
@@ -120,19 +129,24 @@ impl<'g> Fuser<'g> {
     }
 
     fn experts(&mut self, i: usize) -> Option<(usize, Step)> {
-        let Op::ExpertMatMul(ExpertMatMul { x, experts, weight, out, .. }) = self.graph.ops[i] else { return None };
+        let Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
         self.taken[i] = true;
-        let mut segments = vec![Segment { weight, bias: None, out }];
-        let mut last = i;
+        let mut segments = vec![Segment { weight, bias, out }];
+        if bias.is_some() {
+            return Some((i, Step::Experts { input, experts, segments, finish: Finish::Store }));
+        }
+        let (mut last, mut needed) = (i, self.first_reader(out));
         for j in self.readers[x.0 as usize].clone() {
-            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, out, .. }) = self.graph.ops[j]
+            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, bias: None, out, .. }) = self.graph.ops[j]
                 && !self.taken[j]
+                && j < needed
                 && same == experts
             {
                 self.taken[j] = true;
                 segments.push(Segment { weight, bias: None, out });
                 last = j;
+                needed = needed.min(self.first_reader(out));
             }
         }
         let finish = self.glu(&segments).or_else(|| self.expert_sum(&segments));
@@ -155,7 +169,9 @@ impl<'g> Fuser<'g> {
     fn glu(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
-        let &Op::Glu(Glu { gate, up, act, out }) = op else { return None };
+        let &Op::Glu(Glu { gate, up, act: act @ (Activation::Silu | Activation::GeluTanh), out }) = op else {
+            return None;
+        };
         let (wa, wb) = (self.graph.weight(a.weight), self.graph.weight(b.weight));
         let paired = gate == a.out && up == b.out && self.only_reader(b.out)?.0 == i;
         if !paired || wa.format != wb.format || wa.rows != wb.rows {
@@ -192,54 +208,98 @@ impl<'g> Fuser<'g> {
         };
         let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
         let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
-        let (q_ops, q, q_norm, q_rope) = self.turned(q)?;
-        let (k_ops, k, k_norm, k_rope) = self.turned(k)?;
         let at = self.maker[out.0 as usize]?;
+        let key_heads = self.graph.kv(cache)?.heads;
+        let (mut turned, mut keys) = (self.turned(q, heads), self.turned(k, key_heads));
+        if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
+            // What queries and keys do not share is done before.
+            (turned, keys) = (Turned::plain(q), Turned::plain(k));
+        }
+        let Turned { x: q, norm: q_norm, rope, ops: q_ops } = turned;
+        let Turned { x: k, norm: k_norm, ops: k_ops, .. } = keys;
         let chain: Vec<usize> = q_ops.into_iter().chain(k_ops).chain([write, at]).collect();
-        if q_rope != k_rope || !chain.contains(&i) || chain.iter().any(|&c| self.taken[c]) {
+        if !chain.contains(&i) || chain.iter().any(|&c| self.taken[c]) {
             return None;
         }
         chain.iter().for_each(|&c| self.taken[c] = true);
-        let rope = q_rope;
         Some((at, Step::Attend(Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })))
     }
 
-    /// The rotation that makes `v`, with the head norm before it: ops, the value they start from, norm,
-    /// rotation.
-    fn turned(&self, v: ValueId) -> Option<(Vec<usize>, ValueId, Option<HeadNorm>, RopeId)> {
-        let turn = self.maker[v.0 as usize]?;
-        let Op::Rope(Rope { x, rope, heads, .. }) = self.graph.ops[turn] else { return None };
-        if self.readers[v.0 as usize].len() != 1 {
-            return None;
+    /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody else reads
+    /// what is between.
+    fn turned(&self, v: ValueId, heads: usize) -> Turned {
+        let mut found = Turned::plain(v);
+        let alone = |v: ValueId| self.readers[v.0 as usize].len() == 1;
+        if let Some(&Op::Rope(Rope { x, rope, .. })) = self.made_by(v)
+            && alone(v)
+        {
+            found.ops.extend(self.maker[v.0 as usize]);
+            (found.x, found.rope) = (x, Some(rope));
         }
-        match self.made_by(x).and_then(rms) {
-            Some(Rms { x: raw, weight, eps, out })
-                if self.readers[out.0 as usize].len() == 1
-                    && self.graph.weight(weight).cols * heads == self.graph.value(raw).width =>
+        match self.made_by(found.x).and_then(|op| self.rms(op)) {
+            Some(Rms { x, weight, eps, out })
+                if alone(out) && self.graph.weight(weight).cols * heads == self.graph.value(x).width =>
             {
-                let norm = self.maker[out.0 as usize]?;
-                Some((vec![norm, turn], raw, Some(HeadNorm { weight, eps }), rope))
+                found.ops.extend(self.maker[out.0 as usize]);
+                (found.x, found.norm) = (x, Some(HeadNorm { weight, eps }));
             }
-            _ => Some((vec![turn], x, None, rope)),
+            _ => {}
         }
+        found
     }
 
-    /// Norms and expert sums, with the residual after them.
+    /// Norms, expert sums and what goes element by element, with the residual after them.
     fn tail(&mut self, i: usize) -> Option<(usize, Step)> {
         let op = &self.graph.ops[i];
-        if rms(op).is_none() && !matches!(op, Op::ExpertSum(_)) {
+        let width = |v: ValueId| self.graph.value(v).width;
+        let mapped = match *op {
+            Op::Act(_) | Op::Affine(_) => true,
+            // Those that products have at their end are made of two values elsewhere, too.
+            Op::Glu(Glu { gate, up, act, .. }) => {
+                !matches!(act, Activation::Silu | Activation::GeluTanh) || width(gate) != width(up)
+            }
+            _ => false,
+        };
+        let summed = matches!(op, Op::ExpertSum(ExpertSum { shares: Some(_), .. }));
+        if self.rms(op).is_none() && !summed && !mapped {
             return None;
         }
         self.taken[i] = true;
-        let out = *op.writes().first()?;
-        let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
-        match (rms(op), op) {
+        let made = *op.writes().first()?;
+        let (at, residual, out) = self.residual(made).map_or((i, None, made), |(at, r, sum)| (at, Some(r), sum));
+        match (self.rms(op), op) {
             (Some(Rms { x, weight, eps, .. }), _) => Some((at, Step::Norm { x, weight, eps, residual, out })),
             (_, &Op::ExpertSum(ExpertSum { x, shares: Some(shares), .. })) => {
                 Some((at, Step::ExpertSum { x, shares, residual, out }))
             }
+            _ => Some((at, Step::Map { op: op.clone(), residual, out })),
+        }
+    }
+
+    /// An RMS norm with factors as long as what it norms.
+    fn rms(&self, op: &Op) -> Option<Rms> {
+        match *op {
+            Op::Norm(Norm { x, kind: NormKind::Rms, weight: Some(weight), bias: None, eps, out, group })
+                if self.graph.weight(weight).elems() == group =>
+            {
+                Some(Rms { x, weight, eps, out })
+            }
             _ => None,
         }
+    }
+}
+
+/// Heads on their way to attention: where they start, and what is done on the way, by which operations.
+struct Turned {
+    x: ValueId,
+    norm: Option<HeadNorm>,
+    rope: Option<RopeId>,
+    ops: Vec<usize>,
+}
+
+impl Turned {
+    fn plain(x: ValueId) -> Turned {
+        Turned { x, norm: None, rope: None, ops: vec![] }
     }
 }
 
@@ -249,13 +309,4 @@ struct Rms {
     weight: WeightId,
     eps: f32,
     out: ValueId,
-}
-
-fn rms(op: &Op) -> Option<Rms> {
-    match *op {
-        Op::Norm(Norm { x, kind: NormKind::Rms, weight: Some(weight), bias: None, eps, out, .. }) => {
-            Some(Rms { x, weight, eps, out })
-        }
-        _ => None,
-    }
 }

@@ -90,8 +90,8 @@ pub struct Attend {
     pub q_norm: Option<HeadNorm>,
     /// Norm of key heads.
     pub k_norm: Option<HeadNorm>,
-    /// Rotation of both.
-    pub rope: RopeId,
+    /// Rotation of both; `None`: they do not turn, or have turned.
+    pub rope: Option<RopeId>,
     /// Keys and values kept.
     pub cache: StateId,
     /// Query heads.
@@ -107,15 +107,6 @@ pub struct Attend {
 /// One launch's work (for a single token; a prompt may take more launches for a step).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Rows of the embedding.
-    Embed {
-        /// The matrix.
-        table: WeightId,
-        /// Factor.
-        scale: f32,
-        /// Where to.
-        out: ValueId,
-    },
     /// One or more matrices times one input.
     Project {
         /// The input.
@@ -131,7 +122,7 @@ pub enum Step {
         input: Input,
         /// Which experts.
         experts: ValueId,
-        /// The stacked matrices; biases are none.
+        /// The stacked matrices; with a bias, one that is stored.
         segments: Vec<Segment>,
         /// `Store`, `Glu` or `Sum`.
         finish: Finish,
@@ -162,6 +153,15 @@ pub enum Step {
         /// Result.
         out: ValueId,
     },
+    /// An operation that makes rows element by element, then possibly a sum.
+    Map {
+        /// The operation.
+        op: Op,
+        /// Added.
+        residual: Option<ValueId>,
+        /// Result.
+        out: ValueId,
+    },
     /// An operation by itself.
     Single(Op),
 }
@@ -170,7 +170,6 @@ impl Step {
     /// The values it reads from memory.
     pub fn reads(&self) -> Vec<ValueId> {
         match self {
-            Step::Embed { .. } => vec![],
             Step::Project { input, finish, .. } => std::iter::once(input.value()).chain(finish.reads()).collect(),
             Step::Experts { input, experts, finish, .. } => {
                 [input.value(), *experts].into_iter().chain(finish.reads()).collect()
@@ -178,6 +177,7 @@ impl Step {
             Step::Attend(a) => vec![a.q, a.k, a.v],
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
+            Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),
             Step::Single(op) => op.reads(),
         }
     }
@@ -190,7 +190,7 @@ impl Step {
                 Some(out) => vec![out],
             },
             Step::Attend(a) => vec![a.out],
-            Step::Embed { out, .. } | Step::Norm { out, .. } | Step::ExpertSum { out, .. } => vec![*out],
+            Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } => vec![*out],
             Step::Single(op) => op.writes(),
         }
     }

@@ -48,6 +48,10 @@ impl Lower<'_> {
             // What takes the least time for so many rows.
             Step::Project { input, segments, finish } => match (small_gemm::covers(&self.target), rows) {
                 (_, 0 | 1) | (false, 2..=8) => self.project(input, segments, finish),
+                // Rows that the matrix units do not take.
+                (true, 2..=8) if !self.weights(segments).0.is_multiple_of(small_gemm::WHOLE) => {
+                    self.project(input, segments, finish)
+                }
                 (true, _) => self.product(Form::Panels, input, segments, finish),
                 (false, _) => self.product(Form::Tiles, input, segments, finish),
             },

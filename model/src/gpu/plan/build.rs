@@ -145,6 +145,11 @@ impl<'g> Builder<'g> {
         self.make_sized(v, bytes)
     }
 
+    /// Whether a value made before is halves in tiles.
+    pub fn is_tiled(&self, v: ValueId) -> bool {
+        self.tiled.contains(&v)
+    }
+
     fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
         let made = self.add(
             self.graph.value(v).name.clone(),
@@ -191,8 +196,8 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Lays the memory out. `head` is what the step for logits reads.
-    pub fn finish(self, products: Vec<GemmUse>, head: BufferId) -> Program {
+    /// Lays the memory out. `head` is what the steps for logits read, `first` the first of them.
+    pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
         let end = self.launches.len().saturating_sub(1);
         let mut lives: Vec<Life> = self
             .buffers
@@ -223,6 +228,8 @@ impl<'g> Builder<'g> {
             Some(Kept { value, buffer: *self.values.get(&value)?, tiled: self.tiled.contains(&value) })
         });
         let (kept, buffers) = (kept.collect(), buffers.collect());
-        Program { tokens: self.tokens, buffers, base: 0, arena, launches: self.launches, kept, products, head }
+        let head_from = self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
+        let (tokens, launches) = (self.tokens, self.launches);
+        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from }
     }
 }

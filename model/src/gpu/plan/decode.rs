@@ -2,9 +2,10 @@
 //! activations.
 
 use super::lower::{Lower, finish_of, unsupported};
+use super::small::Form;
 use super::{Bind, Chosen, Control, Dim, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
-use crate::graph::{Activation, Pairing, StateId, ValueId};
+use crate::graph::{Activation, Pairing, Rope, StateId, ValueId};
 use kjit_kernels::Family;
 use kjit_kernels::activations::{Column, Prologue};
 use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec};
@@ -13,17 +14,22 @@ use kjit_kernels::draw::{self, DrawArgs, DrawSpec};
 use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
 use kjit_kernels::heads::{HeadsForm, RopeForm};
 use kjit_kernels::matvec::{MatvecArgs, MatvecSpec};
+use kjit_kernels::norm::NormKind;
 use kjit_kernels::quantize::{QuantizeArgs, QuantizeSpec};
 use kjit_kernels::segments::MOST;
 
 impl Lower<'_> {
     pub(super) fn decode_step(&mut self, step: &Step) -> Result<(), PlanError> {
         match step {
-            Step::Embed { table, scale, out } => self.embed(*table, *scale, *out),
             Step::Project { input, segments, finish } => self.project(input, segments, finish),
             Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
             Step::Attend(a) => self.attend(a),
-            Step::Norm { x, weight, eps, residual, out } => self.norm(*x, *weight, None, *eps, *residual, *out),
+            Step::Norm { x, weight, eps, residual, out } => {
+                let group = self.graph.weight(*weight).elems();
+                let form = Form { kind: NormKind::Rms, group, weight: Some(*weight), bias: None };
+                self.norm(*x, &form, *eps, *residual, *out)
+            }
+            Step::Map { op, residual, out } => self.map(op, *residual, *out),
             Step::ExpertSum { x, shares, residual, out } => {
                 let (from, top) = (self.value(*x)?, self.graph.value(*x).slots);
                 self.expert_sum(from, top, *shares, *residual, *out)
@@ -148,7 +154,10 @@ impl Lower<'_> {
         let args =
             ExpertsArgs { x, aux, chosen, shares, residual, w0, w1, y, eps, tokens: Bind::Dim(TOKENS), blocks: number };
         self.run(name, &job, [blocks, ONE, ONE], args);
-        Ok(())
+        match first.bias {
+            Some(bias) => self.add_chosen(bias, experts, out),
+            None => Ok(()),
+        }
     }
 
     /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does first.
@@ -243,7 +252,7 @@ impl Lower<'_> {
             v,
             q_norm,
             k_norm,
-            angles: Bind::Rope(a.rope),
+            angles: a.rope.map_or(Bind::Null, Bind::Rope),
             slots: self.slots(),
             position: Bind::Control(Control::Position),
             keys: Bind::Keys(a.cache),
@@ -275,20 +284,20 @@ impl Lower<'_> {
     /// The form of a layer's heads, the weights of their norms, and the norms' epsilon.
     pub(super) fn heads(&mut self, a: &Attend) -> Result<(HeadsForm, [Bind; 2], f32), PlanError> {
         let name = &self.graph.value(a.out).name;
-        let rope = self.graph.rope(a.rope);
         let (norms, eps) = match (a.q_norm, a.k_norm) {
             (None, None) => ([Bind::Null; 2], 0.0),
             (Some(q), Some(k)) if q.eps == k.eps => ([self.vector(q.weight), self.vector(k.weight)], q.eps),
             _ => return Err(unsupported(name, "queries and keys are normed differently")),
         };
-        let form = HeadsForm {
-            heads: a.heads,
-            kv: self.kv(a.cache),
-            qk_norm: a.q_norm.is_some(),
-            rope: RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves },
-        };
+        let rope = a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
+        let form = HeadsForm { heads: a.heads, kv: self.kv(a.cache), qk_norm: a.q_norm.is_some(), rope };
         Ok((form, norms, eps))
     }
+}
+
+/// A rotation as kernels describe it.
+pub(super) fn rope_form(rope: &Rope) -> RopeForm {
+    RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves }
 }
 
 /// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the

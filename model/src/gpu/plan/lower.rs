@@ -35,8 +35,8 @@ pub(super) struct Lower<'g> {
     pub products: Vec<(GemmUse, u64, u64)>,
     /// Inputs that lie as products take them: the value, and the norm on the way.
     pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
-    /// Rows grouped, by the value that has their experts.
-    pub groups: HashMap<ValueId, Group>,
+    /// Rows grouped, by the value that has their experts; a row for each token and slot, or for each token.
+    pub groups: HashMap<(ValueId, bool), Group>,
     /// The steps after the one at hand.
     pub later: &'g [Step],
 }

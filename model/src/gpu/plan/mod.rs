@@ -10,6 +10,7 @@ mod batch;
 mod build;
 mod decode;
 mod lower;
+mod map;
 mod persistent;
 mod print;
 mod product;
@@ -19,6 +20,7 @@ mod whole;
 
 #[doc(hidden)]
 pub use arena::{Life, place};
+pub(super) use map::function_of;
 pub use persistent::{Instruction, OneLaunch};
 pub use whole::{Request, plan};
 
@@ -79,6 +81,8 @@ pub struct Buffer {
 pub enum Control {
     /// `u32`s: ids of all tokens, by position.
     Tokens,
+    /// `u32`s: 0, 1, 2 …, as many as a context has positions. One for all.
+    Numbers,
     /// `u32`: position of the first token at hand.
     Position,
     /// `f32`s: the random number of the draw at each position.
@@ -353,8 +357,10 @@ pub struct Program {
     pub kept: Vec<Kept>,
     /// Products of matrices whose launches depend on the tokens at hand.
     pub products: Vec<GemmUse>,
-    /// What the last step reads, the one that makes logits: a row of singles for each token.
+    /// What the steps that make logits read: a row of singles for each token.
     pub head: BufferId,
+    /// The first launch of those steps.
+    pub head_from: usize,
 }
 
 /// A value that is there after a run.

@@ -11,6 +11,7 @@ use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::moe::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
+use kjit_kernels::rows::{RowsArgs, RowsSpec};
 use kjit_kernels::segments;
 
 /// Tokens grouped by expert.
@@ -40,9 +41,6 @@ impl Lower<'_> {
     /// Heads made ready, keys and values kept, and attention over all tokens.
     fn flash(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
-        if !self.only_products_read(a.out) {
-            return Err(unsupported(&name, "for prompts it goes into products only"));
-        }
         let (form, norms, eps) = self.heads(a)?;
         let tokens = self.program.tokens();
         let capacity = Bind::U32(self.context);
@@ -53,7 +51,7 @@ impl Lower<'_> {
         let rotated = self.program.scratch(format!("{name}.q"), bytes);
         let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
         let [q_norm, k_norm] = norms;
-        let (angles, eps) = (Bind::Rope(a.rope), Bind::F32(eps));
+        let (angles, eps) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps));
         let args = RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity };
         self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
         let spec = self.tuned(FlashSpec {
@@ -67,11 +65,19 @@ impl Lower<'_> {
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
-        let y = self.make_as(a.out, Form::Tiles);
+        // As products take it; where others read it, in rows behind that.
+        let direct = self.only_products_read(a.out);
+        let y = match direct {
+            true => self.make_as(a.out, Form::Tiles),
+            false => {
+                let bytes = Form::Tiles.bytes(tokens as usize, self.graph.value(a.out).width);
+                self.program.scratch(format!("{name}.tiles"), bytes)
+            }
+        };
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
         let args = FlashArgs { q: rotated, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
         self.run(name, &job, grid, args);
-        Ok(())
+        if direct { Ok(()) } else { self.from_tiles(y, a.out) }
     }
 
     /// A product through the matrices of chosen experts.
@@ -82,6 +88,10 @@ impl Lower<'_> {
         segments: &[Segment],
         finish: &Finish,
     ) -> Result<(), PlanError> {
+        if *finish == Finish::Store && segments.len() > 1 {
+            let mut each = segments.chunks(1);
+            return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
+        }
         let Some(first) = segments.first() else { return Ok(()) };
         let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
         let name = self.graph.value(out).name.clone();
@@ -89,44 +99,68 @@ impl Lower<'_> {
             Finish::Glu { act: Activation::Silu, .. } => (segments::Finish::Silu, None),
             Finish::Glu { act: Activation::GeluTanh, .. } => (segments::Finish::Gelu, None),
             Finish::Sum { shares, residual, out } => (segments::Finish::Store, Some((shares, residual, out))),
-            _ => return Err(unsupported(&name, "for prompts, experts end in a gated unit or a weighted sum")),
+            Finish::Store => (segments::Finish::Store, None),
+            _ => return Err(unsupported(&name, "no kernel has such an end of experts")),
         };
         let (tokens, top) = (self.program.tokens() as usize, self.graph.value(experts).width);
-        let (cols, weights) = self.weights(segments);
+        let (cols, weights) = self.weights(&plain(segments));
         let spec = self.tuned(GemmSpec {
             cols,
             segments: weights,
             finish: gate,
-            tiled: sum.is_none(),
+            tiled: gate.gated(),
             experts: w.experts,
             tokens: (tokens * top).div_ceil(w.experts).max(1),
             tuning: None,
         });
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
-        let group = match self.groups.get(&experts) {
+        // What a gated unit left lies in the order of the groups; else there is a row for each token, or for each
+        // slot of it.
+        let grouped = self.program.is_tiled(input.value());
+        let slots = !grouped && self.graph.value(input.value()).slots > 1;
+        let group = match self.groups.get(&(experts, slots)) {
             Some(&g) if g.spec.tile == tile => g,
             Some(_) => return Err(unsupported(&name, "its tiles differ from those of the product before")),
+            None if grouped => return Err(unsupported(&name, "its rows lie in no group")),
             None => {
                 let moe = MoeSpec { experts: w.experts, top, tile, cols: self.graph.value(first.out).width };
                 let product = self.product_use(&name, GemmUse { spec: spec.clone(), group: Some(moe) })?;
-                let g = self.group(&name, experts, moe, product)?;
-                self.groups.insert(experts, g);
+                let g = self.group(&name, experts, slots, moe, product)?;
+                self.groups.insert((experts, slots), g);
                 g
             }
         };
         let rows = group.spec.rows(tokens);
         let moe = MoeSpec { cols: w.rows, ..group.spec };
+        let x = match grouped {
+            true => self.value(input.value())?,
+            false => self.activations(&name, input, Form::Tiles, Some(&group))?,
+        };
+        if gate.gated() {
+            let y = self.program.make_tiled(out, Form::Tiles.bytes(rows, w.rows));
+            return self.tiles(&name, spec, Some(&group), &Operands { x, residual: Bind::Null, segments, y: &[y] });
+        }
+        let y = self.program.scratch(format!("{name}.rows"), 4 * (rows * w.rows) as u64);
+        self.tiles(
+            &name,
+            spec,
+            Some(&group),
+            &Operands { x, residual: Bind::Null, segments: &plain(segments), y: &[y] },
+        )?;
         match sum {
             None => {
-                let x = self.activations(&name, input, Form::Tiles, Some(&group))?;
-                let y = self.program.make_tiled(out, Form::Tiles.bytes(rows, w.rows));
-                self.tiles(&name, spec, Some(&group), &Operands { x, residual: Bind::Null, segments, y: &[y] })
+                let spec = RowsSpec { words: w.rows };
+                let job = self.job(&name, spec.clone())?;
+                let to = self.program.make(out);
+                let args = RowsArgs { x: y, which: group.row, out: to, words: Bind::U32(w.rows as u32) };
+                let pairs = Dim::Tokens { per: 1, each: top as u32 };
+                self.run(format!("{name}.back"), &job, [Dim::Is(spec.blocks()), pairs, ONE], args);
+                match first.bias {
+                    Some(bias) => self.add_chosen(bias, experts, out),
+                    None => Ok(()),
+                }
             }
             Some((shares, residual, sum)) => {
-                // The gated unit's rows, in the order of the groups.
-                let x = self.value(input.value())?;
-                let y = self.program.scratch(format!("{name}.rows"), 4 * (rows * w.rows) as u64);
-                self.tiles(&name, spec, Some(&group), &Operands { x, residual: Bind::Null, segments, y: &[y] })?;
                 let job = self.job(&name, self.tuned(MoeSumSpec::from(moe)))?;
                 let shares = self.value(shares)?;
                 let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
@@ -141,8 +175,15 @@ impl Lower<'_> {
         }
     }
 
-    /// Tokens grouped by expert: two launches.
-    fn group(&mut self, name: &str, experts: ValueId, moe: MoeSpec, product: u32) -> Result<Group, PlanError> {
+    /// Tokens, or slots of tokens, grouped by expert: two launches.
+    fn group(
+        &mut self,
+        name: &str,
+        experts: ValueId,
+        slots: bool,
+        moe: MoeSpec,
+        product: u32,
+    ) -> Result<Group, PlanError> {
         let tokens = self.program.tokens() as usize;
         let chosen = self.value(experts)?;
         let pairs = Bind::Dim(Dim::Tokens { per: 1, each: moe.top as u32 });
@@ -152,12 +193,19 @@ impl Lower<'_> {
         let source = self.program.scratch(format!("{name}.source"), words(moe.rows(tokens)));
         let row = self.program.scratch(format!("{name}.row"), words(tokens * moe.top));
         let blocks = [Dim::Is(moe.experts as u32), ONE, ONE];
-        let job = self.job(name, self.tuned(MoeCountSpec::from(moe)))?;
+        // A slot is as a token with one expert.
+        let of = if slots { MoeSpec { top: 1, ..moe } } else { moe };
+        let job = self.job(name, self.tuned(MoeCountSpec::from(of)))?;
         self.run(format!("{name}.count"), &job, blocks, MoeCountArgs { experts: chosen, counts, pairs });
-        let job = self.job(name, self.tuned(MoeGroupSpec::from(moe)))?;
+        let job = self.job(name, self.tuned(MoeGroupSpec::from(of)))?;
         let tiles = Bind::Dim(Dim::Gemm { product, part: GemmPart::TokenTiles, each: 1 });
         let args = MoeGroupArgs { experts: chosen, counts, tile_expert, source, row_of: row, pairs, max_tiles: tiles };
         self.run(format!("{name}.group"), &job, blocks, args);
         Ok(Group { spec: moe, product, tile_expert, source, row })
     }
+}
+
+/// Matrices alone: each expert's own offsets come behind the product.
+fn plain(segments: &[Segment]) -> Vec<Segment> {
+    segments.iter().map(|s| Segment { bias: None, ..*s }).collect()
 }

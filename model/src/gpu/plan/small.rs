@@ -2,30 +2,46 @@
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Add, Embed, ExpertSum, Glu, Norm, NormKind as Kind, Route};
+use crate::graph::op::{Add, By, Embed, ExpertSum, Glu, Norm, NormKind as Kind, Rope, Route};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
 use kjit_kernels::expert_sum::{ExpertSumArgs, ExpertSumSpec};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::norm::{NormArgs, NormKind, NormSpec};
-use kjit_kernels::route::{RouteArgs, RouteSpec};
+use kjit_kernels::route::{Gating, RouteArgs, RouteSpec};
+
+/// A norm as kernels have it.
+pub(super) struct Form {
+    pub kind: NormKind,
+    /// Elements that are normed together.
+    pub group: usize,
+    /// Factors of a group, or of each.
+    pub weight: Option<WeightId>,
+    /// Of a group.
+    pub bias: Option<WeightId>,
+}
 
 impl Lower<'_> {
-    pub(super) fn embed(&mut self, table: WeightId, scale: f32, out: ValueId) -> Result<(), PlanError> {
+    fn embed(&mut self, table: WeightId, by: By, scale: f32, out: ValueId) -> Result<(), PlanError> {
         let (name, w) = (self.graph.value(out).name.clone(), self.graph.weight(table));
         let layout =
             Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, each_own: self.batch };
         let job = self.job(&name, spec.clone())?;
+        // The id at a position is the position itself, in the same list for all.
+        let (ids, capacity) = match by {
+            By::Token => (Control::Tokens, self.context + 1),
+            By::Position => (Control::Numbers, 0),
+        };
         let args = EmbedArgs {
             table: self.matrix(table),
-            tokens: Bind::Control(Control::Tokens),
+            tokens: Bind::Control(ids),
             slots: self.slots(),
             position: Bind::Control(Control::Position),
             out: self.program.make(out),
             scale: Bind::F32(scale),
-            capacity: Bind::U32(self.context + 1),
+            capacity: Bind::U32(capacity),
         };
         self.run(name, &job, [Dim::Is(spec.blocks()), TOKENS, ONE], args);
         Ok(())
@@ -34,24 +50,25 @@ impl Lower<'_> {
     pub(super) fn norm(
         &mut self,
         x: ValueId,
-        weight: WeightId,
-        bias: Option<Option<WeightId>>,
+        form: &Form,
         eps: f32,
         residual: Option<ValueId>,
         out: ValueId,
     ) -> Result<(), PlanError> {
-        let (name, cols) = (self.graph.value(out).name.clone(), self.graph.weight(weight).cols);
+        let (name, cols) = (self.graph.value(out).name.clone(), form.group);
         let value = self.graph.value(x);
         let groups = (value.slots * value.width).checked_div(cols).filter(|g| g * cols == value.slots * value.width);
-        let groups = groups.ok_or_else(|| unsupported(&name, "its weight does not divide its width"))? as u32;
-        let kind = match bias {
-            None => NormKind::Rms,
-            Some(bias) => NormKind::Layer { bias: bias.is_some() },
-        };
-        let spec = self.tuned(NormSpec { cols, kind, residual: residual.is_some(), tuning: None });
+        let groups = groups.ok_or_else(|| unsupported(&name, "its groups do not divide its width"))? as u32;
+        let elems = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
+        if elems(form.bias) != 0 && elems(form.bias) != cols {
+            return Err(unsupported(&name, "no kernel adds other offsets to each group"));
+        }
+        let weights = elems(form.weight) / cols;
+        let spec = NormSpec { cols, kind: form.kind, weights, residual: residual.is_some(), tuning: None };
+        let spec = self.tuned(spec);
         let job = self.job(&name, spec)?;
         let from = self.value(x)?;
-        let (weight, bias) = (self.vector(weight), bias.flatten().map_or(Bind::Null, |b| self.vector(b)));
+        let [weight, bias] = [form.weight, form.bias].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
         let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
         let y = match residual {
             Some(r) => self.program.make_over(out, r, &[x]),
@@ -88,40 +105,69 @@ impl Lower<'_> {
     /// An operation that no rule fused.
     pub(super) fn single(&mut self, op: &Op) -> Result<(), PlanError> {
         match *op {
-            Op::Route(Route { scores, top, renormalise, scale, experts, shares, .. }) => {
-                let name = self.graph.value(experts).name.clone();
-                let (width, tuning) = (self.graph.value(scores).width, None);
-                let spec = self.tuned(RouteSpec { experts: width, top, renormalise, tuning });
-                let job = self.job(&name, spec)?;
-                let args = RouteArgs {
-                    scores: self.value(scores)?,
-                    experts: self.program.make(experts),
-                    shares: self.program.make(shares),
-                    scale: Bind::F32(scale),
-                };
-                self.run(name, &job, [TOKENS, ONE, ONE], args);
-                Ok(())
-            }
+            Op::Route(ref route) => self.route(route),
             Op::Glu(Glu { gate, up, act: Activation::Silu, out }) => self.combine(Combine::Silu, gate, up, out),
             Op::Glu(Glu { gate, up, act: Activation::GeluTanh, out }) => self.combine(Combine::Gelu, gate, up, out),
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
-            Op::Norm(Norm { x, kind: Kind::Layer, weight: Some(weight), bias, eps, out, .. }) => {
-                self.norm(x, weight, Some(bias), eps, None, out)
-            }
-            Op::Norm(Norm { x, kind: Kind::Rms, weight: Some(weight), bias: None, eps, out, .. }) => {
-                self.norm(x, weight, None, eps, None, out)
+            Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {
+                let own = bias.filter(|_| kind == Kind::Layer);
+                let of = match kind {
+                    Kind::Layer => NormKind::Layer { bias: own.is_some() },
+                    _ => NormKind::Rms,
+                };
+                self.norm(x, &Form { kind: of, group, weight, bias: own }, eps, None, out)?;
+                match bias.filter(|_| own.is_none()) {
+                    Some(bias) => self.add_bias(bias, out),
+                    None => Ok(()),
+                }
             }
             Op::ExpertSum(ExpertSum { x, shares: Some(shares), out }) => {
                 let (from, top) = (self.value(x)?, self.graph.value(x).slots);
                 self.expert_sum(from, top, shares, None, out)
             }
-            Op::Embed(Embed { table, scale, out, .. }) => self.embed(table, scale, out),
+            Op::Embed(Embed { table, by, scale, out }) => self.embed(table, by, scale, out),
+            Op::Rope(Rope { x, rope, heads, out }) => self.rotate(x, rope, heads, out),
+            Op::Temper(_) | Op::Spread(_) | Op::Slice(_) => {
+                let out = op.writes().first().copied();
+                out.map_or(Ok(()), |out| self.map(op, None, out))
+            }
+            Op::ExpertSum(ExpertSum { shares: None, out, .. }) => self.map(op, None, out),
             _ => {
                 let made = op.writes().first().map(|v| self.graph.value(*v).name.clone());
                 let made = made.unwrap_or_else(|| "a cache write".to_owned());
                 Err(unsupported(&made, format!("kernels have '{}' as part of a fused step only", op.name())))
             }
         }
+    }
+
+    fn route(&mut self, route: &Route) -> Result<(), PlanError> {
+        let name = self.graph.value(route.experts).name.clone();
+        let spec = self.tuned(RouteSpec {
+            experts: self.graph.value(route.scores).width,
+            top: route.top,
+            renormalise: route.renormalise,
+            gating: match route.gating {
+                crate::graph::op::Gating::Softmax => Gating::Softmax,
+                crate::graph::op::Gating::Sigmoid => Gating::Sigmoid,
+                crate::graph::op::Gating::Chosen => Gating::Chosen,
+            },
+            bias: route.bias.is_some(),
+            factors: route.factors.is_some(),
+            groups: route.groups.map(|g| (g.count, g.used)),
+            tuning: None,
+        });
+        let job = self.job(&name, spec)?;
+        let [bias, factors] = [route.bias, route.factors].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
+        let args = RouteArgs {
+            scores: self.value(route.scores)?,
+            bias,
+            factors,
+            experts: self.program.make(route.experts),
+            shares: self.program.make(route.shares),
+            scale: Bind::F32(route.scale),
+        };
+        self.run(name, &job, [TOKENS, ONE, ONE], args);
+        Ok(())
     }
 
     fn combine(&mut self, op: Combine, a: ValueId, b: ValueId, out: ValueId) -> Result<(), PlanError> {

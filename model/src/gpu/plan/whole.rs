@@ -120,8 +120,10 @@ struct Planner<'a> {
     steps: &'a [Step],
     context: u32,
     storage: KvStorage,
-    /// What the last step reads.
+    /// What the first of the steps that make logits reads.
     head: ValueId,
+    /// Which that is.
+    first: usize,
     jobs: Jobs,
     matrices: Vec<WeightId>,
     vectors: Vec<WeightId>,
@@ -140,23 +142,19 @@ impl<'a> Planner<'a> {
             KvType::F32 | KvType::F16 => KvStorage::F16,
             KvType::Q8_0 => KvStorage::Q8_0,
         };
-        let Some(last) = steps.last() else { return Err(unsupported("the model", "it has no operations")) };
-        let head = match last {
-            Step::Project { input, .. } if last.writes() == [request.graph.logits] => input.value(),
-            _ => return Err(unsupported("logits", "they are not made by a projection at the end")),
-        };
+        let (first, head) = head_of(request.graph, steps)?;
         let (jobs, matrices, vectors) = (Jobs::default(), vec![], vec![]);
-        Ok(Planner { request, steps, context, storage, head, jobs, matrices, vectors })
+        Ok(Planner { request, steps, context, storage, head, first, jobs, matrices, vectors })
     }
 
     fn program(&mut self, what: For) -> Result<Program, PlanError> {
         let &Request { graph, target, keep, tuned, .. } = self.request;
-        // What the last step reads, and for prompts nothing else does, stays.
+        // What the steps for logits read, and for prompts nothing else does, stays.
         let (tokens, steps, kept) = match what {
             For::Token => (1, self.steps, keep.to_vec()),
             For::Batch(n) => (n, self.steps, keep.to_vec()),
             For::Prompt(n) => {
-                let body = self.steps.split_last().map_or(self.steps, |(_, body)| body);
+                let body = self.steps.get(..self.first).unwrap_or(self.steps);
                 (n, body, keep.iter().copied().chain([self.head, graph.logits]).collect())
             }
         };
@@ -190,7 +188,7 @@ impl<'a> Planner<'a> {
         }
         let head = lower.buffer_of(self.head)?;
         let products = lower.products.into_iter().map(|(used, ..)| used).collect();
-        Ok(lower.program.finish(products, head))
+        Ok(lower.program.finish(products, head, self.first))
     }
 
     /// The programs for prompts, or why there are none: then nothing is compiled for them.
@@ -240,6 +238,32 @@ impl<'a> Planner<'a> {
             bytes.map(|b| b as u64).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))
         };
         self.request.graph.states.iter().zip(0..).map(bytes).collect()
+    }
+}
+
+/// The first of the steps that make logits, a projection, and what it reads. Behind it only what goes element
+/// by element follows: factors, a cap.
+fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
+    let last = steps.iter().enumerate().rev().find_map(|(i, step)| match step {
+        Step::Project { input, .. } => Some((i, input.value())),
+        _ => None,
+    });
+    let (first, head) = last.ok_or_else(|| unsupported("the model", "it has no projection"))?;
+    let mut made = vec![];
+    for step in steps.get(first..).unwrap_or_default() {
+        let fits = match step {
+            Step::Project { .. } => made.is_empty(),
+            Step::Map { .. } => step.reads().iter().all(|v| made.contains(v)),
+            _ => false,
+        };
+        if !fits {
+            return Err(unsupported("logits", "they are not made by a projection at the end"));
+        }
+        made.extend(step.writes());
+    }
+    match made.last() {
+        Some(last) if *last == graph.logits => Ok((first, head)),
+        _ => Err(unsupported("logits", "they are not made by a projection at the end")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A step: pieces of prompts one after the other, then a token of each sequence together.
 
 use super::{GpuRunner, Last, Recorded, choice_of};
-use crate::gpu::plan::{Choice, Launch, Program};
+use crate::gpu::plan::Choice;
 use crate::gpu::resident::Whose;
 use crate::session::{Given, SessionError, Task, Want, choose};
 use std::ops::Range;
@@ -10,13 +10,6 @@ use std::ops::Range;
 /// there. The wait between is some tens of µs; without it all tokens would be on their way before the kernels
 /// come.
 const LOOK_EVERY: usize = 4;
-
-/// The launches of a program's last step, the one that makes logits.
-fn head_of(program: &Program) -> &[Launch] {
-    let last = program.launches.last().map_or(0, |l| l.step);
-    let first = program.launches.iter().position(|l| l.step == last).unwrap_or(0);
-    program.launches.get(first..).unwrap_or_default()
-}
 
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
@@ -223,7 +216,8 @@ impl GpuRunner {
         let from = r.buffer(prompt, prompt.head)?.slice(rows.start * each..rows.end * each)?;
         r.stream.copy(&from, &to.slice(..n * each)?)?;
         let now = self.now(of.program, n, Choice::Greedy)?;
-        Ok(r.issue(of.program, head_of(of.program), &now, of.whose)?)
+        let launches = of.program.launches.get(of.program.head_from..).unwrap_or_default();
+        Ok(r.issue(of.program, launches, &now, of.whose)?)
     }
 
     /// Logits of some of the rows that ran last.

@@ -1,0 +1,161 @@
+//! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces, token by
+//! token, greedy and several sequences side by side are what the host computes.
+//!
+//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (an hour of one core), `KJIT_ARCHS=a,b`
+//! these.
+
+use kjit_model::gguf::Gguf;
+use kjit_model::graph::{Graph, Op};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{KvType, OpenOptions, Session, Want};
+use kjit_tests::files::model_path;
+use kjit_tests::one::One;
+use kjit_tests::side_by_side;
+use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// One for each kind of what other architectures have: factors; post-norms, caps and windows; norms with the
+/// mean taken off, one part beside the other.
+const FEW: [&str; 3] = ["granite", "gemma2", "phi2"];
+
+/// KL of the device's scores from the host's, at most: keys and values in halves, and prompts through halves.
+const LIMIT: f64 = 6e-3;
+
+fn options(sequences: usize) -> OpenOptions {
+    OpenOptions {
+        context: Some(48),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(16),
+        sequences,
+        ..OpenOptions::default()
+    }
+}
+
+/// KL(want ‖ got).
+fn kl(want: &[f32], got: &[f32]) -> f64 {
+    let lse = |x: &[f32]| {
+        let most = f64::from(x.iter().copied().fold(f32::MIN, f32::max));
+        x.iter().map(|&x| (f64::from(x) - most).exp()).sum::<f64>().ln() + most
+    };
+    let (p, q) = (lse(want), lse(got));
+    let term = |(w, g): (&f32, &f32)| {
+        let (lp, lq) = (f64::from(*w) - p, f64::from(*g) - q);
+        lp.exp() * ((lp - lq) + (lq - lp).exp() - 1.0)
+    };
+    let sum: f64 = want.iter().zip(got).map(term).sum();
+    if sum.is_nan() || want.len() != got.len() { f64::INFINITY } else { sum }
+}
+
+/// The worst KL of rows.
+fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
+    want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
+}
+
+/// What is wrong with a model, as a sentence; `None` for one that plans refuse.
+fn wrong(path: &Path, engine: &kjit_engine::Engine, graph: &Graph) -> Result<Option<String>, String> {
+    let fail = |e: &dyn std::fmt::Display| e.to_string();
+    let file = Arc::new(Gguf::open(path).map_err(|e| fail(&e))?);
+    let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
+    let mut host = One::cpu(&file, graph, &OpenOptions { precise: true, ..options(1) });
+    let mut gpu = match Session::on_gpu(engine, &device, &file, graph.clone(), &options(1)) {
+        Ok(session) => One::of(session),
+        Err(e) if e.to_string().contains("cannot run on a GPU yet") => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    // A router whose scores are near may choose another expert: then what follows differs.
+    let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
+    let (vocab, limit) = (host.n_vocab(), if routed { 5e-2 } else { LIMIT });
+    let ids: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % vocab as u32).collect();
+    let mut seen: Vec<(&str, f64)> = vec![];
+    let want = host.feed(&ids, Want::All).map_err(|e| fail(&e))?;
+    Simulated::here().poison(gpu.on_gpu().plan());
+    let got = gpu.feed(&ids, Want::All).map_err(|e| fail(&e))?;
+    seen.push(("pieces", worst(&want, &got, vocab)));
+    gpu.truncate(0);
+    let mut rows = vec![];
+    for id in &ids {
+        rows.extend(gpu.feed(&[*id], Want::All).map_err(|e| fail(&e))?);
+    }
+    seen.push(("token by token", worst(&want, &rows, vocab)));
+    gpu.truncate(0);
+    let answer = gpu.generate(&ids, 6, SampleOptions::default());
+    let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
+    drop(gpu);
+    let mut session = Session::on_gpu(engine, &device, &file, graph.clone(), &options(3)).map_err(|e| e.to_string())?;
+    Simulated::here().poison(session.gpu().ok_or("no GPU")?.plan());
+    let mut offs = side_by_side::scores(&mut session, &mut host, 3);
+    offs.sort_by(f64::total_cmp);
+    let (median, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
+    let fault = Simulated::here().fault(0);
+    let kls: Vec<String> = seen.iter().map(|(how, kl)| format!("{how} {kl:.1e}")).collect();
+    let found =
+        format!("KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e} {fault}", kls.join(", "));
+    let fine = seen.iter().all(|(_, kl)| *kl < limit)
+        && gap < if routed { 0.3 } else { 0.1 }
+        && median < 2e-2
+        && most < if routed { 0.5 } else { 5e-2 }
+        && fault.is_empty();
+    if fine { Ok(Some(found)) } else { Err(found) }
+}
+
+fn as_the_host(test: &str, arch: &str) {
+    let Some(folder) = model_path("archs") else { return };
+    let asked = std::env::var("KJIT_ARCHS").ok();
+    let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+        files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
+        let name = |p: &Path| p.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        match &asked {
+            Some(asked) => files.retain(|p| asked.split(',').any(|a| a == name(p))),
+            None if !all => {
+                eprintln!("SKIPPED: all architectures but {FEW:?}; KJIT_ARCHS_ON_GPU=1 takes them");
+                files.retain(|p| FEW.contains(&name(p).as_str()));
+            }
+            None => {}
+        }
+        files.sort();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let (mut ran, mut failed) = (vec![], vec![]);
+        for path in &files {
+            let start = Instant::now();
+            let Ok(graph) = kjit_model::arch::build(&Gguf::open(path).unwrap()) else { continue };
+            match wrong(path, &engine, &graph) {
+                Ok(None) => eprintln!("{}: refused", name(path)),
+                Ok(Some(found)) => {
+                    eprintln!("{}: {found}, {:.1?}", name(path), start.elapsed());
+                    ran.push(name(path));
+                }
+                Err(why) => {
+                    eprintln!("{}: WRONG {why}", name(path));
+                    failed.push(format!("{}: {why}", name(path)));
+                }
+            }
+        }
+        eprintln!("{} models on {arch}: {}", ran.len(), ran.join(" "));
+        assert!(failed.is_empty(), "{} of {} on {arch}:\n{}", failed.len(), files.len(), failed.join("\n"));
+        assert!(!ran.is_empty(), "none of {} models ran", files.len());
+    });
+}
+
+#[test]
+fn architectures_on_simulated_gfx1100_are_the_hosts() {
+    as_the_host("architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
+}
+
+#[test]
+fn architectures_on_simulated_gfx942_are_the_hosts() {
+    if ["KJIT_ARCHS_ON_GPU", "KJIT_ARCHS"].iter().all(|name| std::env::var_os(name).is_none()) {
+        eprintln!("SKIPPED: waves of 64; KJIT_ARCHS_ON_GPU=1 or KJIT_ARCHS=… takes them too");
+        return;
+    }
+    as_the_host("architectures_on_simulated_gfx942_are_the_hosts", "gfx942:sramecc+:xnack-");
+}
