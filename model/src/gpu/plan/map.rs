@@ -104,7 +104,7 @@ impl Lower<'_> {
     }
 
     /// A value in rows, from tiles of halves.
-    pub(super) fn from_tiles(&mut self, tiles: Bind, out: ValueId) -> Result<(), PlanError> {
+    pub(super) fn rows_of_tiles(&mut self, tiles: Bind, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.rows", self.graph.value(out).name);
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }

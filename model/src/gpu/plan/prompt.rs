@@ -77,7 +77,7 @@ impl Lower<'_> {
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
         let args = FlashArgs { q: rotated, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
         self.run(name, &job, grid, args);
-        if direct { Ok(()) } else { self.from_tiles(y, a.out) }
+        if direct { Ok(()) } else { self.rows_of_tiles(y, a.out) }
     }
 
     /// A product through the matrices of chosen experts.
