@@ -12,13 +12,13 @@ const COPIED: &str =
     "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over the lazy dog. The quick brown fox";
 
 fn bodies() -> Vec<Value> {
-    let ask = |prompt: &str, temperature: f64, seed: usize| json!({ "prompt": prompt, "max_tokens": 32, "temperature": temperature, "seed": seed, "ignore_eos": true });
+    let ask = |prompt: &str, temperature: f64, seed: usize| json!({ "prompt": prompt, "max_tokens": 16, "temperature": temperature, "seed": seed, "ignore_eos": true });
     let code = "for i in 0..10 { print(i); }\nfor i in 0..10 { print(i); }\nfor i in";
     let mut all = vec![ask(COPIED, 0.0, 0), ask(code, 0.0, 0), ask("Once upon a time", 0.0, 0)];
     all.extend((1..4).map(|seed| ask(COPIED, 0.7, seed)));
     // Penalties change what is drafted rightly.
     all.push(
-        json!({ "prompt": COPIED, "max_tokens": 32, "temperature": 0, "frequency_penalty": 0.5, "ignore_eos": true }),
+        json!({ "prompt": COPIED, "max_tokens": 16, "temperature": 0, "frequency_penalty": 0.5, "ignore_eos": true }),
     );
     all
 }
