@@ -57,6 +57,7 @@ pub mod format;
 pub mod gemm;
 pub mod ggml;
 pub mod heads;
+pub mod issue;
 pub mod kernel;
 pub mod kv;
 pub mod layout;

@@ -14,6 +14,8 @@ pub struct Cell {
     value: Value,
     /// On a page and in CSV.
     text: String,
+    /// Not in CSV.
+    page_only: bool,
 }
 
 /// A figure that a page has no room for.
@@ -24,13 +26,19 @@ pub fn cell(name: &'static str, value: impl Into<Value>) -> Cell {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    Cell { name, title: None, value, text }
+    Cell { name, title: None, value, text, page_only: false }
 }
 
 impl Cell {
     /// On a page, under this title.
     pub fn titled(mut self, title: &'static str) -> Cell {
         self.title = Some(title);
+        self
+    }
+
+    /// What is no part of the files that are kept of CSV.
+    pub fn not_in_csv(mut self) -> Cell {
+        self.page_only = true;
         self
     }
 
@@ -70,7 +78,9 @@ pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> i
             rows.iter().try_for_each(|row| writeln!(out, "|{}", shown(row, |c| &c.text)))
         }
         BenchOutput::Csv => {
-            let line = |row: &[Cell], what: fn(&Cell) -> String| row.iter().map(what).collect::<Vec<_>>().join(",");
+            let line = |row: &[Cell], what: fn(&Cell) -> String| {
+                row.iter().filter(|c| !c.page_only).map(what).collect::<Vec<_>>().join(",")
+            };
             writeln!(out, "{}", line(first, |c| c.name.to_string()))?;
             rows.iter().try_for_each(|row| writeln!(out, "{}", line(row, |c| quoted(&c.text))))
         }

@@ -1,6 +1,7 @@
 //! What a kernel is compiled for: made from a live device or from a string, the same either way.
 
 mod family;
+pub mod issue;
 mod occupancy;
 mod table;
 

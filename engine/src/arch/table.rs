@@ -128,6 +128,11 @@ pub struct Card {
     pub gb_per_s: f64,
     /// 10¹² operations a second on halves with sums in f32: of the matrix unit, dense, where there is one.
     pub tflop_per_s: f64,
+    /// Compute units (of RDNA CUs, of which two are one of [`UnitLimits`]), and the highest clock in MHz; 0
+    /// where no bound by instructions is drawn.
+    pub units: u32,
+    /// See `units`.
+    pub mhz: u32,
 }
 
 /// One architecture.
@@ -175,7 +180,16 @@ pub struct Arch {
 impl Arch {
     /// The row with its card: GB/s and TFLOP/s.
     const fn card(mut self, name: &'static str, gb_per_s: f64, tflop_per_s: f64) -> Arch {
-        self.card = Some(Card { arch: self.id, name, gb_per_s, tflop_per_s });
+        self.card = Some(Card { arch: self.id, name, gb_per_s, tflop_per_s, units: 0, mhz: 0 });
+        self
+    }
+
+    /// The card's compute units and its highest clock, by the same data sheet.
+    const fn at(mut self, units: u32, mhz: u32) -> Arch {
+        if let Some(card) = &mut self.card {
+            card.units = units;
+            card.mhz = mhz;
+        }
         self
     }
 
@@ -384,112 +398,86 @@ pub static ARCHS: &[Arch] = &[
     sm("sm_121", Some("sm_121a"), "GB10 (DGX Spark)", MmaSync, 48, 24, 100 * KB, HOPPER),
     //   id       cards                            matrix    dot   waves  regs LDS
     gcn("gfx803", "RX 470 to RX 590, Radeon Pro WX 7100", NoMatrix, NoDot, 10, 256, 64 * KB, NO_FLAGS, NOTHING)
-        .card("RX 580", 256.0, 6.2),
-    gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED).card(
-        "RX Vega 64",
-        484.0,
-        25.3,
-    ),
-    gcn("gfx902", "Ryzen 2000G and 3000G (Vega 8, 11)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU).card(
-        "Vega 11, DDR4-2933",
-        46.9,
-        3.5,
-    ),
+        .card("RX 580", 256.0, 6.2)
+        .at(36, 1340),
+    gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED)
+        .card("RX Vega 64", 484.0, 25.3)
+        .at(64, 1546),
+    gcn("gfx902", "Ryzen 2000G and 3000G (Vega 8, 11)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU)
+        .card("Vega 11, DDR4-2933", 46.9, 3.5)
+        .at(11, 1250),
     gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED)
-        .card("MI50", 1024.0, 26.5),
-    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, CDNA1).card("MI100", 1229.0, 184.6),
+        .card("MI50", 1024.0, 26.5)
+        .at(60, 1725),
+    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, CDNA1).card("MI100", 1229.0, 184.6).at(120, 1502),
     gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF)
-        .card("MI210", 1638.0, 181.0),
-    gcn("gfx90c", "Ryzen 4000 and 5000 (Vega 6 to 8)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU).card(
-        "Vega 8, DDR4-3200",
-        51.2,
-        4.1,
-    ),
+        .card("MI210", 1638.0, 181.0)
+        .at(104, 1700),
+    gcn("gfx90c", "Ryzen 4000 and 5000 (Vega 6 to 8)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU)
+        .card("Vega 8, DDR4-3200", 51.2, 4.1)
+        .at(8, 2000),
     gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3)
-        .card("MI300X", 5300.0, 1307.4),
-    gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3).card("MI355X", 8000.0, 2516.6),
+        .card("MI300X", 5300.0, 1307.4)
+        .at(304, 2100),
+    gcn("gfx950", "MI350X, MI355X", Mfma, Sdot4, 8, 512, 160 * KB, SRAM_XNACK, CDNA3)
+        .card("MI355X", 8000.0, 2516.6)
+        .at(256, 2400),
     //    id       cards                                 matrix  dot  waves  regs granule
-    rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED).card("RX 5700 XT", 448.0, 19.5),
-    rdna("gfx1011", "Radeon Pro V520, 5600M", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED).card(
-        "Radeon Pro V520",
-        512.0,
-        14.7,
-    ),
-    rdna("gfx1012", "RX 5300, RX 5500, RX 5500 XT", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED).card(
-        "RX 5500 XT",
-        224.0,
-        10.4,
-    ),
-    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
-        "RX 6900 XT",
-        512.0,
-        46.1,
-    ),
-    rdna("gfx1031", "RX 6700, RX 6700 XT, RX 6750 XT", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
-        "RX 6700 XT",
-        384.0,
-        26.4,
-    ),
-    rdna("gfx1032", "RX 6600, RX 6600 XT, RX 6650 XT, W6600", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
-        "RX 6600 XT",
-        256.0,
-        21.2,
-    ),
-    rdna("gfx1034", "RX 6400, RX 6500 XT, W6400", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED).card(
-        "RX 6500 XT",
-        144.0,
-        11.5,
-    ),
-    rdna("gfx1035", "Radeon 660M, 680M", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU).card(
-        "Radeon 680M, DDR5-4800",
-        76.8,
-        7.4,
-    ),
-    rdna("gfx1036", "Ryzen 7000 and 9000 (two units)", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU).card(
-        "two units of a Ryzen 7000, DDR5-5200",
-        83.2,
-        1.1,
-    ),
-    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3).card(
-        "RX 7900 XTX",
-        960.0,
-        122.8,
-    ),
-    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3).card(
-        "RX 7800 XT",
-        624.0,
-        74.7,
-    ),
-    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3).card("RX 7600", 288.0, 43.5),
-    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
-        "Radeon 780M, DDR5-5600",
-        89.6,
-        16.6,
-    ),
-    rdna("gfx1150", "Radeon 880M, 890M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
-        "Radeon 890M, LPDDR5X-7500",
-        120.0,
-        23.8,
-    ),
-    rdna("gfx1151", "Radeon 8050S, 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3_APU).card(
-        "Radeon 8060S",
-        256.0,
-        59.4,
-    ),
-    rdna("gfx1152", "Radeon 840M, 860M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
-        "Radeon 860M, LPDDR5X-8000",
-        128.0,
-        12.3,
-    ),
-    rdna("gfx1153", "Radeon 820M, 840M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU).card(
-        "Radeon 840M, LPDDR5X-8000",
-        128.0,
-        5.9,
-    ),
-    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4).card("RX 9060 XT", 320.0, 102.6),
-    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4).card(
-        "RX 9070 XT",
-        640.0,
-        194.6,
-    ),
+    rdna("gfx1010", "RX 5700, RX 5700 XT", NoMatrix, NoDot, 20, 1024, 8, XNACK, PACKED)
+        .card("RX 5700 XT", 448.0, 19.5)
+        .at(40, 1905),
+    rdna("gfx1011", "Radeon Pro V520, 5600M", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED)
+        .card("Radeon Pro V520", 512.0, 14.7)
+        .at(36, 1600),
+    rdna("gfx1012", "RX 5300, RX 5500, RX 5500 XT", NoMatrix, Sdot4, 20, 1024, 8, XNACK, PACKED)
+        .card("RX 5500 XT", 224.0, 10.4)
+        .at(22, 1845),
+    rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
+        .card("RX 6900 XT", 512.0, 46.1)
+        .at(80, 2250),
+    rdna("gfx1031", "RX 6700, RX 6700 XT, RX 6750 XT", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
+        .card("RX 6700 XT", 384.0, 26.4)
+        .at(40, 2581),
+    rdna("gfx1032", "RX 6600, RX 6600 XT, RX 6650 XT, W6600", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
+        .card("RX 6600 XT", 256.0, 21.2)
+        .at(32, 2589),
+    rdna("gfx1034", "RX 6400, RX 6500 XT, W6400", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
+        .card("RX 6500 XT", 144.0, 11.5)
+        .at(16, 2815),
+    rdna("gfx1035", "Radeon 660M, 680M", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU)
+        .card("Radeon 680M, DDR5-4800", 76.8, 7.4)
+        .at(12, 2400),
+    rdna("gfx1036", "Ryzen 7000 and 9000 (two units)", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU)
+        .card("two units of a Ryzen 7000, DDR5-5200", 83.2, 1.1)
+        .at(2, 2200),
+    rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3)
+        .card("RX 7900 XTX", 960.0, 122.8)
+        .at(96, 2500),
+    rdna("gfx1101", "RX 7800 XT, RX 7700 XT, W7700", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3)
+        .card("RX 7800 XT", 624.0, 74.7)
+        .at(60, 2430),
+    rdna("gfx1102", "RX 7600, W7600", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3)
+        .card("RX 7600", 288.0, 43.5)
+        .at(32, 2655),
+    rdna("gfx1103", "Radeon 780M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
+        .card("Radeon 780M, DDR5-5600", 89.6, 16.6)
+        .at(12, 2700),
+    rdna("gfx1150", "Radeon 880M, 890M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
+        .card("Radeon 890M, LPDDR5X-7500", 120.0, 23.8)
+        .at(16, 2900),
+    rdna("gfx1151", "Radeon 8050S, 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3_APU)
+        .card("Radeon 8060S", 256.0, 59.4)
+        .at(40, 2900),
+    rdna("gfx1152", "Radeon 840M, 860M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
+        .card("Radeon 860M, LPDDR5X-8000", 128.0, 12.3)
+        .at(8, 3000),
+    rdna("gfx1153", "Radeon 820M, 840M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
+        .card("Radeon 840M, LPDDR5X-8000", 128.0, 5.9)
+        .at(4, 2900),
+    rdna("gfx1200", "RX 9060 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4)
+        .card("RX 9060 XT", 320.0, 102.6)
+        .at(32, 3130),
+    rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4)
+        .card("RX 9070 XT", 640.0, 194.6)
+        .at(64, 2970),
 ];

@@ -86,6 +86,8 @@ pub struct Machine {
     base: u64,
     disassembler: Disassembler,
     decoded: Vec<Option<Box<Inst>>>,
+    /// How often each was executed by a wave, in all runs.
+    taken: Vec<u64>,
     /// Instructions left out of a test's run, by their address in the code object: what a fault planted there
     /// must show.
     pub skipped: Vec<u64>,
@@ -96,7 +98,8 @@ impl Machine {
     pub fn new(target: Target, kernel: Kernel, base: u64) -> Result<Machine, String> {
         let disassembler = Disassembler::new(&target.arch, target.wave)?;
         let decoded = vec![None; kernel.image.len() / 4];
-        Ok(Machine { target, kernel, base, disassembler, decoded, skipped: Vec::new() })
+        let taken = vec![0; decoded.len()];
+        Ok(Machine { target, kernel, base, disassembler, decoded, taken, skipped: Vec::new() })
     }
 
     /// Where the code object's image lies, and its bytes.
@@ -128,6 +131,12 @@ impl Machine {
     /// Whether the instruction at an address of the code object was executed.
     pub fn executed(&self, at: u64) -> bool {
         self.decoded.get(at as usize / 4).is_some_and(Option::is_some)
+    }
+
+    /// The instructions that waves executed in all runs, and how often.
+    pub fn profile(&self) -> impl Iterator<Item = (&str, u64)> {
+        let both = self.decoded.iter().zip(&self.taken);
+        both.filter_map(|(inst, n)| Some((inst.as_ref()?.text.as_str(), *n)).filter(|(_, n)| *n > 0))
     }
 
     fn decode(&self, at: u64) -> Result<Inst, String> {
@@ -171,11 +180,20 @@ impl Machine {
 
     /// Runs the launch to its end on this memory. Returns how many instructions its waves took.
     pub fn run(&mut self, launch: &Launch, regions: Vec<Region>) -> Result<(Memory, u64), Fault> {
+        let [gx, gy, gz] = launch.grid;
+        let blocks = (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| [x, y, z]))).collect();
+        self.run_blocks(launch, blocks, regions)
+    }
+
+    /// Runs these blocks of the launch alone: none that waits for others.
+    pub fn run_blocks(
+        &mut self,
+        launch: &Launch,
+        mut waiting: Vec<[u32; 3]>,
+        regions: Vec<Region>,
+    ) -> Result<(Memory, u64), Fault> {
         let mut random = Random::new(launch.seed);
         let mut memory = Memory::new(regions, &self.target);
-        let [gx, gy, gz] = launch.grid;
-        let mut waiting: Vec<[u32; 3]> =
-            (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| [x, y, z]))).collect();
         for i in (1..waiting.len()).rev() {
             waiting.swap(i, random.below(i + 1));
         }
@@ -225,6 +243,7 @@ impl Machine {
                 let inst = self.decode(pc).map_err(|what| Fault { instruction: what.clone(), what })?;
                 self.decoded[slot] = Some(Box::new(inst));
             }
+            self.taken[slot] += 1;
             let Some(inst) = &self.decoded[slot] else { unreachable!("it was put there") };
             let next = if self.skipped.contains(&pc) {
                 Ok(Next::On)

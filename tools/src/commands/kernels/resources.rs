@@ -1,13 +1,15 @@
 //! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is timed:
 //! beside what the compiler made of a kernel stands what a launch has to do, and the least time for that at a
-//! card's stated peak rates.
+//! card's stated peak rates; of products that were counted on the emulator also the least time to issue their
+//! instructions.
 
 use super::Filter;
 use crate::args::{self, BenchOutput};
 use crate::report::Told;
 use crate::table::{self, Cell, cell};
 use anyhow::Context;
-use kjit_engine::arch::Card;
+use kjit_engine::arch::issue::IssueBound;
+use kjit_engine::arch::{ARCHS, Card};
 use kjit_engine::{Engine, Job, KernelReport, Target};
 use kjit_kernels::family::Work;
 use kjit_kernels::matrix::{Sample, representative};
@@ -56,8 +58,15 @@ impl Row {
         self.card.map(|c| self.work.floor_us(c.gb_per_s, c.tflop_per_s))
     }
 
+    /// The least time for its instructions, where this code object was counted.
+    fn issue(&self) -> Option<IssueBound> {
+        let card = self.card?;
+        let arch = ARCHS.iter().find(|a| a.id == card.arch)?;
+        kjit_kernels::issue::executed(card.arch, &self.name, self.report.bytes)?.bound(arch, card, self.report.wave)
+    }
+
     fn cells(&self) -> Vec<Cell> {
-        let r = &self.report;
+        let (r, issue) = (&self.report, self.issue());
         vec![
             cell("arch", r.arch.as_str()).titled("arch"),
             cell("kernel", self.name.as_str()).titled("kernel"),
@@ -77,6 +86,8 @@ impl Row {
             cell("moves_bytes", self.work.bytes).titled("must move B"),
             cell("operations", self.work.operations).titled("operations"),
             cell("floor_us", self.floor()).titled("floor µs").digits(2).unknown("?"),
+            cell("issue_us", issue.map(|i| i.us)).titled("issue µs").digits(2).unknown("?").not_in_csv(),
+            cell("issue_by", issue.map(|i| i.by)).titled("busiest").unknown("?").not_in_csv(),
         ]
     }
 }
@@ -93,8 +104,15 @@ fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
             let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
             writeln!(
                 out,
-                "Untimed. The floor on {arch} is that of a {name} by its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
+                "Computed, not measured. The floor on {arch} is that of a {name} by its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
             )?;
+            if c.units > 0 {
+                let (units, mhz) = (c.units, c.mhz);
+                writeln!(
+                    out,
+                    "Issue is the least time for the instructions that a launch executes, counted on an emulator: {units} units at {mhz} MHz (docs/amd-bounds.md)."
+                )?;
+            }
         }
     }
     Ok(out.flush()?)

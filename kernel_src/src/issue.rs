@@ -1,0 +1,75 @@
+//! Instructions that launches execute, counted on the emulator of AMD machine code (`tests/gfxemu`) by
+//! `scripts/issue-bounds`: for the decode products of [`crate::matrix::representative`], on the card of each
+//! architecture's row. Of a kernel that was compiled otherwise than then nothing is said.
+
+use kjit_engine::arch::issue::Executed;
+
+/// Architecture, sample, bytes of its code object, what was counted.
+const COUNTED: &str = include_str!("issue.tsv");
+
+/// What a launch of the sample of that name executes, if that very code object was counted.
+#[must_use]
+pub fn executed(arch: &str, name: &str, code: u64) -> Option<Executed> {
+    all().find(|row| (row.arch, row.name, row.code) == (arch, name, code)).map(|row| row.executed)
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Counted {
+    /// The architecture.
+    pub arch: &'static str,
+    /// The sample's name.
+    pub name: &'static str,
+    /// Bytes of its code object.
+    pub code: u64,
+    /// Bytes that the launch must move.
+    pub moves: u64,
+    /// Lanes of a wave.
+    pub wave: u32,
+    /// What was counted.
+    pub executed: Executed,
+}
+
+/// All that was counted.
+pub fn all() -> impl Iterator<Item = Counted> {
+    COUNTED.lines().filter(|line| !line.starts_with('#')).filter_map(counted)
+}
+
+fn counted(line: &'static str) -> Option<Counted> {
+    let mut cells = line.split('\t');
+    let (arch, name) = (cells.next()?, cells.next()?);
+    let (code, moves, wave) = (cells.next()?.parse().ok()?, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?);
+    let mut number = || cells.next()?.parse::<f64>().ok();
+    let executed = Executed {
+        vector: number()?,
+        slow: number()?,
+        scalar: number()?,
+        matrix: number()?,
+        lds: number()?,
+        lds_bytes: number()?,
+        memory: number()?,
+        memory_bytes: number()?,
+    };
+    Some(Counted { arch, name, code, moves, wave, executed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kjit_engine::Target;
+
+    #[test]
+    fn every_line_is_of_a_sample_and_loads_at_least_what_it_must() {
+        let lines = COUNTED.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(all().count(), lines);
+        for row in all() {
+            let target = Target::parse(row.arch).unwrap();
+            let samples = crate::matrix::representative(&target).unwrap();
+            let sample = samples.iter().find(|s| s.name == row.name);
+            let sample = sample.unwrap_or_else(|| panic!("{}: no sample {}", row.arch, row.name));
+            assert_eq!((sample.work.bytes, sample.kernel.options.wave), (row.moves, row.wave), "{}", row.name);
+            let e = row.executed;
+            assert!(e.memory_bytes > 0.95 * row.moves as f64 && e.vector > 0.0, "{row:?}");
+        }
+    }
+}

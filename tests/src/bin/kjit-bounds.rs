@@ -1,0 +1,272 @@
+//! Bounds of decode products by instructions: `kjit-bounds count gfx1100 …` counts what each executes on the
+//! emulator, as lines of `kernel_src/src/issue.tsv`; `kjit-bounds table` makes the tables of
+//! `docs/amd-bounds.md` from them. `scripts/issue-bounds` calls both.
+#![allow(clippy::print_stdout, reason = "a command")]
+
+use gfxemu::machine::{Launch, Machine};
+use gfxemu::memory::Region;
+use gfxemu::object::Kernel;
+use gfxemu::target::Target as Emulated;
+use gfxemu::text::Text;
+use kjit_engine::arch::issue::Executed;
+use kjit_engine::arch::{ARCHS, Arch, Card};
+use kjit_engine::{Config, Engine, Target};
+use kjit_kernels::cases::{CaseArg, Random};
+use kjit_kernels::issue;
+use kjit_kernels::matrix::{Sample, representative};
+use kjit_model::catalogue::COMMON;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Layers of the models of the catalogue, whose rows have as many as there are kinds.
+const LAYERS: [(&str, f64); 11] = [
+    ("Llama 3.1 8B Q4_K_M", 32.0),
+    ("Llama 3.2 3B Q4_K_M", 28.0),
+    ("Llama 3.2 1B Q4_K_M", 16.0),
+    ("Mistral 7B v0.3 Q4_K_M", 32.0),
+    ("Qwen2.5 7B Q4_K_M", 28.0),
+    ("Qwen3 8B Q4_K_M", 36.0),
+    ("Qwen3 4B Q4_K_M", 36.0),
+    ("Gemma 3 4B Q4_K_M", 34.0),
+    ("Llama 3.1 8B Q8_0", 32.0),
+    ("Qwen3 30B A3B Q4_K_M", 48.0),
+    ("SmolLM2 135M Q4_1", 30.0),
+];
+
+/// Blocks of a launch that are run, spread over its grid: all do as much, but for the last rows.
+const BLOCKS: u32 = 6;
+
+fn main() -> ExitCode {
+    kjit_engine::child_main();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.split_first() {
+        Some((word, archs)) if word == "count" && !archs.is_empty() => {
+            archs.iter().try_for_each(|arch| count(arch).map_err(|why| format!("{arch}: {why}")))
+        }
+        Some((word, [])) if word == "table" => table(),
+        _ => Err("usage: kjit-bounds count ARCH …, kjit-bounds table".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn card_of(arch: &str) -> Result<(&'static Arch, &'static Card), String> {
+    let row = ARCHS.iter().find(|a| a.id == arch);
+    row.and_then(|a| Some((a, a.card.as_ref()?))).ok_or_else(|| "no such architecture, or no card of it".to_owned())
+}
+
+fn count(arch: &str) -> Result<(), String> {
+    gfxemu::llvm::available()?;
+    let (row, card) = card_of(arch)?;
+    let target = Target::parse(arch).map_err(|e| e.to_string())?;
+    let mut config = Config::new().compiler_kind("clang");
+    if let Some(folder) = std::env::var_os("KJIT_CACHE_DIR") {
+        config = config.cache_dir(folder);
+    }
+    let engine = Engine::new(config);
+    // What HIP counts as units: pairs of CUs on RDNA.
+    let units = if row.waves.len() > 1 { card.units / 2 } else { card.units };
+    let wanted = |name: &str| {
+        let ends = [" norm", " gated", " down"].iter().any(|end| name.ends_with(end));
+        name.starts_with("matvec ") && ends
+    };
+    let all = representative(&target).map_err(|e| e.to_string())?;
+    let all: Vec<Sample> = all.into_iter().filter(|s| wanted(&s.name)).collect();
+    let jobs: Vec<_> = all.iter().map(|s| s.kernel.job(&target)).collect();
+    for (sample, code) in all.iter().zip(engine.compile_all(&jobs)) {
+        let code = code.map_err(|e| e.to_string())?;
+        let e = executed(&target, units, sample, &code).map_err(|why| format!("{}: {why}", sample.name))?;
+        let (bytes, moves, wave) = (code.bytes().len(), sample.work.bytes, sample.kernel.options.wave);
+        let counts = [e.vector, e.slow, e.scalar, e.matrix, e.lds, e.lds_bytes, e.memory, e.memory_bytes]
+            .map(|n| format!("{n:.0}"));
+        println!("{arch}\t{}\t{bytes}\t{moves}\t{wave}\t{}", sample.name, counts.join("\t"));
+    }
+    Ok(())
+}
+
+/// What a launch of a sample executes: that of some of its blocks, times all.
+fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::CodeObject) -> Result<Executed, String> {
+    let size = kjit_kernels::Size { tokens: 1, past: 0 };
+    let case = sample.spec.case(target, units, size, &mut Random::new(1).few()).map_err(|e| e.to_string())?;
+    let symbol = case.kernel.entry;
+    let info = code.kernels().iter().find(|k| k.name == symbol).ok_or("its code object has not its kernel")?;
+    let kernel = Kernel::read(code.bytes(), symbol)?;
+    let wave = kernel.wave;
+    let mut machine = Machine::new(Emulated::new(target.id(), wave)?, kernel, 0x1000)?;
+    let (base, image) = machine.image();
+    let mut regions = vec![Region::new("code", base, image.to_vec(), false)];
+    let mut at = 0x1_0000_0000u64;
+    let mut block = vec![0u8; info.arg_bytes.unwrap_or(4096) as usize + 256];
+    for (arg, place) in case.args.iter().zip(&info.args) {
+        let value = match arg {
+            CaseArg::Buffer { name, before, .. } => {
+                regions.push(Region::new(*name, at, before.clone(), true));
+                let address = at;
+                at = (at + before.len() as u64 + 0x10_0000).next_multiple_of(0x10_0000);
+                address.to_le_bytes().to_vec()
+            }
+            CaseArg::Null => vec![0; 8],
+            CaseArg::U32(v) => v.to_le_bytes().to_vec(),
+            CaseArg::U64(v) => v.to_le_bytes().to_vec(),
+            CaseArg::F32(v) => v.to_le_bytes().to_vec(),
+        };
+        let start = place.offset as usize;
+        block.get_mut(start..start + value.len()).ok_or("arguments behind their block")?.copy_from_slice(&value);
+    }
+    regions.push(Region::new("arguments", 0x4000_0000_0000_0000, block, false));
+    let launch = Launch {
+        grid: case.geometry.grid,
+        block: case.geometry.block,
+        lds: machine.static_lds() + case.geometry.shared as usize,
+        cooperative: false,
+        arguments: 0x4000_0000_0000_0000,
+        seed: 1,
+        limit: 2_000_000_000,
+    };
+    let [gx, gy, gz] = launch.grid;
+    let (all, run) = (gx * gy * gz, BLOCKS.min(gx * gy * gz));
+    let blocks = (0..run).map(|i| i * (all - 1) / (run - 1).max(1)).map(|b| [b % gx, b / gx % gy, b / gx / gy]);
+    machine.run_blocks(&launch, blocks.collect(), regions).map_err(|fault| fault.to_string())?;
+    let mut sum = Executed::default();
+    let times = f64::from(all) / f64::from(run);
+    for (text, n) in machine.profile() {
+        let n = n as f64 * times;
+        add(&mut sum, &Text::parse(text), n, f64::from(wave));
+    }
+    Ok(sum)
+}
+
+/// Bytes that a lane loads or stores, by an instruction's name.
+fn bytes(name: &str) -> f64 {
+    let wide = [
+        ("x4", 16.0),
+        ("b128", 16.0),
+        ("x3", 12.0),
+        ("b96", 12.0),
+        ("x2", 8.0),
+        ("b64", 8.0),
+        ("b16", 2.0),
+        ("u16", 2.0),
+        ("i16", 2.0),
+        ("short", 2.0),
+        ("b8", 1.0),
+        ("u8", 1.0),
+        ("i8", 1.0),
+        ("byte", 1.0),
+    ];
+    // Two of one kind: ds_read2_b32.
+    let two = if name.contains("2_b") || name.contains("2st64_b") || name.contains("_2addr_") { 2.0 } else { 1.0 };
+    let name = name.trim_end_matches("_d16").trim_end_matches("_d16_hi");
+    two * wide.iter().find(|(part, _)| name.contains(part)).map_or(4.0, |(_, n)| *n)
+}
+
+fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
+    let name = text.name.as_str();
+    const SLOW: [&str; 8] = ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_s_"];
+    // What waves are held by, and what the front of the unit does by itself.
+    const FREE: [&str; 6] = ["s_wait", "s_nop", "s_delay", "s_clause", "s_barrier", "s_endpgm"];
+    if name.starts_with("v_wmma") || name.starts_with("v_mfma") || name.starts_with("v_smfmac") {
+        sum.matrix += n;
+    } else if name.starts_with("v_") {
+        sum.vector += n;
+        sum.slow += if SLOW.iter().any(|slow| name.starts_with(slow)) { n } else { 0.0 };
+    } else if name.starts_with("ds_") {
+        sum.lds += n;
+        sum.lds_bytes += n * wave * bytes(name);
+    } else if ["global_", "flat_", "buffer_", "scratch_"].iter().any(|part| name.starts_with(part)) {
+        if name.contains("load") || name.contains("store") || name.contains("atomic") {
+            sum.memory += n;
+            sum.memory_bytes += n * wave * bytes(name);
+        }
+    } else if !FREE.iter().any(|free| name.starts_with(free)) {
+        sum.scalar += n;
+    }
+}
+
+/// Of a launch, by its card: memory, issue, what sets that.
+fn bounds(row: &issue::Counted) -> Option<(f64, f64, &'static str)> {
+    let (arch, card) = card_of(row.arch).ok()?;
+    let by_issue = row.executed.bound(arch, card, row.wave)?;
+    Some((row.moves as f64 / (card.gb_per_s * 1e3), by_issue.us, by_issue.by))
+}
+
+fn table() -> Result<(), String> {
+    let rows: Vec<issue::Counted> = issue::all().collect();
+    let mut archs: Vec<&str> = vec![];
+    rows.iter().for_each(|r| {
+        if !archs.contains(&r.arch) {
+            archs.push(r.arch)
+        }
+    });
+    let names: Result<Vec<_>, _> = archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
+    let names = names?;
+    println!(
+        "Tokens a second at most, with an empty context: by memory alone, and by memory and instructions where that is less.\n"
+    );
+    println!("| model | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
+    for model in COMMON {
+        let layers = LAYERS.iter().find(|(name, _)| *name == model.name).map(|(_, n)| *n);
+        let layers = layers.ok_or_else(|| format!("{}: its layers are not in the list", model.name))?;
+        let needs = needs(model, layers)?;
+        let mut line = format!("| {} |", model.name);
+        for arch in &archs {
+            let (_, card) = card_of(arch)?;
+            let (mut memory, mut both) = (0.0, 0.0);
+            for (format, bytes) in &needs {
+                let time = bytes / (card.gb_per_s * 1e3);
+                let name = format!("matvec {format} norm");
+                let slower = match rows.iter().find(|r| r.arch == *arch && r.name == name).and_then(bounds) {
+                    Some((by_memory, by_issue, _)) => (by_issue / by_memory).max(1.0),
+                    // Norms, biases: nothing against the rest.
+                    None => 1.0,
+                };
+                memory += time;
+                both += time * slower;
+            }
+            let (memory, both) = (1e6 / memory, 1e6 / both);
+            let shown = |n: f64| if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") };
+            line += &if both < 0.99 * memory {
+                format!(" {} → {} |", shown(memory), shown(both))
+            } else {
+                format!(" {} |", shown(memory))
+            };
+        }
+        println!("{line}");
+    }
+    println!("\nProducts whose instructions take more than 1.3 times as long as their memory:\n");
+    println!("| card | product | by memory µs | by instructions µs | times | busiest |\n|---|---|---|---|---|---|");
+    for row in &rows {
+        let (_, card) = card_of(row.arch)?;
+        let Some((memory, by_issue, by)) = bounds(row) else { continue };
+        if by_issue > 1.3 * memory {
+            let times = by_issue / memory;
+            println!("| {} | {} | {memory:.1} | {by_issue:.1} | {times:.2} | {by} |", card.name, row.name);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of each format that a token of a model reads.
+fn needs(model: &kjit_model::catalogue::Common, layers: f64) -> Result<BTreeMap<&'static str, f64>, String> {
+    let graph = model.graph().map_err(|e| format!("{}: {e}", model.name))?;
+    let layer = |name: &str| name.strip_prefix("blk.").and_then(|n| n.split('.').next()?.parse::<u32>().ok());
+    let here = graph.weights.iter().filter_map(|w| layer(&w.name)).max().map_or(1.0, |n| f64::from(n) + 1.0);
+    let mut needs = BTreeMap::new();
+    for op in &graph.ops {
+        let weights = op.weights();
+        let whole: f64 = weights.iter().map(|w| graph.weight(*w).bytes() as f64).sum();
+        for id in weights {
+            let w = graph.weight(id);
+            // Of an embedding a row, of experts those chosen: the operation knows.
+            let part = op.bytes(&graph) as f64 * w.bytes() as f64 / whole.max(1.0);
+            let times = if layer(&w.name).is_some() { layers / here } else { 1.0 };
+            *needs.entry(w.format.name).or_insert(0.0) += part * times;
+        }
+    }
+    Ok(needs)
+}
