@@ -68,9 +68,12 @@ impl Lower<'_> {
         KvLayout { heads, head_dim, storage: self.storage }
     }
 
-    /// Where a value is.
+    /// Where a value is, in rows of f32.
     pub fn value(&self, v: ValueId) -> Result<Bind, PlanError> {
         let name = &self.graph.value(v).name;
+        if self.program.is_tiled(v) {
+            return Err(unsupported(name, "it lies as products of many rows take it, and something else reads it"));
+        }
         self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
     }
 

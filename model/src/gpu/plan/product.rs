@@ -13,7 +13,7 @@ use kjit_kernels::activations::Prologue;
 use kjit_kernels::gemm::{GemmArgs, GemmSpec};
 use kjit_kernels::product::{panel_bytes, tiled_bytes};
 use kjit_kernels::segments::MOST;
-use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec};
+use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{TilesArgs, TilesSpec};
 
 /// Compute units that the parts of products are sized for. Launches cut their work for no more.
@@ -33,6 +33,15 @@ impl Form {
         match self {
             Form::Tiles => "tiles",
             Form::Panels => "panels",
+        }
+    }
+
+    /// Whether the form's product takes rows of this length; else another kernel does, and reads f32. (Prompts have
+    /// one product: without it there is no plan for them.)
+    const fn takes(self, cols: usize) -> bool {
+        match self {
+            Form::Tiles => true,
+            Form::Panels => cols.is_multiple_of(WHOLE),
         }
     }
 
@@ -70,7 +79,9 @@ impl Lower<'_> {
             let residual = self.residual(finish)?;
             // A gated unit's result goes into the next product only: it stays in its form.
             let (y, stays) = match *finish {
-                Finish::Glu { out, .. } if self.only_products_read(out) => (vec![self.make_as(out, form)], true),
+                Finish::Glu { out, .. } if form.takes(self.graph.value(out).width) && self.only_products_read(out) => {
+                    (vec![self.make_as(out, form)], true)
+                }
                 _ => (self.results(input, segments, finish), false),
             };
             let operands = Operands { x, residual, segments, y: &y };

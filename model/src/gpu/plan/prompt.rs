@@ -132,9 +132,9 @@ impl Lower<'_> {
         };
         let rows = group.spec.rows(tokens);
         let moe = MoeSpec { cols: w.rows, ..group.spec };
-        let x = match grouped {
-            true => self.value(input.value())?,
-            false => self.activations(&name, input, Form::Tiles, Some(&group))?,
+        let x = match self.program.held(input.value()).filter(|_| grouped) {
+            Some(x) => x,
+            None => self.activations(&name, input, Form::Tiles, Some(&group))?,
         };
         if gate.gated() {
             let y = self.program.make_tiled(out, Form::Tiles.bytes(rows, w.rows));
