@@ -1,5 +1,5 @@
-//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai, ollama, curl; and the
-//! page in a browser.
+//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai, langchain-openai, ollama, curl;
+//! and the page in a browser.
 
 #[path = "support/served.rs"]
 mod served;
@@ -19,23 +19,33 @@ fn clients() -> Option<String> {
     (!folder.is_empty()).then_some(folder)
 }
 
-#[test]
-fn pythons_clients_find_what_they_expect() {
+/// Runs a script of `clients` against a server that wants a key.
+fn asks(script: &str, more: &[&str], says: &str) {
     let Some(folder) = clients() else { return };
     let keys = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(keys.path(), "secret\n").unwrap();
     let server = Served::start(&["--api-key-file", keys.path().to_str().unwrap()]);
-    let ask = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/ask.py");
     let mut python = Command::new("python3");
     let output = python
-        .arg(ask)
+        .arg(format!("{}/tests/clients/{script}", env!("CARGO_MANIFEST_DIR")))
         .arg(format!("http://{}", server.address))
         .arg("secret")
+        .args(more)
         .env("PYTHONPATH", folder)
         .output()
         .unwrap();
     let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("openai"), "{said}{why}");
+    assert!(output.status.success() && said.contains(says), "{said}{why}");
+}
+
+#[test]
+fn pythons_clients_find_what_they_expect() {
+    asks("ask.py", &[], "openai");
+}
+
+#[test]
+fn langchain_finds_what_it_expects() {
+    asks("chain.py", &["SmolLM2-135M-Instruct.Q4_1"], "langchain-openai");
 }
 
 #[test]
