@@ -20,6 +20,8 @@ const MANY: &[&str] = &[
 ];
 /// Of the others: byte dots, LDS, exchanges of lanes, the last block's work.
 const FEW: &[&str] = &["matvec Q8_0×43", "attend 4/2 heads of 64"];
+/// Without a byte dot product: eight columns spill at the tuning that one case has.
+const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 heads of 64"];
 
 /// A bundle of the cases whose names contain `filter`, if there is a compiler for it.
 fn bundle(arch: &str, filter: &str) -> Option<(tempfile::TempDir, Bundle)> {
@@ -43,6 +45,11 @@ fn bundle(arch: &str, filter: &str) -> Option<(tempfile::TempDir, Bundle)> {
 
 /// Runs cases, each with another order of blocks and waves.
 fn check(arch: &str, some: &[&str]) {
+    check_but(arch, some, None);
+}
+
+/// The same; `known` begins the names of those that use scratch memory, which is not emulated.
+fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     let all = std::env::var_os("KJIT_EMULATE_ALL").is_some();
     if !all {
         eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)", some.join(", "));
@@ -57,6 +64,9 @@ fn check(arch: &str, some: &[&str]) {
                     assert!(n > 0, "{name} ran nothing");
                     right += 1;
                     instructions += n;
+                }
+                Verdict::Unknown(why) if known.is_some_and(|known| name.starts_with(known)) => {
+                    eprintln!("SKIPPED: {arch}: {name}: {why}");
                 }
                 other => bad.push(format!("{name}: {other:?}")),
             }
@@ -106,10 +116,10 @@ fn gfx906() {
 
 #[test]
 fn gfx1010() {
-    check("gfx1010", FEW);
+    check_but("gfx1010", SPILLING, Some("matvec Q4_1×31"));
 }
 
 #[test]
 fn gfx900() {
-    check("gfx900", &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 heads of 64"]);
+    check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
 }
