@@ -1,7 +1,7 @@
 //! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces, token by
 //! token, greedy and several sequences side by side are what the host computes.
 //!
-//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (an hour of one core), `KJIT_ARCHS=a,b`
+//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores), `KJIT_ARCHS=a,b`
 //! these.
 
 use kjit_model::gguf::Gguf;
