@@ -13,8 +13,8 @@ use kjit_kernels::format::Encoding;
 /// Tokens from which decoding a panel of weights pays.
 const PANEL_TOKENS: usize = 8;
 
-/// Tokens of a task where panels of rows are too few for the threads: decoding a panel costs what 32 tokens
-/// do.
+/// Tokens of a task where panels of rows are too few for the threads: by estimate, decoding a panel
+/// costs what 32 tokens do.
 const TOKENS: usize = 128;
 
 /// One product of a step.
