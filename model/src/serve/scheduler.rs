@@ -115,7 +115,8 @@ impl Shared {
         let mut inner = self.lock();
         inner.usual = usual;
         let state = match (seen.state, inner.status.state) {
-            (State::Ready, stays @ (State::Stopping | State::Ended)) => stays,
+            (_, State::Ended) => State::Ended,
+            (State::Ready, State::Stopping) => State::Stopping,
             (state, _) => state,
         };
         // What the handles count is theirs.

@@ -148,6 +148,8 @@ impl Worker {
             End::Done(_) => self.seen.done += 1,
             End::Failed(_) => self.seen.failed += 1,
         }
+        // Who hears of the end and asks how things are finds this request counted.
+        self.publish();
         job.end(end);
         let took = job.usage.total.saturating_sub(job.usage.queued).as_secs_f64();
         self.usual += (took - self.usual) / 16.0;
@@ -160,10 +162,10 @@ impl Worker {
         self.kept.clear();
         // Constraints that were asked in a step that panicked are nobody's.
         self.masks = None;
+        self.seen.state = State::Reopening;
         for r in std::mem::take(&mut self.running) {
             self.end(r.job, End::Failed(failure.clone()));
         }
-        self.seen.state = State::Reopening;
         self.publish();
         let Some(reopen) = &mut self.reopen else { return Some(Refused::Lost(failure.to_string())) };
         match guarded(reopen) {
@@ -190,6 +192,7 @@ impl Worker {
             Ok(_) => (self.seen.embeddings, self.seen.done) = (self.seen.embeddings + 1, self.seen.done + 1),
             Err(_) => self.seen.failed += 1,
         }
+        self.publish();
         let _ = guarded(|| (embed.sink)(made));
     }
 
