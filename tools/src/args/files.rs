@@ -1,0 +1,105 @@
+//! The command line of what reads files, fetches and removes them.
+
+use super::Kv;
+use super::values::positive;
+use crate::model::ModelName;
+use clap::{Args, ValueHint};
+use kjit_hub::Reference;
+use std::path::PathBuf;
+
+/// `kjit pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// hf:ORG/REPO, hf:ORG/REPO:QUANT, hf:ORG/REPO/FILE.gguf; @REVISION behind REPO names a branch, tag or
+    /// commit
+    #[arg(value_name = "REF")]
+    pub model: Reference,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit rm`.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// The model, as `kjit list` names it, or as it was fetched; hf:ORG/REPO alone means all models of the
+    /// repository
+    #[arg(value_name = "REF")]
+    pub model: Reference,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit inspect`.
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// The model: a file, or hf:ORG/REPO:QUANT
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// Print what the model computes, one operation a line
+    #[arg(long, conflicts_with = "json")]
+    pub graph: bool,
+    /// Tokens of context for the memory estimate (default: the model's, at most 8192)
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub context: Option<usize>,
+    /// Storage of keys and values for the memory estimate
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: Kv,
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `kjit tokenize`.
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// A JSON string per line in, an array of ids per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// Neither BOS and EOS nor special tokens
+    #[arg(long)]
+    pub plain: bool,
+}
+
+/// `kjit detokenize`.
+#[derive(Debug, Args)]
+pub struct Detokenize {
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// An array of ids per line in, a JSON string per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// Bytes in hex instead of JSON strings
+    #[arg(long)]
+    pub hex: bool,
+}
+
+/// `kjit template`.
+#[derive(Debug, Args)]
+pub struct Template {
+    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
+    pub model: ModelName,
+    /// An array of messages per line in, a JSON string per line out
+    #[arg(long, required = true)]
+    pub jsonl: bool,
+    /// A chat template (Jinja) instead of the model's
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+}
+
+/// `kjit dequant`.
+#[derive(Debug, Args)]
+pub struct Dequant {
+    /// The format: Q4_K, F16, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub format: String,
+    /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
+    #[arg(long, required = true)]
+    pub hex: bool,
+}

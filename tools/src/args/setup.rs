@@ -1,0 +1,93 @@
+//! How a model is set up, and how tokens are chosen.
+
+use super::values::{above_zero, finite, not_negative, positive, seed, unit, whole};
+use clap::{Args, ValueEnum};
+use kjit_model::session::{KvType, Persistence};
+
+/// How a model is set up.
+#[derive(Debug, Clone, Args)]
+pub struct Setup {
+    /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
+    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub context: Option<usize>,
+    /// Storage of keys and values
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_type: Kv,
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
+    #[arg(long)]
+    pub precise: bool,
+    /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where that was
+    /// measured to be faster, on no
+    /// card yet; -v says why a model has none)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub persistent: Whole,
+    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub prefill_chunk: Option<usize>,
+}
+
+/// `--kv-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    #[value(name = "f16")]
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> KvType {
+        match kv {
+            Kv::F16 => KvType::F16,
+            Kv::Q8_0 => KvType::Q8_0,
+        }
+    }
+}
+
+/// `--persistent`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Whole {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl From<Whole> for Persistence {
+    fn from(whole: Whole) -> Persistence {
+        match whole {
+            Whole::Auto => Persistence::Auto,
+            Whole::On => Persistence::On,
+            Whole::Off => Persistence::Off,
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, Args)]
+pub struct Sampling {
+    /// Temperature; 0 takes the likeliest token, the same each time
+    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Choose among the K likeliest (0: all)
+    #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
+    pub top_k: usize,
+    /// Choose among the likeliest that together have this probability
+    #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Leave out what is less likely than this times the likeliest
+    #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Divide (or multiply) the scores of tokens seen lately by this
+    #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X", allow_negative_numbers = true)]
+    pub repeat_penalty: f32,
+    /// Take this off the scores of tokens seen lately
+    #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
+    pub presence_penalty: f32,
+    /// Take this off the scores of tokens seen lately, for each time
+    #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
+    pub frequency_penalty: f32,
+    /// Seed of the choice (default: another each time)
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    pub seed: Option<u64>,
+}
