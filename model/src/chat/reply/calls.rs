@@ -24,15 +24,14 @@ pub fn json(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = vec![];
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
-        let one = stream.next()?.ok()?.get();
+        let (one, after) = value(rest)?;
         if one.starts_with('[') {
             let all: Vec<&RawValue> = serde_json::from_str(one).ok()?;
             calls.extend(all.iter().map(|one| call(one.get())).collect::<Option<Vec<_>>>()?);
         } else {
             calls.push(call(one)?);
         }
-        rest = rest.get(stream.byte_offset()..)?.trim_start_matches([';', ',', ' ', '\n', '\r', '\t']);
+        rest = after.trim_start_matches([';', ',', ' ', '\n', '\r', '\t']);
     }
     (!calls.is_empty()).then_some(calls)
 }
@@ -94,17 +93,34 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
 
 /// What follows `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` between), again and again.
 pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
-    if text.trim_start().starts_with(['[', '{']) && !text.contains("[ARGS]") {
-        return json(text);
-    }
+    let between = [';', ',', ' ', '\n', '\r', '\t'];
     let mut calls = vec![];
-    for one in text.split("[TOOL_CALLS]").filter(|one| !one.trim().is_empty()) {
-        let (head, arguments) = match one.split_once("[ARGS]") {
-            Some(parts) => parts,
-            None => one.split_at_checked(one.find('{')?)?,
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        rest = rest.strip_prefix("[TOOL_CALLS]").unwrap_or(rest).trim_start();
+        if rest.starts_with(['[', '{']) {
+            let (one, after) = value(rest)?;
+            calls.extend(json(one)?);
+            rest = after.trim_start_matches(between);
+            continue;
+        }
+        let head = rest.find(['[', '{'])?;
+        let (name, after) = rest.split_at_checked(head)?;
+        // Where there are no arguments, what follows is the next call or nothing.
+        let after = match after.split_once("[ARGS]") {
+            Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => arguments.trim_start(),
+            _ => after,
         };
-        let name = head.split_once("[CALL_ID]").map_or(head, |(name, _)| name);
+        let (arguments, after) = if after.starts_with('{') { value(after)? } else { ("", after) };
         calls.push(named(name, arguments)?);
+        rest = after.trim_start_matches(between);
     }
     (!calls.is_empty()).then_some(calls)
+}
+
+/// The JSON value that a text begins with, and what follows it.
+fn value(text: &str) -> Option<(&str, &str)> {
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
+    let one = stream.next()?.ok()?.get();
+    Some((one, text.get(stream.byte_offset()..)?))
 }

@@ -1,6 +1,7 @@
 //! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to the next of the tokens that
 //! end one.
 
+use super::body::Body;
 use super::{Part, Scan, calls, calls_or_content, scan};
 
 const MESSAGE: &str = "<|message|>";
@@ -26,6 +27,8 @@ enum Place {
 pub struct Channels {
     tools: bool,
     place: Place,
+    /// How far the call at hand was read.
+    body: Body,
     held: String,
 }
 
@@ -33,7 +36,7 @@ impl Channels {
     pub fn new(tools: bool) -> Channels {
         // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks to the
         // reader.
-        Channels { tools, place: Place::Content, held: String::new() }
+        Channels { tools, place: Place::Content, body: Body::default(), held: String::new() }
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
@@ -46,10 +49,16 @@ impl Channels {
             let Scan::Found(_, at) = scan(&self.held, &[MESSAGE]) else { return false };
             let header: String = self.held.drain(..at).collect();
             self.held.drain(..MESSAGE.len());
-            self.place = self.body_of(header);
+            (self.place, self.body) = (self.body_of(header), Body::default());
             return true;
         }
-        match scan(&self.held, &ENDS) {
+        let end = match self.place {
+            Place::Call { .. } => {
+                self.body.end(&self.held, &ENDS).map_or(Scan::Until(self.held.len()), |(i, at)| Scan::Found(i, at))
+            }
+            _ => scan(&self.held, &ENDS),
+        };
+        match end {
             Scan::Found(i, at) => {
                 self.hand_out(at, true, out);
                 let end = ENDS.get(i).copied().unwrap_or_default();
@@ -69,6 +78,13 @@ impl Channels {
     }
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
+        // A call whose JSON is broken has hidden its end.
+        while let Place::Call { name, .. } = &self.place
+            && calls::named(name, &self.held).is_none()
+            && self.body.give_up(&self.held, &ENDS)
+        {
+            while self.step(out) {}
+        }
         self.hand_out(self.held.len(), true, out);
     }
 

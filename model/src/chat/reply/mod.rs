@@ -2,6 +2,7 @@
 //! their chat template taught them; [`Form::of`] knows it by the template, and [`ReplyParser`] reads an
 //! answer in pieces, however the stream was cut.
 
+mod body;
 mod calls;
 mod channels;
 mod form;

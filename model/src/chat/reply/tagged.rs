@@ -1,7 +1,8 @@
 //! Answers in which tags stand around reasoning and calls.
 
+use super::body::Body;
 use super::form::Form;
-use super::{Part, Scan, calls, calls_or_content, scan};
+use super::{Part, Scan, ToolCall, calls, calls_or_content, scan};
 
 /// Where in the answer the next character stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +22,8 @@ pub struct Tagged {
     form: Form,
     tools: bool,
     place: Place,
+    /// How far the call at hand was read.
+    body: Body,
     /// What is not handed out yet.
     held: String,
     /// Nothing of this section has been handed out, so that white space before it goes.
@@ -39,7 +42,8 @@ impl Tagged {
             Some(close) => (Place::Reasoning(close), true),
             None => (Place::Start, false),
         };
-        Tagged { form, tools, place, held: String::new(), fresh, spoke: false, either: false, said: false }
+        let body = Body::default();
+        Tagged { form, tools, place, body, held: String::new(), fresh, spoke: false, either: false, said: false }
     }
 
     pub fn either(self) -> Tagged {
@@ -77,7 +81,7 @@ impl Tagged {
             },
             Place::Call => {
                 let (open, Some(close)) = self.form.call() else { return false };
-                let Scan::Found(_, at) = scan(&self.held, &[close]) else { return false };
+                let Some((_, at)) = self.body.end(&self.held, &[close]) else { return false };
                 let body: String = self.held.drain(..at).collect();
                 self.drop_front(close.len());
                 self.call(&body, format!("{open}{body}{close}"), out);
@@ -112,6 +116,7 @@ impl Tagged {
                     Some((_, close)) if i < thinks => Place::Reasoning(close),
                     _ => Place::Call,
                 };
+                self.body = Body::default();
                 self.fresh = true;
                 true
             }
@@ -125,6 +130,13 @@ impl Tagged {
     }
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
+        // A call whose JSON is broken has hidden its end.
+        while let (Place::Call, (_, Some(close))) = (self.place, self.form.call())
+            && self.read_call(&self.held).is_none()
+            && self.body.give_up(&self.held, &[close])
+        {
+            while self.step(out) {}
+        }
         match self.place {
             Place::Start | Place::Content | Place::Reasoning(_) => self.hand_out(self.held.len(), out),
             Place::Whole => {
@@ -139,12 +151,16 @@ impl Tagged {
         }
     }
 
-    fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) {
-        let read = match self.form {
+    fn read_call(&self, body: &str) -> Option<Vec<ToolCall>> {
+        match self.form {
             Form::Mistral => calls::mistral(body),
             Form::Llama3 => calls::json(body),
             _ => calls::hermes(body),
-        };
+        }
+    }
+
+    fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) {
+        let read = self.read_call(body);
         self.spoke = true;
         calls_or_content(read, written, out);
     }

@@ -127,6 +127,71 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "<|channel|>analysis<|message|>L<|end|><|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}",
             vec![reasoning("L"), call("weather", weather)],
         ),
+        (
+            "marks in strings",
+            Hermes,
+            "",
+            "<tool_call>\n{\"name\": \"say\", \"arguments\": {\"text\": \"a </tool_call> \\\"<tool_call>{\"}}\n</tool_call>\n\
+             <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>",
+            vec![call("say", r#"{"text": "a </tool_call> \"<tool_call>{"}"#), call("time", "{}")],
+        ),
+        (
+            "a mark in a string, its end is missing",
+            Hermes,
+            "",
+            "<tool_call>{\"name\": \"say\", \"arguments\": {\"text\": \"</tool_call>\"}}",
+            vec![call("say", r#"{"text": "</tool_call>"}"#)],
+        ),
+        (
+            "a string without end",
+            Hermes,
+            "",
+            "<tool_call>{\"name\": \"say</tool_call> Hm <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call>",
+            vec![content("<tool_call>{\"name\": \"say</tool_call>Hm"), call("time", "{}")],
+        ),
+        (
+            "a line's end in a string",
+            Hermes,
+            "",
+            "<tool_call>{\"name\": \"say\n</tool_call> Hm",
+            vec![content("<tool_call>{\"name\": \"say\n</tool_call>Hm")],
+        ),
+        (
+            "a mark in a parameter",
+            Hermes,
+            "",
+            "<tool_call><function=say><parameter=text></tool_call></parameter></function></tool_call>",
+            vec![call("say", r#"{"text":"</tool_call>"}"#)],
+        ),
+        (
+            "marks in Mistral's strings",
+            Mistral,
+            "",
+            "[TOOL_CALLS]say[ARGS]{\"text\": \"[TOOL_CALLS]x[ARGS]{}\"}[TOOL_CALLS]time[CALL_ID]abc[ARGS]{}[TOOL_CALLS]now[ARGS]",
+            vec![call("say", r#"{"text": "[TOOL_CALLS]x[ARGS]{}"}"#), call("time", "{}"), call("now", "{}")],
+        ),
+        (
+            "marks in strings of Mistral's list",
+            Mistral,
+            "",
+            "[TOOL_CALLS] [{\"name\": \"say\", \"arguments\": {\"text\": \"[ARGS]\"}}]",
+            vec![call("say", r#"{"text": "[ARGS]"}"#)],
+        ),
+        (
+            "marks in strings of a channel",
+            Channels,
+            "",
+            "<|channel|>commentary to=functions.say<|message|>{\"text\": \"<|call|> <|end|>\"}<|call|><|start|>assistant<|channel|>final\
+             <|message|>Yes.<|return|>",
+            vec![call("say", r#"{"text": "<|call|> <|end|>"}"#), content("Yes.")],
+        ),
+        (
+            "a channel's string without end",
+            Channels,
+            "",
+            "<|channel|>commentary to=functions.say<|message|>{\"text<|call|><|start|>assistant<|channel|>final<|message|>Yes.",
+            vec![content("<|channel|>commentary to=functions.say<|message|>{\"textYes.")],
+        ),
         ("no channel", Channels, "", "Just text", vec![content("Just text")]),
     ]
 }
@@ -185,7 +250,7 @@ proptest::proptest! {
         words in proptest::collection::vec(proptest::sample::select(vec![
             "<think>", "</think>", "<tool_call>", "</tool_call>", "{\"name\":\"f\"}", "{", "[TOOL_CALLS]", "[ARGS]", "<|channel|>",
             "analysis", "<|message|>", "<|start|>", "<|end|>", "<|call|>", " to=functions.f", "<|python_tag|>", " ", "\n", "ü", "x",
-            "<function=f>", "[THINK]", "[/THINK]", "<",
+            "<function=f>", "[THINK]", "[/THINK]", "<", "\"", "\\", "<parameter=a>", "</parameter>", "</function>",
         ]), 0..12),
         cuts in proptest::collection::vec(0usize..200, 0..6),
         form in proptest::sample::select(vec![Form::Hermes, Form::Llama3, Form::Mistral, Form::Channels]),

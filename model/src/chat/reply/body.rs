@@ -1,0 +1,135 @@
+//! The inside of a call, up to its end: a mark in a string of its JSON, or in a parameter's value, ends nothing.
+
+use super::{Scan, scan};
+
+const PARAMETER: [&str; 2] = ["<parameter=", "</parameter>"];
+
+/// What is written there.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+enum Kind {
+    /// Too little of it is there.
+    #[default]
+    Unknown,
+    Json,
+    /// `<function=…><parameter=…>…</parameter></function>`
+    Parameters,
+    /// Anything else, or JSON that is broken: the first mark ends it.
+    Plain,
+}
+
+/// How far a call was read in search of its end.
+#[derive(Debug, Clone, Default)]
+pub struct Body {
+    kind: Kind,
+    /// Bytes that were looked at.
+    at: usize,
+    /// Lists and objects that are open.
+    depth: usize,
+    /// In a string, or in a parameter's value.
+    quoted: bool,
+    escaped: bool,
+}
+
+/// What the text goes on with at a place.
+enum Mark {
+    Whole(usize),
+    /// It may become one.
+    Begun,
+    None,
+}
+
+fn mark(rest: &[u8], marks: &[&str]) -> Mark {
+    let whole = marks.iter().enumerate().filter(|(_, mark)| rest.starts_with(mark.as_bytes()));
+    match whole.max_by_key(|(_, mark)| mark.len()) {
+        Some((i, _)) => Mark::Whole(i),
+        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => Mark::Begun,
+        None => Mark::None,
+    }
+}
+
+impl Body {
+    /// Which of the marks ends the call, and where. `held` is the inside so far: what it was the last time, and
+    /// more.
+    pub fn end(&mut self, held: &str, ends: &[&str]) -> Option<(usize, usize)> {
+        if self.kind == Kind::Unknown {
+            let begin = held.trim_start();
+            self.kind = match begin.as_bytes().first()? {
+                b'{' | b'[' => Kind::Json,
+                _ if begin.starts_with("<function=") => Kind::Parameters,
+                _ if "<function=".starts_with(begin) => return None,
+                _ => Kind::Plain,
+            };
+        }
+        while let Some(rest) = held.as_bytes().get(self.at..).filter(|rest| !rest.is_empty()) {
+            let used = match self.kind {
+                Kind::Json => match self.json(rest, ends) {
+                    Ok(used) => used,
+                    Err(found) => return found.map(|i| (i, self.at)),
+                },
+                Kind::Parameters => match self.parameters(rest, ends) {
+                    Ok(used) => used,
+                    Err(found) => return found.map(|i| (i, self.at)),
+                },
+                Kind::Unknown | Kind::Plain => break,
+            };
+            self.at += used;
+        }
+        match (self.kind, scan(held, ends)) {
+            (Kind::Plain, Scan::Found(i, at)) => Some((i, at)),
+            _ => None,
+        }
+    }
+
+    /// Bytes that were read; or the mark that stands here, none if more must come.
+    fn json(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
+        let byte = rest.first().copied().unwrap_or_default();
+        if self.quoted {
+            match byte {
+                // No string of JSON has that: what follows is guesswork.
+                ..b' ' => self.kind = Kind::Plain,
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.quoted = false,
+                _ => {}
+            }
+            return Ok(1);
+        }
+        match mark(rest, ends) {
+            Mark::Whole(i) => return Err(Some(i)),
+            Mark::Begun => return Err(None),
+            Mark::None => {}
+        }
+        match byte {
+            b'"' => self.quoted = self.depth > 0,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        Ok(1)
+    }
+
+    /// The same where parameters stand between tags.
+    fn parameters(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
+        let [open, close] = PARAMETER;
+        let other = if self.quoted { close } else { open };
+        match mark(rest, &[other]) {
+            Mark::Whole(_) => {
+                self.quoted = !self.quoted;
+                return Ok(other.len());
+            }
+            Mark::Begun => return Err(None),
+            Mark::None => {}
+        }
+        match if self.quoted { Mark::None } else { mark(rest, ends) } {
+            Mark::Whole(i) => Err(Some(i)),
+            Mark::Begun => Err(None),
+            Mark::None => Ok(1),
+        }
+    }
+
+    /// The answer is over and the call had no end: whether there is a mark in it, which then ends it after all.
+    pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
+        self.kind = Kind::Plain;
+        matches!(scan(held, ends), Scan::Found(..))
+    }
+}
