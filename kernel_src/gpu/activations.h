@@ -17,7 +17,8 @@ template <class S> struct Activations {
     static constexpr u32 COLS = S::COLS;
     static constexpr Prologue PROLOGUE = S::PROLOGUE;
     static constexpr bool PLAIN = S::FORM == Form::Plain;
-    static constexpr bool NORMED = PROLOGUE == Prologue::Norm, GATED = PROLOGUE == Prologue::Silu || PROLOGUE == Prologue::Gelu;
+    static constexpr bool NORMED = PROLOGUE == Prologue::Norm,
+                          GATED = PROLOGUE == Prologue::Silu || PROLOGUE == Prologue::Gelu;
     static_assert(PLAIN || COLS % 32 == 0, "quantised columns come in groups of 32");
     static constexpr u32 GROUPS = COLS / 32;
     static constexpr u32 UNITS = CEIL_DIV(COLS, S::X_UNIT);                     // of a plain column
@@ -42,13 +43,15 @@ template <class S> struct Activations {
             u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
             if (active) column[at] = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
         } else {
-            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            float most =
+                max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
             most = group_max(most, 8);
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
             if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
             u32 high = 0, low = 0;
             i32 sum = 0;
-            float bad = 0.0f;  // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it
+            // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it.
+            float bad = 0.0f;
             UNROLL for (u32 i = 0; i < 4; i++) {
                 i32 whole = round_int(v[i] * inverse);
                 i32 bottom = (i32)(i8)(u8)whole;
@@ -66,7 +69,8 @@ template <class S> struct Activations {
                 ((u32*)(column + at))[q % 4] = high;
                 ((u32*)(column + 2 * GROUPS + at))[q % 4] = low;
                 if (q % 8 == 0)
-                    column[4 * GROUPS + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+                    column[4 * GROUPS + group] =
+                        u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
             }
         }
     }
@@ -84,12 +88,14 @@ template <class S> struct Activations {
 
     // N columns that lie one after the other (and the other factors so too), by the whole block. Ends without
     // a barrier.
-    template <u32 N> STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
+    template <u32 N>
+    STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
         else make_plain<N>(x, aux, columns);
     }
 
-    template <u32 N> STEP void make_normed(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
+    template <u32 N>
+    STEP void make_normed(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         NO_UNROLL for (u32 n = 0; n < N; n++) {
             float v[PASSES][4];  // the row stays in registers between the two passes
             float squares = 0.0f;

@@ -33,7 +33,8 @@ template <class S> struct Attend {
     static constexpr u32 SUBS = KJ_WAVE / LANES;
     static constexpr u32 STEP_POSITIONS = SUBS * TILE * kj_waves;  // that a block takes at a time
     static constexpr u32 PAIRS = TILE * GROUP_P;  // of a position and a head
-    static_assert(PAIRS <= LANES && GROUP * HEAD_PARTS * KV_HEADS == HEADS, "a lane for each pair of position and head");
+    static_assert(PAIRS <= LANES && GROUP * HEAD_PARTS * KV_HEADS == HEADS,
+                  "a lane for each pair of position and head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
 
@@ -74,7 +75,8 @@ template <class S> struct Attend {
     }
 
     // The slice [from, end) for one key head: leaves out, most and sum of each wave in `lds`.
-    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, u64 head_row, u32 from, u32 end, float scale) {
+    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, u64 head_row, u32 from,
+                           u32 end, float scale) {
         float q[GROUP][8], acc[GROUP][8];
         bool inside = HEAD_DIM / 8 == LANES || lane_id() % LANES < HEAD_DIM / 8;
         UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -113,7 +115,8 @@ template <class S> struct Attend {
             if (at + which / GROUP_P * SUBS + lane_id() / LANES >= end) score = as_f32(0xff800000u);
 
             float most = score;  // over the tile, for this lane's head
-            UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2) most = max_f32(most, wave_xor(most, m));
+            UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
+                most = max_f32(most, wave_xor(most, m));
             most = max_f32(mine.most, most);
             float shrink = exp2_hw(mine.most - most);
             float p = exp2_hw(score - most);
@@ -174,7 +177,8 @@ template <class S> struct Attend {
         for (u32 h = wave_id(); h < GROUP + (owner ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
-                Rope<S>::ready_head(lds.head[h], a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm, a.eps, angles);
+                Rope<S>::ready_head(lds.head[h], a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM,
+                                    a.q_norm, a.eps, angles);
             } else if (h == GROUP) {
                 Rope<S>::ready_head(lds.head[h], a.k + kv_at, a.k_norm, a.eps, angles);
                 K::store_row(keys, rows, head_row + here, lds.head[h]);

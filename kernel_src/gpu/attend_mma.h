@@ -27,13 +27,18 @@
 
 // Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the second cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
 }
 STEP void copy4_or_zero(void* to, const void* from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
 }
 // Signed bytes 0 and 2 of a word as halves.
-STEP u32 codes_to_halves(u32 w) { return h2_sub((w & 0x00ff00ffu) ^ 0x64806480u, 0x64806480u); }  // 1024 + 128 + code
+// 1024 + 128 + code.
+STEP u32 codes_to_halves(u32 w) { return h2_sub((w & 0x00ff00ffu) ^ 0x64806480u, 0x64806480u); }
 
 // A product's input in two halves: rows of heads, and eight rows on what their rounding lost.
 STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
@@ -43,12 +48,14 @@ STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
 
 template <class S> struct AttendMma {
     using K = Kv<S>;
-    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP, STAGES = S::STAGES;
+    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP,
+                         STAGES = S::STAGES;
     static constexpr u32 ROWS = 16;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
     static constexpr u32 Q_TILES = CEIL_DIV(HEAD_DIM, 64);
     static_assert(KJ_WAVE == 32 && KJ_MMA == 1 && K::STORAGE != KvStorage::F32, "what is covered");
-    static_assert(GROUP <= 8 && GROUP * HEAD_PARTS * KV_HEADS == HEADS, "two rows of a product for each head");
+    static_assert(GROUP <= 8 && GROUP * HEAD_PARTS * KV_HEADS == HEADS,
+                  "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
     // Probabilities are 2^SHIFT times as large, above the halves that lose bits: many positions with small
@@ -65,7 +72,8 @@ template <class S> struct AttendMma {
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;
     static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes of a wave
-    static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;  // bytes of dynamic shared memory
+    // Bytes of dynamic shared memory.
+    static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;
     // Parts of a result that are summed at once: the waves', then those of the slices, four elements a
     // thread.
     static constexpr u32 PART_THREADS = HEAD_DIM / 4, PART_TEAMS = KJ_BLOCK / PART_THREADS;
@@ -100,7 +108,8 @@ template <class S> struct AttendMma {
         } else {
             UNROLL for (u32 i = 0; i < CEIL_DIV(K::SCALES, 2); i++) {
                 const u16* h = (const u16*)from + 2 * i;
-                s.pair[i] = K::SCALES % 2 == 0 ? *(const u32*)h : (u32)h[0] | (2 * i + 1 < K::SCALES ? (u32)h[1] << 16 : 0);
+                s.pair[i] = K::SCALES % 2 == 0 ? *(const u32*)h
+                                               : (u32)h[0] | (2 * i + 1 < K::SCALES ? (u32)h[1] << 16 : 0);
             }
         }
         return s;
@@ -123,29 +132,36 @@ template <class S> struct AttendMma {
             const u8* scales = cache + K::scales_at(rows) + (row * K::SCALES - skew) * 2;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, 2 * w < old * K::SCALES + skew);
+                if (w < SCALE_WORDS)
+                    copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, 2 * w < old * K::SCALES + skew);
             }
         }
     }
 
     // A row as it is stored to the cache, and to a tile, by a wave.
     STEP void keep_row(u8* cache, u64 rows, u64 row, const u32x4* from) {
-        for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE) *(u32x4*)(cache + row * K::ROW + 16 * k) = from[k];
+        for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE)
+            *(u32x4*)(cache + row * K::ROW + 16 * k) = from[k];
         if constexpr (K::BYTES)
-            if (lane_id() < K::SCALES) ((u16*)(cache + K::scales_at(rows)))[row * K::SCALES + lane_id()] = scales_behind(from)[lane_id()];
+            if (lane_id() < K::SCALES)
+                ((u16*)(cache + K::scales_at(rows)))[row * K::SCALES + lane_id()] =
+                    scales_behind(from)[lane_id()];
     }
     STEP void put_row(u8* to, u32 r, const u32x4* from, u32 skew) {
         for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE) *(u32x4*)(to + swizzled(r, 16 * k)) = from[k];
         if constexpr (K::BYTES)
-            if (lane_id() < K::SCALES) ((u16*)(to + SCALES_AT))[r * K::SCALES + lane_id() + skew] = scales_behind(from)[lane_id()];
+            if (lane_id() < K::SCALES)
+                ((u16*)(to + SCALES_AT))[r * K::SCALES + lane_id() + skew] = scales_behind(from)[lane_id()];
     }
     STEP const u16* scales_behind(const u32x4* row) { return (const u16*)((const u8*)row + K::ROW); }
 
-    STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }  // in mma.h's tiles
+    // In mma.h's tiles.
+    STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }
 
     // The queries as a lane multiplies them: fragments of halves, or words of codes and what they stand for.
     static constexpr u32 DK = HEAD_DIM / MMA_K;
-    static constexpr u32 WORDS = K::GROUP / 16;  // neighbouring codes that a lane takes of each group, in words
+    // Neighbouring codes that a lane takes of each group, in words.
+    static constexpr u32 WORDS = K::GROUP / 16;
     struct Fragments { FragA held[S::HOLD_Q ? DK : 1]; };
     struct Codes { u32 word[K::SCALES][2 * WORDS]; float unit; };
     template <bool BYTES, class A, class B> struct Either { using type = A; };
@@ -157,12 +173,14 @@ template <class S> struct AttendMma {
     static constexpr u32 MAGIC = 0x4b400000u;
     STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
         if constexpr (WORDS == 2)
-            asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+            asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                "{%10,%10,%10,%10};"
                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(MAGIC));
         else
             asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(MAGIC));
+                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(MAGIC));
     }
     STEP void load_words(u32 (&w)[WORDS], const u8* from) {
         if constexpr (WORDS == 2) {
@@ -181,7 +199,8 @@ template <class S> struct AttendMma {
             UNROLL for (u32 g = 0; g < K::SCALES; g++)
                 UNROLL for (u32 r = 0; r < 2; r++) {
                     u32 w[WORDS];
-                    load_words(w, tile + (lane_id() / 4 + 8 * r) * HEAD_DIM + g * K::GROUP + lane_id() % 4 * (4 * WORDS));
+                    load_words(w, tile + (lane_id() / 4 + 8 * r) * HEAD_DIM + g * K::GROUP +
+                                      lane_id() % 4 * (4 * WORDS));
                     UNROLL for (u32 i = 0; i < WORDS; i++) q.word[g][2 * i + r] = w[i];
                 }
             q.unit = lane_id() / 4 < GROUP ? unit[lane_id() / 4] : 0.0f;
@@ -198,7 +217,8 @@ template <class S> struct AttendMma {
             }
         } else {
             float most = 0.0f, none = 0.0f;  // what is no number, or infinite, makes all scores no numbers
-            for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE) most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
+            for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE)
+                most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
             most = wave_max(most), none = wave_sum(none);
             float inverse = most > 0.0f ? 16256.0f / most : 0.0f;  // 127 · 128
             for (u32 e = 4 * lane_id(); e < HEAD_DIM; e += 4 * KJ_WAVE) {
@@ -226,7 +246,8 @@ template <class S> struct AttendMma {
                 FragB b;
                 if (S::HOLD_Q) a = q.held[S::HOLD_Q ? d : 0];
                 else load_a(a, (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
-                ldmatrix4(b.v, (const u16*)(keys + swizzled(lane_id() % 8 + lane_id() / 16 * 8, 2 * d * MMA_K + lane_id() / 8 % 2 * 16)));
+                ldmatrix4(b.v, (const u16*)(keys + swizzled(lane_id() % 8 + lane_id() / 16 * 8,
+                                                            2 * d * MMA_K + lane_id() / 8 % 2 * 16)));
                 mma(c, a, b);
             }
             UNROLL for (u32 e = 0; e < 4; e++) s[e] = c.v[e / 2 * 4 + e % 2] + c.v[e / 2 * 4 + 2 + e % 2];
@@ -237,10 +258,12 @@ template <class S> struct AttendMma {
                 s[2 * r] = s[2 * r + 1] = 0.0f;
                 UNROLL for (u32 g = 0; g < K::SCALES; g++) {
                     u32 w[WORDS], d[4];
-                    load_words(w, keys + swizzled(lane_id() / 4 + 8 * r, g * K::GROUP + lane_id() % 4 * (4 * WORDS)));
+                    load_words(w, keys + swizzled(lane_id() / 4 + 8 * r,
+                                                  g * K::GROUP + lane_id() % 4 * (4 * WORDS)));
                     mma_bytes(d, q.word[g], w);
                     UNROLL for (u32 e = 0; e < 2; e++) {
-                        float dot = fma_f32(as_f32(d[e]) - as_f32(MAGIC), 128.0f, as_f32(d[2 + e]) - as_f32(MAGIC));
+                        float dot =
+                            fma_f32(as_f32(d[e]) - as_f32(MAGIC), 128.0f, as_f32(d[2 + e]) - as_f32(MAGIC));
                         u32 pair = scale[e].pair[g / 2];
                         s[2 * r + e] = fma_f32(g % 2 ? half_high(pair) : half_low(pair), dot, s[2 * r + e]);
                     }
@@ -259,7 +282,8 @@ template <class S> struct AttendMma {
             split_pair(a.v[2], a.v[3], p[2], p[3]);
             UNROLL for (u32 n = 0; n < DK; n++) {
                 FragB b;
-                ldmatrix4_t(b.v, (const u16*)(values + swizzled(lane_id() % 16, 32 * n + lane_id() / 16 * 16)));
+                ldmatrix4_t(b.v,
+                            (const u16*)(values + swizzled(lane_id() % 16, 32 * n + lane_id() / 16 * 16)));
                 mma_m16n8k16(out[2 * n], a.v, b.v);
                 mma_m16n8k16(out[2 * n + 1], a.v, b.v + 2);
             }
@@ -270,15 +294,18 @@ template <class S> struct AttendMma {
             UNROLL for (u32 e = 0; e < 4; e++) scale[e] = scales_of(values, row + e % 2 + e / 2 * 8, skew);
             const u32 share[2] = {pack_input(p[0], p[1]), pack_input(p[2], p[3])};
             UNROLL for (u32 g = 0; g < K::SCALES; g++) {
-                FragA a{{h2_mul(share[0], scale_pair(scale[0], scale[1], g)), 0, h2_mul(share[1], scale_pair(scale[2], scale[3], g)), 0}};
+                FragA a{{h2_mul(share[0], scale_pair(scale[0], scale[1], g)), 0,
+                         h2_mul(share[1], scale_pair(scale[2], scale[3], g)), 0}};
                 u32 w[4];
                 UNROLL for (u32 e = 0; e < 4; e++) {
-                    const u8* from = values + swizzled(row + e % 2 + e / 2 * 8, g * K::GROUP + lane_id() / 4 * each);
+                    const u8* from =
+                        values + swizzled(row + e % 2 + e / 2 * 8, g * K::GROUP + lane_id() / 4 * each);
                     w[e] = each == 4 ? *(const u32*)from : (u32)*(const u16*)from;
                 }
                 UNROLL for (u32 i = 0; i < each; i++) {
                     u32 b[2];
-                    UNROLL for (u32 h = 0; h < 2; h++) b[h] = codes_to_halves(kj_prmt(w[2 * h], w[2 * h + 1], i * 0x11 + (4 + i) * 0x1100));
+                    UNROLL for (u32 h = 0; h < 2; h++)
+                        b[h] = codes_to_halves(kj_prmt(w[2 * h], w[2 * h + 1], i * 0x11 + (4 + i) * 0x1100));
                     mma_m16n8k16(out[g * each + i], a.v, b);
                 }
             }
@@ -329,8 +356,10 @@ template <class S> struct AttendMma {
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
         u32 first = S::WINDOW != 0 && end > S::WINDOW ? end - S::WINDOW : 0, base = first / ROWS * ROWS;
         // Summing slices costs as much as a few tiles: a short past is one block's.
-        u32 tiles = CEIL_DIV(end - base, ROWS), busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
-        if (share.x >= busy) return;  // the blocks that stay do wait, so this launch ends after the one before
+        u32 tiles = CEIL_DIV(end - base, ROWS),
+            busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
+        // The blocks that stay do wait, so this launch ends after the one before.
+        if (share.x >= busy) return;
         // This wave's first tile, and tiles from one to the next.
         const u32 mine = share.x + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
@@ -338,12 +367,16 @@ template <class S> struct AttendMma {
 
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
-            if (t < tiles) fetch(to, cache, rows, head_row + base + t * ROWS, min_u32(ROWS, here - (base + t * ROWS)));
+            if (t < tiles)
+                fetch(to, cache, rows, head_row + base + t * ROWS, min_u32(ROWS, here - (base + t * ROWS)));
             copy_commit();
         };
-        NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++) fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
-        for (u32 i = thread_id(); i < S::ROPE_DIMS / 2; i += KJ_BLOCK) lds.angles[i] = a.angles[(u64)here * (S::ROPE_DIMS / 2) + i];
-        for (u32 i = thread_id(); i < Q_TILES * ROWS * 8; i += KJ_BLOCK) ((u32x4*)queries)[i] = u32x4{0, 0, 0, 0};
+        NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
+            fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
+        for (u32 i = thread_id(); i < S::ROPE_DIMS / 2; i += KJ_BLOCK)
+            lds.angles[i] = a.angles[(u64)here * (S::ROPE_DIMS / 2) + i];
+        for (u32 i = thread_id(); i < Q_TILES * ROWS * 8; i += KJ_BLOCK)
+            ((u32x4*)queries)[i] = u32x4{0, 0, 0, 0};
         block_sync();
         Before::wait();
 
@@ -353,7 +386,8 @@ template <class S> struct AttendMma {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             float* row = lds.head[h];
             if (h < GROUP) {
-                Rope<S>::ready_head(row, a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm, a.eps, lds.angles);
+                Rope<S>::ready_head(row, a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm, a.eps,
+                                    lds.angles);
                 put_query(queries, h, row, scale, lds.unit);
             } else {
                 u32x4* fresh = lds.fresh[h - GROUP];
@@ -423,8 +457,9 @@ template <class S> struct AttendMma {
         block_sync();
         if (lane_id() / 4 < GROUP) {
             u32 h = lane_id() / 4;
-            UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
-                UNROLL for (u32 e = 0; e < 2; e++) parts[(wave_id() * GROUP + h) * HEAD_DIM + out_dim(n, e)] = acc[n][e] + acc[n][2 + e];
+            UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++) UNROLL
+                for (u32 e = 0; e < 2; e++)
+                    parts[(wave_id() * GROUP + h) * HEAD_DIM + out_dim(n, e)] = acc[n][e] + acc[n][2 + e];
             if (lane_id() % 4 == 0) lds.most[wave_id()][h] = most, lds.sum[wave_id()][h] = sum;
         }
         block_sync();
@@ -439,11 +474,13 @@ template <class S> struct AttendMma {
             } else {
                 float* p = part + i / HEAD_DIM * head_part;
                 p[share.x * HEAD_DIM + i % HEAD_DIM] = value;
-                if (i % HEAD_DIM == 0) *(u32x2*)(p + a.splits * HEAD_DIM + 2 * share.x) = u32x2{as_u32(most), as_u32(sum)};
+                if (i % HEAD_DIM == 0)
+                    *(u32x2*)(p + a.splits * HEAD_DIM + 2 * share.x) = u32x2{as_u32(most), as_u32(sum)};
             }
         }
         if (busy == 1) return;
-        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy, lds.is_last)) return;
+        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy, lds.is_last))
+            return;
 
         // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
         u32 team = thread_id() / PART_THREADS, four = thread_id() % PART_THREADS * 4;
@@ -466,11 +503,13 @@ template <class S> struct AttendMma {
                     const float part_of[4] = {as_f32(x[h].x), as_f32(x[h].y), as_f32(x[h].z), as_f32(x[h].w)};
                     team_most[h] = now;
                     team_sum[h] = fma_f32(as_f32(y[h].y), by, team_sum[h] * old);
-                    UNROLL for (u32 e = 0; e < 4; e++) value[h][e] = fma_f32(part_of[e], by, value[h][e] * old);
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        value[h][e] = fma_f32(part_of[e], by, value[h][e] * old);
                 }
             }
             UNROLL for (u32 h = 0; h < GROUP; h++) {
-                UNROLL for (u32 e = 0; e < 4; e++) parts[(team * GROUP + h) * HEAD_DIM + four + e] = value[h][e];
+                UNROLL for (u32 e = 0; e < 4; e++)
+                    parts[(team * GROUP + h) * HEAD_DIM + four + e] = value[h][e];
                 if (four == 0) lds.most[team][h] = team_most[h], lds.sum[team][h] = team_sum[h];
             }
         }

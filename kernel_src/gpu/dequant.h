@@ -19,7 +19,8 @@ template <class W> STEP void fetch_span(Span<W>& q, const u8* row, u32 p) {
 
 // Zeros instead of `chunks` chunks from `first`, a multiple of them, on: the row ends before.
 STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
-    UNROLL for (u32 i = 0; i < chunks; i++) *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
+    UNROLL for (u32 i = 0; i < chunks; i++)
+        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
 }
 STEP void zero_span(u16* tile, u32 row, u32 first) { zero_chunks(tile, row, first, 4); }
 
@@ -33,16 +34,20 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
                 pair[2 * u + 1] = half_pair(as_f32(v[2]), as_f32(v[3]));
             } else {
                 UNROLL for (u32 i = 0; i < 4; i++)
-                    pair[4 * u + i] = W::ENCODING == Encoding::F16 ? v[i] : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
+                    pair[4 * u + i] = W::ENCODING == Encoding::F16
+                                          ? v[i]
+                                          : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
             }
         }
     } else {
         Factors f = unit_factors<W>(q.unit[0]);
         constexpr bool two = SIXTEENS<W>;
         u32 scale[2], offset[2];
-        UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++) scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
+        UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++)
+            scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
         if (!two) scale[1] = scale[0], offset[1] = offset[0];
-        constexpr bool sign = SIGNED_CODES<W>;  // a signed byte is an unsigned one with its top bit flipped, 128 too large
+        // a signed byte is an unsigned one with its top bit flipped, 128 too large.
+        constexpr bool sign = SIGNED_CODES<W>;
         const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
             u32 quad[W::UNIT / 4];
@@ -52,7 +57,8 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
                 bytes_to_halves(sign ? quad[i] ^ 0x80808080u : quad[i], pair[at], pair[at + 1]);
                 UNROLL for (u32 h = 0; h < 2; h++) {
                     u32 v = h2_sub(pair[at + h], zero);
-                    pair[at + h] = W::OFFSET != Offset::None ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
+                    pair[at + h] =
+                        W::OFFSET != Offset::None ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
                 }
             }
         }
@@ -64,14 +70,16 @@ template <class W> STEP void expand_span(const Span<W>& q, u16* tile, u32 row, u
     u32 pair[16];
     span_pairs<W>(q, pair);
     UNROLL for (u32 i = 0; i < 4; i++)
-        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
+        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) =
+            u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }
 
 // The same with one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
 template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u32 first) {
     static_assert(W::UNIT == 16 && !SIXTEENS<W>, "one group");
     Factors f = unit_factors<W>(t);
-    const u32 scale = h2_both(f.scale[0]), offset = h2_both(f.offset[0]), zero = h2_both((float)(1024 + W::BIAS + 128));
+    const u32 scale = h2_both(f.scale[0]), offset = h2_both(f.offset[0]),
+              zero = h2_both((float)(1024 + W::BIAS + 128));
     u32 quad[4], pair[8];
     unit_codes<W>(t, quad);
     UNROLL for (u32 i = 0; i < 4; i++) {
@@ -82,5 +90,6 @@ template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u
         }
     }
     UNROLL for (u32 i = 0; i < 2; i++)
-        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
+        *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) =
+            u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }

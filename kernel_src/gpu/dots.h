@@ -1,13 +1,14 @@
 // dots.h: rows of weights against columns of activations, one or a few: what products with a vector have
 // alike.
 //
-// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, IN_FLIGHT units of ROWS rows in flight.
-// A *tile* is the rows that a worker computes together: the worker is a wave where a team fits into one, else
-// the block. Tiles go round over all workers of the grid. While the units of one step are multiplied, the next is on its
-// way from memory; the first is asked for before the activations are waited for.
+// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, IN_FLIGHT units of ROWS rows in
+// flight. A *tile* is the rows that a worker computes together: the worker is a wave where a team fits into
+// one, else the block. Tiles go round over all workers of the grid. While the units of one step are
+// multiplied, the next is on its way from memory; the first is asked for before the activations are waited
+// for.
 //
-// S: COLUMNS (dotted with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate and up, make one
-// result), and those of activations.h. W: a format (weights.h).
+// S: COLUMNS (dotted with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate and up, make
+// one result), and those of activations.h. W: a format (weights.h).
 #pragma once
 #include "activations.h"
 #include "weights.h"
@@ -41,11 +42,13 @@ template <class S> struct Dots {
 
     template <class W> struct Units { Unit<W> unit[LISTS * ROWS][IN_FLIGHT]; };
     // Whether every step is full: then nothing is behind a row's end.
-    template <class W> static constexpr bool FULL = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % IN_FLIGHT == 0;
+    template <class W>
+    static constexpr bool FULL = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % IN_FLIGHT == 0;
 
     // Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows behind the end repeat the last
     // one.
-    template <class W> STEP void load_rows(Units<W>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
+    template <class W>
+    STEP void load_rows(Units<W>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
         UNROLL for (u32 r = 0; r < ROWS; r++) {
             const u8* row = w + (u64)min_u32(first + r, rows - 1) * W::ROW_BYTES;
             UNROLL for (u32 k = 0; k < IN_FLIGHT; k++) {
@@ -120,7 +123,8 @@ template <class S> struct Dots {
                     } else if constexpr (sixteens) {
                         sum = f[r].scale[0] * (float)(dot[r][0] - W::BIAS * sums[0]) +
                               f[r].scale[1] * (float)(dot[r][1] - W::BIAS * sums[1]);
-                        if constexpr (offset) sum += f[r].offset[0] * (float)sums[0] + f[r].offset[1] * (float)sums[1];
+                        if constexpr (offset)
+                            sum += f[r].offset[0] * (float)sums[0] + f[r].offset[1] * (float)sums[1];
                     } else {
                         sum = f[r].scale[0] * (float)(dot[r][0] + dot[r][1] - W::BIAS * (i32)info.w);
                         if constexpr (offset) sum += f[r].offset[0] * (float)(i32)info.w;
@@ -134,19 +138,21 @@ template <class S> struct Dots {
     // Sums the team's parts; every lane of the team's first wave then has the whole. A team wider than a wave
     // meets in shared memory: all threads of the block arrive.
     STEP void sum_team(Sums& acc, Shared& lds) {
-        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-            UNROLL for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);
+        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
+            for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);
         if constexpr (!TEAM_IN_WAVE) {
             constexpr u32 waves = TEAM / KJ_WAVE, each = LISTS * ROWS * COLUMNS;
             if (lane_id() == 0)
-                UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-                    UNROLL for (u32 n = 0; n < COLUMNS; n++) lds.part[wave_id() * each + r * COLUMNS + n] = acc[r][n];
+                UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
+                    for (u32 n = 0; n < COLUMNS; n++)
+                        lds.part[wave_id() * each + r * COLUMNS + n] = acc[r][n];
             block_sync();
             if (team_lane() < KJ_WAVE)
                 UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
                     UNROLL for (u32 n = 0; n < COLUMNS; n++) {
                         float sum = 0.0f;
-                        UNROLL for (u32 w = 0; w < waves; w++) sum += lds.part[(wave_id() + w) * each + r * COLUMNS + n];
+                        UNROLL for (u32 w = 0; w < waves; w++)
+                            sum += lds.part[(wave_id() + w) * each + r * COLUMNS + n];
                         acc[r][n] = sum;
                     }
             block_sync();
@@ -154,6 +160,7 @@ template <class S> struct Dots {
     }
 
     STEP void clear(Sums& acc) {
-        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = 0.0f;
+        UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
+            for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = 0.0f;
     }
 };

@@ -111,9 +111,12 @@ template <class S> struct Draw {
         u32 key;  // of the largest
     };
 
-    STEP u64 weight_of(const Row& row, float v) { return (u64)(exp_f32((v - row.largest) * row.inverse) * 1099511627776.0f); }
+    STEP u64 weight_of(const Row& row, float v) {
+        return (u64)(exp_f32((v - row.largest) * row.inverse) * 1099511627776.0f);
+    }
     STEP float distance(const Row& row, float v) { return (row.largest - v) * row.scale; }
-    STEP float of_order(u32 key) { return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key); }  // the logit with these order_bits
+    // The logit with these order_bits.
+    STEP float of_order(u32 key) { return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
     // The lowest key whose distance is below `limit`: distances fall as keys rise.
     STEP u32 first_nearer(const Row& row, float limit) {
@@ -127,8 +130,8 @@ template <class S> struct Draw {
     }
 
     // f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both ends are
-    // multiples of 4 where VOCAB is. Two loads of 16 bytes are on their way together: with a thousand threads as
-    // many as one unit's share of L2 wants. Four single ones: with eight ptxas spilled.
+    // multiples of 4 where VOCAB is. Two loads of 16 bytes are on their way together: with a thousand threads
+    // as many as one unit's share of L2 wants. Four single ones: with eight ptxas spilled.
     template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
         constexpr u32 WIDE = S::VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
         NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
@@ -138,7 +141,8 @@ template <class S> struct Draw {
                 if (i >= to) continue;
                 if constexpr (WIDE == 4) {
                     u32x4 four = load16(x + i);
-                    v[a][0] = as_f32(four.x), v[a][1] = as_f32(four.y), v[a][2] = as_f32(four.z), v[a][3] = as_f32(four.w);
+                    v[a][0] = as_f32(four.x), v[a][1] = as_f32(four.y), v[a][2] = as_f32(four.z),
+                    v[a][3] = as_f32(four.w);
                 } else {
                     v[a][0] = x[i];
                 }
@@ -158,7 +162,9 @@ template <class S> struct Draw {
 
     // The first lane whose running sum exceeds `rest` (the total does), and what of it is left for that lane.
     STEP u32 find_lane(u64 v, u64& rest) {
-        auto from = [](u64 all, u32 lane) { return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane); };
+        auto from = [](u64 all, u32 lane) {
+            return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane);
+        };
         UNROLL for (u32 d = 1; d < KJ_WAVE; d *= 2) {
             u64 below = from(v, lane_id() >= d ? lane_id() - d : 0);
             v += lane_id() >= d ? below : 0;
@@ -175,7 +181,8 @@ template <class S> struct Draw {
 
     // `sum(a, b)` is this lane's share of those from a up to b, `one(i)` a single one, `goal(total)` the
     // goal. Each wave sums a part; the part with the goal is divided again until a wave has one each.
-    template <class Sum, class One, class Goal> STEP Found find(Shared& lds, u32 n, Sum sum, One one, Goal goal) {
+    template <class Sum, class One, class Goal>
+    STEP Found find(Shared& lds, u32 n, Sum sum, One one, Goal goal) {
         u32 from = 0, size = n;
         u64 rest = 0;
         bool first = true;
@@ -211,17 +218,20 @@ template <class S> struct Draw {
 
     // The same over the tokens of all blocks; `measure(id, logit)`. The block that has it gets its id, the
     // others ELSEWHERE; all get VOCAB where the total does not reach the goal.
-    template <class Measure, class Goal> STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
+    template <class Measure, class Goal>
+    STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
         auto sum = [&](u32 a, u32 b) {
             u64 s = 0;
-            each(row.x, team.from + a, team.from + b, lane_id(), KJ_WAVE, [&](u32 i, float v) { s += measure(i, v); });
+            each(row.x, team.from + a, team.from + b, lane_id(), KJ_WAVE,
+                 [&](u32 i, float v) { s += measure(i, v); });
             return s;
         };
         u32 n = team.to - team.from;
         u64 rest = 0;
         if (team.blocks > 1) {
             u64 mine = 0;
-            each(row.x, team.from, team.to, thread_id(), KJ_BLOCK, [&](u32 i, float v) { mine += measure(i, v); });
+            each(row.x, team.from, team.to, thread_id(), KJ_BLOCK,
+                 [&](u32 i, float v) { mine += measure(i, v); });
             mine = wave_total(mine);
             if (lane_id() == 0) lds.sums[wave_id()] = mine;
             block_sync();
@@ -242,7 +252,8 @@ template <class S> struct Draw {
     }
 
     // The same, known to all blocks.
-    template <class Measure, class Goal> STEP u32 find_token_for_all(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
+    template <class Measure, class Goal>
+    STEP u32 find_token_for_all(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
         u32 id = find_token(lds, team, row, measure, goal);
         if (team.blocks == 1) return id;
         if (id != ELSEWHERE && thread_id() == 0) team.said->id = id;  // all write VOCAB, or one its id
@@ -253,7 +264,9 @@ template <class S> struct Draw {
     // The tokens that are kept: those with a key above `key`, and of those with that key the ones before id
     // `until`.
     struct Kept { u32 key, until; };
-    STEP bool is_kept(const Kept& k, u32 key, u32 id) { return key > k.key || (key == k.key && id < k.until); }
+    STEP bool is_kept(const Kept& k, u32 key, u32 id) {
+        return key > k.key || (key == k.key && id < k.until);
+    }
 
     // The bins of all blocks, in every block.
     STEP void add_bins(Shared& lds, Team& team) {
@@ -277,9 +290,11 @@ template <class S> struct Draw {
     // each, where a float's leading bits would have put thousands into one and made its counter a queue (1.9
     // ms for 128,256 tokens on an H200, more than a whole 8b step). A bin that is cut through is looked at by
     // key, and equals by id.
-    STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted, u32 top_k, float top_p) {
+    STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted, u32 top_k,
+                  float top_p) {
         u64 want = top_k;
-        u32 low = 0, high = 0, shift = 32;  // 32: by distance; else bins of 2^shift keys from `high` down to `low`
+        // 32: by distance; else bins of 2^shift keys from `high` down to `low`.
+        u32 low = 0, high = 0, shift = 32;
         bool whole = false;
         NO_UNROLL do {
             for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK) lds.weights[b] = 0, lds.counts[b] = 0;
@@ -288,7 +303,9 @@ template <class S> struct Draw {
                 u32 key = order_bits(v);
                 if (!is_kept(kept, key, i)) return;
                 float far = distance(row, v);
-                u32 bin = shift == 32 ? (far < (float)BINS ? (u32)far : BINS) : key >= low && key <= high ? (high - key) >> shift : BINS;
+                u32 bin = shift == 32                 ? (far < (float)BINS ? (u32)far : BINS)
+                          : key >= low && key <= high ? (high - key) >> shift
+                                                      : BINS;
                 if (bin >= BINS) return;
                 lds_add(&lds.counts[bin], 1);
                 u64 w = weighted ? weight_of(row, v) : 0;
@@ -330,9 +347,11 @@ template <class S> struct Draw {
     STEP void step(DrawArgs a, Share share, Shared& lds) {
         constexpr bool MEETS = KJ_WAVE == 32;
         if (!MEETS && share.x > 0) return;
-        u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id(), blocks = MEETS ? a.blocks : 1;
+        u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id(),
+            blocks = MEETS ? a.blocks : 1;
         u32 range = CEIL_DIV(CEIL_DIV(S::VOCAB, blocks), 4) * 4, from = min_u32(share.x * range, S::VOCAB);
-        Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from, min_u32(from + range, S::VOCAB)};
+        Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from,
+                  min_u32(from + range, S::VOCAB)};
         u32 top_k = a.top_k;
         float temperature = a.temperature, top_p = a.top_p, min_p = a.min_p;
         if (a.options) {
@@ -362,7 +381,8 @@ template <class S> struct Draw {
         }
         u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
         float largest = x[likeliest];
-        if (top_k == 1 || !(abs_f32(largest) < as_f32(0x7f800000u))) {  // greedy, infinite, or nothing is a number
+        // Greedy, infinite, or nothing is a number.
+        if (top_k == 1 || !(abs_f32(largest) < as_f32(0x7f800000u))) {
             if (t == 0 && team.block == 0) move_on(a.tokens, a.position, slot, a.capacity, likeliest);
             leave(team);
             return;
@@ -370,7 +390,8 @@ template <class S> struct Draw {
         // exp(−28) is below 2^−40: no weight.
         float span = min_f32(largest - of_order(~(u32)least), 28.0f * temperature);
         float scale = (float)(BINS - 1) / max_f32(span, 1e-30f);
-        float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);  // neither infinite nor 0: no weight is NaN
+        // Neither infinite nor 0: no weight is NaN.
+        float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);
         Row row{x, largest, inverse, scale, (u32)(best >> 32)};
         Kept kept{0, 0};  // all that are numbers
         NO_UNROLL for (u32 weighted = 0; weighted < 2; weighted++) {
@@ -382,10 +403,13 @@ template <class S> struct Draw {
             u64 w = is_kept(kept, order_bits(v), i) ? weight_of(row, v) : 0;
             return w >= enough ? w : 0;
         };
-        u32 token = find_token(lds, team, row, weight, [&](u64 total) { return (u64)((double)total * (double)fraction); });
-        if (blocks > 1) empty_set(team, (team.set + SETS - 1) % SETS);  // the last one filled, if any: all have read it
+        u32 token = find_token(lds, team, row, weight,
+                               [&](u64 total) { return (u64)((double)total * (double)fraction); });
+        // The last one filled, if any: all have read it.
+        if (blocks > 1) empty_set(team, (team.set + SETS - 1) % SETS);
         bool mine = token == S::VOCAB ? team.block == 0 : token != ELSEWHERE;
-        if (mine && t == 0) move_on(a.tokens, a.position, slot, a.capacity, token < S::VOCAB ? token : likeliest);
+        if (mine && t == 0)
+            move_on(a.tokens, a.position, slot, a.capacity, token < S::VOCAB ? token : likeliest);
         leave(team);
     }
 };

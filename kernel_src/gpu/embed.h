@@ -1,8 +1,8 @@
 // embed: out[r] = scale · table[token of row r], any format; a thread makes one unit of a row.
 //
 //   table  row records (kernel_src/src/layout.rs); out  rows × COLS f32
-//   tokens, position  row r is the token at position[0] + r; EACH_OWN: that of slot s = slots[r] at position[s],
-//               its tokens
+//   tokens, position  row r is the token at position[0] + r; EACH_OWN: that of slot s = slots[r] at
+//               position[s], its tokens
 //   starting at s · capacity
 //   slots  EACH_OWN: the slot of each row; null: row r has slot r
 //
@@ -26,7 +26,8 @@ template <class S> struct Embed {
         u32 row = share.y, u = share.x * KJ_BLOCK + thread_id();
         if (u >= W::UNITS) return;
         u32 slot = S::EACH_OWN && a.slots ? a.slots[row] : row;
-        u32 token = S::EACH_OWN ? a.tokens[(u64)slot * a.capacity + a.position[slot]] : a.tokens[a.position[0] + row];
+        u32 token =
+            S::EACH_OWN ? a.tokens[(u64)slot * a.capacity + a.position[slot]] : a.tokens[a.position[0] + row];
         Unit<W> unit = load_unit<W>(a.table + (u64)token * W::ROW_BYTES, u);
         float v[W::UNIT];
         unit_values<W>(unit, v);

@@ -20,7 +20,8 @@ template <class S> struct ExpertSum {
         u32 c = share.x * KJ_BLOCK + thread_id();
         if (c >= COLS) return;
         float sum = 0.0f;
-        UNROLL for (u32 s = 0; s < TOP; s++) sum = fma_f32(a.shares[token * TOP + s], a.x[(token * TOP + s) * COLS + c], sum);
+        UNROLL for (u32 s = 0; s < TOP; s++)
+            sum = fma_f32(a.shares[token * TOP + s], a.x[(token * TOP + s) * COLS + c], sum);
         a.out[token * COLS + c] = S::RESIDUAL ? a.residual[token * COLS + c] + sum : sum;
     }
 };

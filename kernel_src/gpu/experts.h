@@ -36,17 +36,24 @@ template <class S> struct Experts {
     using Units = typename D::template Units<W>;
     static constexpr u32 LISTS = D::LISTS, ROWS = D::ROWS, TOP = S::TOP;
     static constexpr u32 TILES = CEIL_DIV(S::ROWS_0, D::TILE);                     // of one matrix
-    static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);                 // of all a token's matrices
+    // Of all a token's matrices.
+    static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);
     static constexpr u32 STEPS = CEIL_DIV(W::UNITS, D::TEAM), LOADS = CEIL_DIV(STEPS, D::IN_FLIGHT);
     // Slots whose weights are on their way together: where a lane's part of a row is one load, one slot
     // after the other would wait for memory once for each.
-    static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS * D::IN_FLIGHT > 1 ? 1 : TOP % 4 == 0 ? 4 : TOP % 2 == 0 ? 2 : 1;
+    static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS* D::IN_FLIGHT > 1 ? 1
+                                    : TOP % 4 == 0                                 ? 4
+                                    : TOP % 2 == 0                                 ? 2
+                                                                                   : 1;
     static constexpr u32 ROUNDS = S::SUM ? TOP / TOGETHER : 1;                     // that a tile takes
     static constexpr u32 X_COLUMNS = S::TOKENS * (S::X_PER_SLOT ? TOP : 1);
-    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;  // of dynamic shared memory
+    // Of dynamic shared memory.
+    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;
 
     // Load `b` of a tile: rounds one after the other, LOADS for each; the first slot of its round.
-    STEP u32 slot_of(u32 tile, u32 b) { return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES; }
+    STEP u32 slot_of(u32 tile, u32 b) {
+        return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES;
+    }
     STEP u32 first_row(u32 tile) { return tile % TILES * D::TILE + D::team_id() * ROWS; }
 
     using Slots = Units[TOGETHER];
@@ -55,7 +62,8 @@ template <class S> struct Experts {
             u64 matrix = (u64)a.experts[slot_of(tile, b) + i] * S::ROWS_0 * W::ROW_BYTES;
             u32 first = first_row(tile), step = b % LOADS * D::IN_FLIGHT;
             D::template load_rows<W>(units[i], 0, a.w0 + matrix, first, S::ROWS_0, step);
-            if constexpr (LISTS == 2) D::template load_rows<W>(units[i], 1, a.w1 + matrix, first, S::ROWS_0, step);
+            if constexpr (LISTS == 2)
+                D::template load_rows<W>(units[i], 1, a.w1 + matrix, first, S::ROWS_0, step);
         }
     }
 

@@ -2,9 +2,9 @@
 #include "experts.h"
 #include "shape.h"
 
-KERNEL experts(const float* x, const float* aux, const u32* chosen, const float* shares, const float* residual,
-               const u8* RESTRICT w0, const u8* RESTRICT w1, float* y, float eps, u32 tokens,
-               u32 blocks) {
+KERNEL experts(const float* x, const float* aux, const u32* chosen, const float* shares,
+               const float* residual, const u8* RESTRICT w0, const u8* RESTRICT w1, float* y, float eps,
+               u32 tokens, u32 blocks) {
     LDS_DYNAMIC(columns);
     LDS_ARRAY(Experts<Shape>::Shared, lds, 1);
     ExpertsArgs args{x, aux, chosen, shares, residual, w0, w1, y, eps, tokens, blocks};

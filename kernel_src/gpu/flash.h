@@ -33,19 +33,24 @@
 
 template <class S> struct Flash {
     using K = Kv<S>;
-    static constexpr u32 HEAD_DIM = S::HEAD_DIM, MI = S::MI, BK = S::BK, KV_STAGES = S::KV_STAGES, OUT_PARTS = S::OUT_PARTS;
+    static constexpr u32 HEAD_DIM = S::HEAD_DIM, MI = S::MI, BK = S::BK, KV_STAGES = S::KV_STAGES,
+                         OUT_PARTS = S::OUT_PARTS;
     using Tiles = KvTiles<S, BK, KJ_BLOCK>;
     static constexpr u32 WAVES = kj_waves, BQ = WAVES * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64);      // tiles of 64 columns side by side
     static constexpr u32 DK = HEAD_DIM / MMA_K;                  // steps of depth of a score
     static constexpr u32 OUT_DIM = HEAD_DIM / OUT_PARTS;         // columns of the result that a block makes
     static constexpr u32 SN = BK / MMA_N, ON = CEIL_DIV(OUT_DIM, MMA_N);
-    static constexpr u32 PAD = ON * MMA_N > OUT_DIM ? (ON * MMA_N - OUT_DIM) / 8 : 1;  // chunks behind HEAD_DIM that products read
+    // Chunks behind HEAD_DIM that products read.
+    static constexpr u32 PAD = ON * MMA_N > OUT_DIM ? (ON * MMA_N - OUT_DIM) / 8 : 1;
     static constexpr u32 KEY_TILE = D_BLOCKS * BK * 64;     // halves
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
-    static_assert((OUT_PARTS == 1 || OUT_DIM % 64 == 0) && HEAD_DIM % 16 == 0 && SN * MMA_N == BK && BK % MMA_K == 0, "whole products");
+    static_assert((OUT_PARTS == 1 || OUT_DIM % 64 == 0) && HEAD_DIM % 16 == 0 && SN * MMA_N == BK &&
+                      BK % MMA_K == 0,
+                  "whole products");
     // Bytes of dynamic shared memory.
-    static constexpr u32 POOL = (D_BLOCKS * BQ * 64 + KV_STAGES * 2 * KEY_TILE + (MMA_ACC_IS_A ? 0 : BQ * 64)) * 2;
+    static constexpr u32 POOL =
+        (D_BLOCKS * BQ * 64 + KV_STAGES * 2 * KEY_TILE + (MMA_ACC_IS_A ? 0 : BQ * 64)) * 2;
 
     // `pool`: POOL bytes of shared memory.
     STEP void step(FlashArgs args, Share share, u8* pool) {
@@ -63,16 +68,19 @@ template <class S> struct Flash {
         const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
         for (u32 c = thread_id(); c < BQ * (HEAD_DIM / 8); c += KJ_BLOCK) {
             u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8;
-            const float* p = args.q + ((u64)min_u32(q0 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
+            const float* p =
+                args.q + ((u64)min_u32(q0 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
             *(u32x4*)(qs + kv_tile_at(BQ, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
         }
         if (ON * MMA_N > OUT_DIM)
             for (u32 c = thread_id(); c < KV_STAGES * BK * PAD; c += KJ_BLOCK) {
                 u32 row = c / PAD, col = HEAD_DIM + c % PAD * 8;
-                *(u32x4*)(ks + (row / BK * 2 + 1) * KEY_TILE + kv_tile_at(BK, row % BK, col)) = u32x4{0, 0, 0, 0};
+                *(u32x4*)(ks + (row / BK * 2 + 1) * KEY_TILE + kv_tile_at(BK, row % BK, col)) =
+                    u32x4{0, 0, 0, 0};
             }
 
-        const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * args.capacity, (u64)(head / (S::HEADS / S::KV_HEADS)) * args.capacity};
+        const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * args.capacity,
+                        (u64)(head / (S::HEADS / S::KV_HEADS)) * args.capacity};
         const u32 wave_row = wave_id() * (MI * MMA_M);
         const u32 out0 = OUT_PARTS > 1 ? share.z * OUT_DIM : 0;
         FragA held[S::HOLD_Q ? MI : 1][S::HOLD_Q ? DK : 1];
@@ -98,8 +106,8 @@ template <class S> struct Flash {
             if (S::HOLD_Q && j0 == from)
                 UNROLL for (u32 i = 0; i < MI; i++)
                     UNROLL for (u32 d = 0; d < DK; d++)
-                        load_a(held[S::HOLD_Q ? i : 0][S::HOLD_Q ? d : 0], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M,
-                               d * MMA_K % 64);
+                        load_a(held[S::HOLD_Q ? i : 0][S::HOLD_Q ? d : 0], qs + d * MMA_K / 64 * BQ * 64,
+                               wave_row + i * MMA_M, d * MMA_K % 64);
 
             FragC s[MI][SN];
             UNROLL for (u32 i = 0; i < MI; i++)
@@ -117,12 +125,14 @@ template <class S> struct Flash {
                 }
             }
 
-            const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ);  // no row's edge in this tile
+            // No row's edge in this tile.
+            const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ);
             UNROLL for (u32 i = 0; i < MI; i++) {
                 const u32 row0 = past + q0 + wave_row + i * MMA_M;
                 if (S::SOFT_CAP > 0)
-                    UNROLL for (u32 n = 0; n < SN; n++)
-                        UNROLL for (u32 e = 0; e < MMA_ACC; e++) s[i][n].v[e] = S::SOFT_CAP * log2e * soften(s[i][n].v[e]);
+                    UNROLL for (u32 n = 0; n < SN; n++) UNROLL
+                        for (u32 e = 0; e < MMA_ACC; e++)
+                            s[i][n].v[e] = S::SOFT_CAP * log2e * soften(s[i][n].v[e]);
                 if (!inside)
                     UNROLL for (u32 n = 0; n < SN; n++)
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
@@ -131,8 +141,9 @@ template <class S> struct Flash {
                         }
                 float high[MMA_ROWS], shrink[MMA_ROWS];
                 UNROLL for (u32 r = 0; r < MMA_ROWS; r++) high[r] = most[i][r];
-                UNROLL for (u32 n = 0; n < SN; n++)
-                    UNROLL for (u32 e = 0; e < MMA_ACC; e++) high[acc_slot(e)] = max_f32(high[acc_slot(e)], s[i][n].v[e]);
+                UNROLL for (u32 n = 0; n < SN; n++) UNROLL
+                    for (u32 e = 0; e < MMA_ACC; e++)
+                        high[acc_slot(e)] = max_f32(high[acc_slot(e)], s[i][n].v[e]);
                 UNROLL for (u32 r = 0; r < MMA_ROWS; r++) {
                     high[r] = group_max(high[r], MMA_ROW_LANES);
                     shrink[r] = exp2_hw(most[i][r] - high[r]);
@@ -150,12 +161,14 @@ template <class S> struct Flash {
             }
 
 #if !MMA_ACC_IS_A
-            u16* mine = ks + KV_STAGES * 2 * KEY_TILE + wave_row * 64;  // through shared memory: MI·MMA_M rows of one tile
+            // Through shared memory: MI·MMA_M rows of one tile.
+            u16* mine = ks + KV_STAGES * 2 * KEY_TILE + wave_row * 64;
             wave_sync();
             UNROLL for (u32 i = 0; i < MI; i++)
                 UNROLL for (u32 n = 0; n < SN; n++)
                     UNROLL for (u32 e = 0; e < MMA_ACC; e++)
-                        mine[tile_at(i * MMA_M + acc_row(e), n * MMA_N + acc_col(e))] = (u16)pack_input(s[i][n].v[e], 0.0f);
+                        mine[tile_at(i * MMA_M + acc_row(e), n * MMA_N + acc_col(e))] =
+                            (u16)pack_input(s[i][n].v[e], 0.0f);
             wave_sync();
 #endif
             FLASH_DEPTH for (u32 k = 0; k < BK / MMA_K; k++) {
@@ -177,7 +190,8 @@ template <class S> struct Flash {
             if (j0 + BK < last) {
                 if (KV_STAGES == 1) {
                     block_sync();
-                    Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE), copy_commit();
+                    Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE),
+                        copy_commit();
                 }
                 Tiles::store(fetched, thread_id(), next, next + KEY_TILE);
                 if (KV_STAGES == 2) stage ^= 1;
@@ -199,7 +213,8 @@ template <class S> struct Flash {
         }
         wave_sync();
         for (u32 c = lane_id(); c < MI * MMA_M * (OUT_DIM / 8); c += KJ_WAVE) {
-            u32 row = wave_row + c / (OUT_DIM / 8), col = c % (OUT_DIM / 8) * 8, t = q0 + row, to = head * HEAD_DIM + out0 + col;
+            u32 row = wave_row + c / (OUT_DIM / 8), col = c % (OUT_DIM / 8) * 8, t = q0 + row,
+                to = head * HEAD_DIM + out0 + col;
             if (t < args.tokens)
                 *(u32x4*)(args.y + ((u64)(t / 64) * OUT_TILES + to / 64) * 4096 + tile_at(t % 64, to % 64)) =
                     load16(qs + kv_tile_at(BQ, row, col));
@@ -209,7 +224,8 @@ template <class S> struct Flash {
                 constexpr u32 n = 8 - S::HEADS * HEAD_DIM % 64 / 8;
                 u32 t = q0 + wave_row + c / n, to = S::HEADS * HEAD_DIM + c % n * 8;
                 if (t < args.tokens)
-                    *(u32x4*)(args.y + ((u64)(t / 64) * OUT_TILES + to / 64) * 4096 + tile_at(t % 64, to % 64)) = u32x4{0, 0, 0, 0};
+                    *(u32x4*)(args.y + ((u64)(t / 64) * OUT_TILES + to / 64) * 4096 +
+                              tile_at(t % 64, to % 64)) = u32x4{0, 0, 0, 0};
             }
     }
 };

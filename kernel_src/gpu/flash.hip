@@ -2,7 +2,8 @@
 #include "flash.h"
 #include "shape.h"
 
-KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens, u32 capacity) {
+KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens,
+             u32 capacity) {
     LDS_DYNAMIC(pool);
     launch_dependents();
     wait_for_producer();

@@ -16,6 +16,8 @@ STEP float soften(float x) { return 1.0f - 2.0f * rcp_hw(exp2_hw(x) + 1.0f); }
 
 // Eight queries as inputs of a product.
 STEP u32x4 scaled_inputs(u32x4 a, u32x4 b, float factor) {
-    return u32x4{pack_input(as_f32(a.x) * factor, as_f32(a.y) * factor), pack_input(as_f32(a.z) * factor, as_f32(a.w) * factor),
-                 pack_input(as_f32(b.x) * factor, as_f32(b.y) * factor), pack_input(as_f32(b.z) * factor, as_f32(b.w) * factor)};
+    return u32x4{pack_input(as_f32(a.x) * factor, as_f32(a.y) * factor),
+                 pack_input(as_f32(a.z) * factor, as_f32(a.w) * factor),
+                 pack_input(as_f32(b.x) * factor, as_f32(b.y) * factor),
+                 pack_input(as_f32(b.z) * factor, as_f32(b.w) * factor)};
 }

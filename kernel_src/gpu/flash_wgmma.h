@@ -37,7 +37,8 @@ template <class S> struct FlashWgmma {
         Before::wait();
 
         const u32 past = args.position[0];
-        const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;  // the longest rows first
+        // The longest rows first.
+        const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;
         // Keys that some row, that all rows see end here.
         const u32 last = past + min_u32(q0 + 128, args.tokens), seen = past + q0 + 1;
         const u32 from = S::WINDOW > 0 && seen > S::WINDOW ? (seen - S::WINDOW) / BK * BK : 0;
@@ -72,7 +73,9 @@ template <class S> struct FlashWgmma {
             const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
             for (u32 c = t; c < 64 * (HEAD_DIM / 8); c += 128) {
                 u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8;
-                const float* p = args.q + ((u64)min_u32(q0 + group * 64 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
+                const float* p =
+                    args.q +
+                    ((u64)min_u32(q0 + group * 64 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
                 *(u32x4*)(mine + kv_tile_at(64, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
             }
             fence_async();
@@ -80,7 +83,8 @@ template <class S> struct FlashWgmma {
 
             float out[HEAD_DIM / 2], most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
             UNROLL for (u32 e = 0; e < HEAD_DIM / 2; e++) out[e] = 0.0f;
-            const u32 row0 = past + q0 + group * 64 + t / 32 * 16 + lane / 4;  // position of the lane's first row
+            // Position of the lane's first row.
+            const u32 row0 = past + q0 + group * 64 + t / 32 * 16 + lane / 4;
             u32 i = 0;
             for (u32 j0 = from; j0 < last; j0 += BK, i++) {
                 u32 s = i % 2;
@@ -138,18 +142,19 @@ template <class S> struct FlashWgmma {
             }
             part_sync(group + 1, 128);
             for (u32 c = t; c < 64 * (HEAD_DIM / 8); c += 128) {
-                u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8, token = q0 + group * 64 + row, to = head * HEAD_DIM + col;
+                u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8, token = q0 + group * 64 + row,
+                    to = head * HEAD_DIM + col;
                 if (token < args.tokens)
-                    *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 + tile_at(token % 64, to % 64)) =
-                        load16(mine + kv_tile_at(64, row, col));
+                    *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 +
+                              tile_at(token % 64, to % 64)) = load16(mine + kv_tile_at(64, row, col));
             }
             if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)  // zeros behind the last head
                 for (u32 c = t; c < 64 * (8 - S::HEADS * HEAD_DIM % 64 / 8); c += 128) {
                     constexpr u32 n = 8 - S::HEADS * HEAD_DIM % 64 / 8;
                     u32 token = q0 + group * 64 + c / n, to = S::HEADS * HEAD_DIM + c % n * 8;
                     if (token < args.tokens)
-                        *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 + tile_at(token % 64, to % 64)) =
-                            u32x4{0, 0, 0, 0};
+                        *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 +
+                                  tile_at(token % 64, to % 64)) = u32x4{0, 0, 0, 0};
                 }
         }
     }

@@ -29,11 +29,14 @@
 template <class S> struct Gemm {
     using G = GemmCommon<S>;
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = G::K_TILES;
-    static constexpr u32 BM = S::BM, WM = S::WM, WN = S::WN, KB = S::KB, AHEAD = S::AHEAD, X_STAGES = S::X_STAGES;
+    static constexpr u32 BM = S::BM, WM = S::WM, WN = S::WN, KB = S::KB, AHEAD = S::AHEAD,
+                         X_STAGES = S::X_STAGES;
     static constexpr u32 MI = BM / WM / MMA_M, NI = BN / WN / MMA_N;       // products of a wave
-    static constexpr u32 STEPS = CEIL_DIV(K_TILES, KB), SPANS = 2 * KB;  // spans of 32 weights of a row each step
+    // Spans of 32 weights of a row each step.
+    static constexpr u32 STEPS = CEIL_DIV(K_TILES, KB), SPANS = 2 * KB;
     static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // … that a thread expands
-    static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_waves, "waves tile the block");
+    static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_waves,
+                  "waves tile the block");
     static_assert(EACH * KJ_BLOCK == BN * SPANS, "threads share the weights evenly");
     static_assert(!G::GATED || BN / WN % 32 == 0, "a wave has both rows of a gated unit");
 
@@ -43,11 +46,13 @@ template <class S> struct Gemm {
         u16* ws = xs + X_STAGES * KB * BM * 64;  // 2 × KB × BN × 64
 
         u32 token0 = share.x * BM;
-        u32 per = CEIL_DIV(STEPS, splits), from = min_u32(share.z * per, STEPS), to = min_u32(from + per, STEPS);
+        u32 per = CEIL_DIV(STEPS, splits), from = min_u32(share.z * per, STEPS),
+            to = min_u32(from + per, STEPS);
 
         const u8* row[EACH];
         Span<W> raw[AHEAD][EACH];
-        UNROLL for (u32 i = 0; i < EACH; i++) row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
+        UNROLL for (u32 i = 0; i < EACH; i++)
+            row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
         const u16* xt = args.x + (u64)(token0 / 64) * K_TILES * 4096 + token0 % 64 * 64;
 
         // Span i of this thread: SPANS neighbours share a row, so that a row is read in stretches as long as
@@ -122,16 +127,18 @@ template <class S> struct Gemm {
             constexpr u32 block_acc = MI * NI * MMA_ACC * KJ_BLOCK;
             float* mine = args.parts + ((u64)tile * splits + share.z) * block_acc + thread_id();
             UNROLL for (u32 i = 0; i < MI; i++)
-                UNROLL for (u32 j = 0; j < NI; j++)
-                    UNROLL for (u32 e = 0; e < MMA_ACC; e++) mine[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK] = acc[i][j].v[e];
+                UNROLL for (u32 j = 0; j < NI; j++) UNROLL
+                    for (u32 e = 0; e < MMA_ACC; e++)
+                        mine[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK] = acc[i][j].v[e];
             if (!last_block(args.counters + tile, splits)) return;
             UNROLL for (u32 i = 0; i < MI; i++)
                 UNROLL for (u32 j = 0; j < NI; j++) acc_zero(acc[i][j]);
             for (u32 s = 0; s < splits; s++) {
                 const float* p = args.parts + ((u64)tile * splits + s) * block_acc + thread_id();
                 UNROLL for (u32 i = 0; i < MI; i++)
-                    UNROLL for (u32 j = 0; j < NI; j++)
-                        UNROLL for (u32 e = 0; e < MMA_ACC; e++) acc[i][j].v[e] += p[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK];
+                    UNROLL for (u32 j = 0; j < NI; j++) UNROLL
+                        for (u32 e = 0; e < MMA_ACC; e++)
+                            acc[i][j].v[e] += p[((i * NI + j) * MMA_ACC + e) * KJ_BLOCK];
             }
         }
 
@@ -142,11 +149,13 @@ template <class S> struct Gemm {
         float* stage = (float*)pool + wave_id() * (MMA_M * wide);
         UNROLL for (u32 i = 0; i < MI; i++) {
             wave_sync();
-            UNROLL for (u32 j = 0; j < NI; j++)
-                UNROLL for (u32 e = 0; e < MMA_ACC; e++) stage[acc_row(e) * wide + j * MMA_N + acc_col(e)] = acc[i][j].v[e];
+            UNROLL for (u32 j = 0; j < NI; j++) UNROLL
+                for (u32 e = 0; e < MMA_ACC; e++)
+                    stage[acc_row(e) * wide + j * MMA_N + acc_col(e)] = acc[i][j].v[e];
             wave_sync();
             u32 token = token0 + wave_row + i * MMA_M;
-            G::finish_rows(part, stage, wide, MMA_M, BN / WN, wave_col, token, tokens, args.residual, lane_id(), KJ_WAVE);
+            G::finish_rows(part, stage, wide, MMA_M, BN / WN, wave_col, token, tokens, args.residual,
+                           lane_id(), KJ_WAVE);
         }
     }
 

@@ -42,14 +42,19 @@ STEP void write8(float* p, const float (&v)[8]) {
 template <class S> struct GemmCommon {
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = CEIL_DIV(COLS, 64);
     static constexpr bool GATED = S::GATE != Gate::None, HALVES = S::OUT != Results::Singles;
-    static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;  // that have results
+    // That have results.
+    static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;
     static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;  // tiled results have zeros up to 64
-    static constexpr u32 END_0 = CEIL_DIV(CEIL_DIV(S::ROWS_0, WHOLE) * WHOLE, PART_ROWS);  // tiles until a segment's end
-    static constexpr u32 END_1 = END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_1, WHOLE) * WHOLE, PART_ROWS));
-    static constexpr u32 END_2 = END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_2, WHOLE) * WHOLE, PART_ROWS));
+    // Tiles until a segment's end.
+    static constexpr u32 END_0 = CEIL_DIV(CEIL_DIV(S::ROWS_0, WHOLE) * WHOLE, PART_ROWS);
+    static constexpr u32 END_1 =
+        END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_1, WHOLE) * WHOLE, PART_ROWS));
+    static constexpr u32 END_2 =
+        END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_2, WHOLE) * WHOLE, PART_ROWS));
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;    // first tiles
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;  // there are two, three formats
+    // There are two, three formats.
+    static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;
 
     // Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole structs chosen
     // among went through scratch memory on AMD.)
@@ -59,7 +64,9 @@ template <class S> struct GemmCommon {
         Part p;
         p.w = third ? s.w2 : second ? s.w1 : s.w0;
         p.w_up = GATED ? s.w1 : nullptr;
-        p.bias = third ? (biases & 4 ? s.b2 : nullptr) : second ? (biases & 2 ? s.b1 : nullptr) : (biases & 1 ? s.b0 : nullptr);
+        p.bias = third    ? (biases & 4 ? s.b2 : nullptr)
+                 : second ? (biases & 2 ? s.b1 : nullptr)
+                          : (biases & 1 ? s.b0 : nullptr);
         p.bias_up = GATED && (biases & 2) != 0 ? s.b1 : nullptr;
         p.y = third ? s.y2 : second ? s.y1 : s.y0;
         p.rows = third ? S::ROWS_2 : second ? S::ROWS_1 : S::ROWS_0;
@@ -80,8 +87,8 @@ template <class S> struct GemmCommon {
     // Stores `m` tokens × `n` columns of results that lie in shared memory (`stage`, rows of `wide` floats):
     // tokens token0 … of those below `tokens`, columns col0 … of the block. `lane` of `lanes` threads share
     // the work, eight columns each at a time.
-    STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0, u32 token0, u32 tokens,
-                          const float* residual, u32 lane, u32 lanes) {
+    STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0, u32 token0,
+                          u32 tokens, const float* residual, u32 lane, u32 lanes) {
         const u32 groups = GATED ? n / 16 : n / 8;  // eight results each
         for (u32 i = lane; i < m * groups; i += lanes) {
             u32 token = token0 + i / groups, g = i % groups;
@@ -94,7 +101,8 @@ template <class S> struct GemmCommon {
                 half = (u16*)p.y + panel_at(token, row, CEIL_DIV(p.rows, 128));
             } else if constexpr (S::OUT == Results::Tiles) {
                 u32 out_tiles = (p.rows + 63) / 64;
-                half = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 + tile_at(token % 64, row % 64);
+                half = (u16*)p.y + ((u64)(token / 64) * out_tiles + row / 64) * 4096 +
+                       tile_at(token % 64, row % 64);
                 if (row >= p.rows) {  // the next product reads whole tiles
                     if (row < out_tiles * 64) *(u32x4*)half = u32x4{0, 0, 0, 0};
                     continue;
@@ -117,7 +125,8 @@ template <class S> struct GemmCommon {
             }
             if constexpr (HALVES) {
                 UNROLL for (u32 e = 0; e < 8; e++) if (e >= here) v[e] = 0.0f;
-                *(u32x4*)half = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]), pack_input(v[4], v[5]), pack_input(v[6], v[7])};
+                *(u32x4*)half = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]), pack_input(v[4], v[5]),
+                                      pack_input(v[6], v[7])};
             } else {
                 u64 at = (u64)token * p.rows + row;
                 float* y = (float*)p.y + at;
@@ -129,7 +138,8 @@ template <class S> struct GemmCommon {
                     }
                     write8(y, v);
                 } else {
-                    UNROLL for (u32 e = 0; e < 8; e++) if (e < here) y[e] = S::RESIDUAL ? v[e] + residual[at + e] : v[e];
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        if (e < here) y[e] = S::RESIDUAL ? v[e] + residual[at + e] : v[e];
                 }
             }
         }

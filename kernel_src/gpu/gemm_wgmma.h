@@ -22,7 +22,8 @@ template <class S> struct GemmWgmma {
     struct Shared { u64 full[STAGES], empty[STAGES]; };
     static_assert(BN == 128 && KJ_BLOCK == 128 * (FILLERS + 2), "roles");
     static constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // halves
-    static constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;             // tokens that four warps store at a time
+    // Tokens that four warps store at a time.
+    static constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;
     static constexpr u32 x_blocks = CEIL_DIV(WG_N, 64), x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
 
     struct Stages {
@@ -32,7 +33,8 @@ template <class S> struct GemmWgmma {
 
     // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the number of
     // the next tile's first.
-    template <class W> STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
+    template <class W>
+    STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
         const u32 filler = thread_id() / 128, t = thread_id() % 128;
         const u32 k_first = (filler + FILLERS - first % FILLERS) % FILLERS;
         // Waits for the stage of columns kt to be free, and has X brought there.
@@ -42,7 +44,8 @@ template <class S> struct GemmWgmma {
             if (t == 0) {
                 barrier_arrive_expect(st.full + s, x_stage * 2);
                 UNROLL for (u32 b = 0; b < x_blocks; b++)
-                    bulk_copy(st.x + s * x_stage + b * 4096, x + ((u64)b * K_TILES + kt) * 4096, x_block_bytes, st.full + s);
+                    bulk_copy(st.x + s * x_stage + b * 4096, x + ((u64)b * K_TILES + kt) * 4096,
+                              x_block_bytes, st.full + s);
             }
             return st.w + s * w_stage;
         };
@@ -50,13 +53,16 @@ template <class S> struct GemmWgmma {
             fence_async();
             barrier_arrive(st.full + (first + kt) % STAGES);
         };
-        if constexpr (W::ENCODING == Encoding::F16) {  // halves as they are: copied, told AHEAD stages later when they have arrived
-            static_assert(AHEAD * FILLERS + 1 < STAGES, "a stage is told before the products one behind need the next");
+        // Halves as they are: copied, told AHEAD stages later when they have arrived.
+        if constexpr (W::ENCODING == Encoding::F16) {
+            static_assert(AHEAD * FILLERS + 1 < STAGES,
+                          "a stage is told before the products one behind need the next");
             // Eight threads a row: each copy of a warp takes whole lines of 128 bytes, else it asks the
             // second cache for twice as many.
             const u32 chunk = t % 8;
             const u8* line[8];
-            UNROLL for (u32 i = 0; i < 8; i++) line[i] = G::template part_row<W>(part, t / 8 + 16 * i, expert) + 16 * chunk;
+            UNROLL for (u32 i = 0; i < 8; i++)
+                line[i] = G::template part_row<W>(part, t / 8 + 16 * i, expert) + 16 * chunk;
             for (u32 kt = k_first; kt < K_TILES; kt += FILLERS) {
                 u16* tile = begin(kt);
                 bool there = COLS % 64 == 0 || 64 * kt + 8 * chunk < COLS;
@@ -77,8 +83,11 @@ template <class S> struct GemmWgmma {
             // that a copy of a warp takes whole sectors.
             constexpr u32 across = !PLAIN<W> && W::UNIT == 16 ? 4 : 2;
             const u8* row[across];
-            UNROLL for (u32 i = 0; i < across; i++) row[i] = G::template part_row<W>(part, t / across + 128 / across * i, expert);
-            auto inside = [&](u32 kt) { return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 64 / across * (t % across) < COLS); };
+            UNROLL for (u32 i = 0; i < across; i++)
+                row[i] = G::template part_row<W>(part, t / across + 128 / across * i, expert);
+            auto inside = [&](u32 kt) {
+                return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 64 / across * (t % across) < COLS);
+            };
             Span<W> raw[AHEAD][2];
             auto fetch = [&](Span<W>(&q)[2], u32 kt) {
                 if (!inside(kt)) return;
@@ -145,7 +154,8 @@ template <class S> struct GemmWgmma {
                 u32 expert = S::EXPERTS > 1 ? args.tile_expert[token_tile] : 0;
                 if (expert == ~0u) continue;
                 Part part = G::part_of(args, row_tile);
-                const u16* xt = args.x + (u64)(token_tile * WG_N / 64) * K_TILES * 4096 + token_tile * WG_N % 64 * 64;
+                const u16* xt =
+                    args.x + (u64)(token_tile * WG_N / 64) * K_TILES * 4096 + token_tile * WG_N % 64 * 64;
                 stage_no = fill(st, part, xt, stage_no, expert, row_tile);
             }
         } else {
@@ -178,10 +188,11 @@ template <class S> struct GemmWgmma {
                     if (token0 + n >= args.tokens) break;
                     UNROLL for (u32 j = 0; j < at_once / 8; j++)
                         UNROLL for (u32 e = 0; e < 4; e++)
-                            stage[(8 * j + 2 * (lane % 4) + e % 2) * wide + lane / 32 * 16 + lane % 32 / 4 + 8 * (e / 2)] =
-                                d[4 * (n / 8 + j) + e];
+                            stage[(8 * j + 2 * (lane % 4) + e % 2) * wide + lane / 32 * 16 + lane % 32 / 4 +
+                                  8 * (e / 2)] = d[4 * (n / 8 + j) + e];
                     part_sync(group + 1, 128);
-                    G::finish_rows(part, stage, wide, at_once, 64, group * 64, token0 + n, args.tokens, args.residual, lane, 128);
+                    G::finish_rows(part, stage, wide, at_once, 64, group * 64, token0 + n, args.tokens,
+                                   args.residual, lane, 128);
                     part_sync(group + 1, 128);
                 }
             }

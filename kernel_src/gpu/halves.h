@@ -3,7 +3,11 @@
 #include "kjit.h"
 
 #if defined(KJ_NVIDIA)
-STEP u32 h2_fma(u32 a, u32 b, u32 c) { u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+STEP u32 h2_fma(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
 STEP u32 h2_mul(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
 STEP u32 h2_sub(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
 // Four bytes, each below 256, to four halves 1024 + byte.
@@ -14,7 +18,8 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
 #elif defined(KJ_AMD)
 typedef _Float16 half2_t __attribute__((ext_vector_type(2)));
 STEP u32 h2_fma(u32 a, u32 b, u32 c) {
-    half2_t x = __builtin_bit_cast(half2_t, a), y = __builtin_bit_cast(half2_t, b), z = __builtin_bit_cast(half2_t, c);
+    half2_t x = __builtin_bit_cast(half2_t, a), y = __builtin_bit_cast(half2_t, b),
+            z = __builtin_bit_cast(half2_t, c);
 #if __has_builtin(__builtin_elementwise_fma)
     return __builtin_bit_cast(u32, __builtin_elementwise_fma(x, y, z));
 #else  // ROCm 5's LLVM 15; it makes v_pk_fma_f16 of the pair
@@ -22,15 +27,20 @@ STEP u32 h2_fma(u32 a, u32 b, u32 c) {
     return __builtin_bit_cast(u32, r);
 #endif
 }
-STEP u32 h2_mul(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) * __builtin_bit_cast(half2_t, b)); }
-STEP u32 h2_sub(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) - __builtin_bit_cast(half2_t, b)); }
+STEP u32 h2_mul(u32 a, u32 b) {
+    return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) * __builtin_bit_cast(half2_t, b));
+}
+STEP u32 h2_sub(u32 a, u32 b) {
+    return __builtin_bit_cast(u32, __builtin_bit_cast(half2_t, a) - __builtin_bit_cast(half2_t, b));
+}
 STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = __builtin_amdgcn_perm(0x64646464u, v, 0x04010400u);
     high = __builtin_amdgcn_perm(0x64646464u, v, 0x04030402u);
 }
 #else
 STEP u32 h2_fma(u32 a, u32 b, u32 c) {
-    return half_pair(fma_f32(half_low(a), half_low(b), half_low(c)), fma_f32(half_high(a), half_high(b), half_high(c)));
+    return half_pair(fma_f32(half_low(a), half_low(b), half_low(c)),
+                     fma_f32(half_high(a), half_high(b), half_high(c)));
 }
 STEP u32 h2_mul(u32 a, u32 b) { return half_pair(half_low(a) * half_low(b), half_high(a) * half_high(b)); }
 STEP u32 h2_sub(u32 a, u32 b) { return half_pair(half_low(a) - half_low(b), half_high(a) - half_high(b)); }

@@ -3,43 +3,57 @@
 #pragma once
 #include "mma.h"
 
-// ---------------------------------------------------------------------------------------------------------------- barriers
-STEP void barrier_init(u64* b, u32 arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory"); }
+// --------------------------------------------------------------------------------------- barriers
+STEP void barrier_init(u64* b, u32 arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+}
 STEP void barrier_fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-STEP void barrier_arrive(u64* b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_at(b)) : "memory"); }
+STEP void barrier_arrive(u64* b) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
 STEP void barrier_arrive_expect(u64* b, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes)
+                 : "memory");
 }
 // Waits until the phase of this parity is complete.
 STEP void barrier_wait(u64* b, u32 parity) {
     asm volatile(
-        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra done; bra again; done: }" ::"r"(shared_at(b)), "r"(parity)
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra done; bra again; "
+        "done: }" ::"r"(shared_at(b)),
+        "r"(parity)
         : "memory");
 }
 // Shared memory written by ordinary stores is about to be read by the copy engine or the tensor cores.
 STEP void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // `bytes` (a multiple of 16) from device memory, counted by the barrier when they are there.
 STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)), "l"(from),
-                 "r"(bytes), "r"(shared_at(b))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_at(to)),
+        "l"(from), "r"(bytes), "r"(shared_at(b))
+        : "memory");
 }
 // The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun are there.
-STEP void barrier_arrive_copied(u64* b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory"); }
+STEP void barrier_arrive_copied(u64* b) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");
+}
 // Some of the block's threads: `count` of them, all naming the same id (1–15).
 STEP void part_sync(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory"); }
 
-// -------------------------------------------------------------------------------------------------- products of four warps
+// ------------------------------------------------------------------------- products of four warps
 // A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a multiple
 // of 16.
 STEP u64 tile_descriptor(const u16* tile, u32 k) {
-    return (u64)((shared_at(tile) + 2 * k) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+    return (u64)((shared_at(tile) + 2 * k) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 |
+           (u64)1 << 62;
 }
 STEP void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 #define products_wait(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 
-#define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define D8(i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+        "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
@@ -53,15 +67,21 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 #define R40 R32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define R48 R40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define R64 R48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define R128 R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
-    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define R128 \
+    R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83" \
+        ",%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100" \
+        ",%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117" \
+        ",%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // A product N wide: its results' names and operands, then the numbers of the operands behind them.
-#define PRODUCTS(n, names, results, A, B, KEEP)                                                                                  \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, " \
-                 "%" #A ", %" #B ", p, 1, 1, 0, 0; }" : results : "l"(a), "l"(b), "r"(keep))
-#define PRODUCTS_HELD(n, names, results, A0, A1, A2, A3, B, KEEP)                                                                \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, " \
-                 "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }"                                                  \
+#define PRODUCT_IF_KEPT(n, names, KEEP) \
+    "{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; " \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, "
+#define PRODUCTS(n, names, results, A, B, KEEP) \
+    asm volatile(PRODUCT_IF_KEPT(n, names, KEEP) "%" #A ", %" #B ", p, 1, 1, 0, 0; }" \
+                 : results : "l"(a), "l"(b), "r"(keep))
+#define PRODUCTS_HELD(n, names, results, A0, A1, A2, A3, B, KEEP) \
+    asm volatile(PRODUCT_IF_KEPT(n, names, KEEP) \
+                 "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }" \
                  : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
 // d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j +
@@ -78,7 +98,8 @@ template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
 // B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64
 // one behind the other.
 STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
-    return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+    return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 |
+           (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
 // The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B

@@ -36,7 +36,7 @@ struct alignas(8) u32x2 { u32 x, y; };
 struct alignas(16) u32x4 { u32 x, y, z, w; };
 
 #if defined(__CUDACC_RTC__) || defined(__CUDACC__)
-// ------------------------------------------------------------------------------------------------------------- NVIDIA
+// ------------------------------------------------------------------------------------------ NVIDIA
 #define KJ_NVIDIA 1
 #ifdef KJ_BESIDE
 #define KERNEL extern "C" __global__ void __launch_bounds__(KJ_BLOCK + KJ_BESIDE, KJ_MIN_BLOCKS)
@@ -84,7 +84,9 @@ STEP u32 count_bits(u64 v) { return __popcll(v); }
 // wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
     return v;
 }
 STEP u32x2 load8_once(const void* p) {
@@ -98,7 +100,9 @@ STEP u32 load4_once(const void* p) {
     return v;
 }
 STEP void store16_once(void* p, u32x4 v) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
 }
 
 // Dependent launch: the next kernel of the stream may start now; wait until the kernels before have written
@@ -120,33 +124,43 @@ STEP u32 atomic_add(u32* p, u32 v) {
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
     return old;
 }
-STEP void atomic_store(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+STEP void atomic_store(u32* p, u32 v) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 STEP u32 atomic_load(const u32* p) {
     u32 v;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }  // to memory of the block, order free: exact for integers
+// To memory of the block, order free: exact for integers.
+STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
-STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }  // likewise to memory of the device, for all blocks of a launch
+// Likewise to memory of the device, for all blocks of a launch.
+STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
 // Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles (0–7) of
 // the low 16 bits.
-STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) { u32 r; asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles)); return r; }
+STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) {
+    u32 r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
+    return r;
+}
 
 // Eight 4-bit codes of a word (low nibbles of its bytes, then high ones) → eight bytes of a table of sixteen.
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     u32 three = codes & 0x77777777u;                       // prmt reads bit 3 as "repeat the sign"
-    u32 top = ((codes & 0x88888888u) >> 1) | 0x32103210u;  // picks byte i of the first or of the second half's answer
+    // Picks byte i of the first or of the second half's answer.
+    u32 top = ((codes & 0x88888888u) >> 1) | 0x32103210u;
     u32 a = kj_prmt(kj_prmt(table.x, table.y, three), kj_prmt(table.z, table.w, three), top);
-    u32 b = kj_prmt(kj_prmt(table.x, table.y, three >> 16), kj_prmt(table.z, table.w, three >> 16), top >> 16);
+    u32 b =
+        kj_prmt(kj_prmt(table.x, table.y, three >> 16), kj_prmt(table.z, table.w, three >> 16), top >> 16);
     low = kj_prmt(a, b, 0x6420);
     high = kj_prmt(a, b, 0x7531);
 }
 
 #elif defined(__HIP__) && !defined(KJ_SIMULATED)
-// ---------------------------------------------------------------------------------------------------------------- AMD
+// --------------------------------------------------------------------------------------------- AMD
 #define KJ_AMD 1
 #if defined(__GFX8__) || defined(__GFX9__)
 #define KJ_GCN 1  // GCN and CDNA: waves of 64
@@ -157,15 +171,19 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 #else
 #define KJ_SIMDS 2
 #endif
-#define KERNEL                                                                                                          \
-    extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK),             \
-        amdgpu_waves_per_eu((KJ_MIN_BLOCKS * KJ_BLOCK / KJ_WAVE + KJ_SIMDS - 1) / KJ_SIMDS)))
+#define KERNEL \
+    extern "C" __attribute__((global)) void \
+    __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK), \
+                   amdgpu_waves_per_eu((KJ_MIN_BLOCKS * KJ_BLOCK / KJ_WAVE + KJ_SIMDS - 1) / KJ_SIMDS)))
 #else
-#define KERNEL extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK)))
+#define KERNEL \
+    extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK)))
 #endif
 #define STEP static inline __attribute__((device, always_inline))
 #define LDS_ARRAY(type, name, count) alignas(16) static __attribute__((shared)) type name[count]
-#define LDS_DYNAMIC(name) extern __attribute__((shared)) u32x4 kj_dynamic_lds[]; u8* name = (u8*)kj_dynamic_lds
+#define LDS_DYNAMIC(name)                                  \
+    extern __attribute__((shared)) u32x4 kj_dynamic_lds[]; \
+    u8* name = (u8*)kj_dynamic_lds
 #define TABLE static __attribute__((device)) const
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("nounroll")
@@ -240,7 +258,8 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 2: return (u32)__builtin_amdgcn_mov_dpp(s, 0x4E, 0xf, 0xf, true);  // quad_perm 2 3 0 1
 #if defined(KJ_GCN)
         case 4: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x101F);
-        case 8: return (u32)__builtin_amdgcn_mov_dpp(s, 0x128, 0xf, 0xf, true);  // row_ror 8: within 16 lanes the same as xor 8
+        // row_ror 8: within 16 lanes the same as xor 8.
+        case 8: return (u32)__builtin_amdgcn_mov_dpp(s, 0x128, 0xf, 0xf, true);
 #else
         case 4: return (u32)__builtin_amdgcn_mov_dpp(s, 0x164, 0xf, 0xf, true);  // row_xmask 4
         case 8: return (u32)__builtin_amdgcn_mov_dpp(s, 0x168, 0xf, 0xf, true);
@@ -259,7 +278,9 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         default: return kj_get(v, (thread_id() % KJ_WAVE) ^ mask);
     }
 }
-#ifdef KJ_DOT4  // the target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2 v_dot4_i32_iu8, 0 none
+// The target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2 v_dot4_i32_iu8, 0
+// none.
+#ifdef KJ_DOT4
 STEP i32 dot4(u32 a, u32 b, i32 c) {
 #if KJ_DOT4 == 2
     return __builtin_amdgcn_sudot4(true, (i32)a, true, (i32)b, c, false);
@@ -281,23 +302,40 @@ STEP u32x2 load8_once(const void* p) {
     return u32x2{v.x, v.y};
 }
 STEP u32 load4_once(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
-STEP void store16_once(void* p, u32x4 v) { __builtin_nontemporal_store(kj_vec4{v.x, v.y, v.z, v.w}, (kj_vec4*)p); }
+STEP void store16_once(void* p, u32x4 v) {
+    __builtin_nontemporal_store(kj_vec4{v.x, v.y, v.z, v.w}, (kj_vec4*)p);
+}
 
 STEP void launch_dependents() {}
 STEP void wait_for_producer() {}
 
 STEP void device_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
-STEP u32 atomic_add(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
-STEP void atomic_store(u32* p, u32 v) { __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT); }
-STEP u32 atomic_load(const u32* p) { return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
-STEP void lds_add(u32* p, u32 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
-STEP void lds_add(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
-STEP void global_add(u32* p, u32 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
-STEP void global_add(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+STEP u32 atomic_add(u32* p, u32 v) {
+    return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+STEP void atomic_store(u32* p, u32 v) {
+    __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+STEP u32 atomic_load(const u32* p) {
+    return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+}
+STEP void lds_add(u32* p, u32 v) {
+    __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+STEP void lds_add(u64* p, u64 v) {
+    __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+STEP void global_add(u32* p, u32 v) {
+    __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+STEP void global_add(u64* p, u64 v) {
+    __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 
 STEP u32 kj_lookup4(u32 codes, u32x4 table) {  // four codes, one a byte, below 16
     u32 seven = codes & 0x07070707u;
-    u32 a = __builtin_amdgcn_perm(table.y, table.x, seven);  // selector 0–3: the second operand's bytes, 4–7: the first's
+    // Selector 0–3: the second operand's bytes, 4–7: the first's.
+    u32 a = __builtin_amdgcn_perm(table.y, table.x, seven);
     u32 b = __builtin_amdgcn_perm(table.w, table.z, seven);
     u32 second = ((codes >> 3) & 0x01010101u) * 255u;
     return (b & second) | (a & ~second);
@@ -308,7 +346,7 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 }
 
 #else
-// ----------------------------------------------------------------------------- the simulated device (tests/hipsim/kernel.h)
+// ---------------------------------------------------- the simulated device (tests/hipsim/kernel.h)
 #define KERNEL extern "C" void
 #define STEP static inline
 #define LDS_ARRAY(type, name, count) KJSIM_LDS(type, name, count)
@@ -371,7 +409,7 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 }
 #endif
 
-// ------------------------------------------------------------------------------------------------ the same for everybody
+// ------------------------------------------------------------------------- the same for everybody
 
 // Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs beside the
 // kernel before it, and a const RESTRICT pointer is read through NVIDIA's non-coherent path, whose lines may
@@ -410,7 +448,9 @@ STEP bf16 round_bf16(float f) {  // to nearest, ties to even; a NaN stays one
 }
 STEP float half_low(u32 pair) { return load(f16{(u16)pair}); }  // the two halves of a word
 STEP float half_high(u32 pair) { return load(f16{(u16)(pair >> 16)}); }
-STEP u32 half_pair(float low, float high) { return (u32)round_f16(low).bits | (u32)round_f16(high).bits << 16; }
+STEP u32 half_pair(float low, float high) {
+    return (u32)round_f16(low).bits | (u32)round_f16(high).bits << 16;
+}
 
 STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p a multiple of 16
 STEP u32x2 load8(const void* p) { return *(const u32x2*)p; }
@@ -504,7 +544,8 @@ STEP float exp_f32(float x) {
     x = x < -104.5f ? -104.5f : x;  // 0 from here down; comparisons, not min and max, so that a NaN stays one
     x = x > 88.73f ? 88.73f : x;    // infinity from here up
     i32 whole = round_int(x * 1.44269504f);
-    float r = fma_f32((float)whole, -0.693359375f, x);  // ln2 = 0.693359375 − 2.12194440e-4, the first exact with n
+    // Ln2 = 0.693359375 − 2.12194440e-4, the first exact with n.
+    float r = fma_f32((float)whole, -0.693359375f, x);
     r = fma_f32((float)whole, 2.12194440e-4f, r);
     float p = 1.3888889e-3f;  // 1/720, 1/120 …
     p = fma_f32(p, r, 8.3333333e-3f);

@@ -14,8 +14,10 @@ template <class S> struct Kv {
     static constexpr bool BYTES = STORAGE == KvStorage::Q8_0;
     static constexpr u32 GROUP = HEAD_DIM % 32 == 0 ? 32 : 16;
     static_assert(HEAD_DIM % 16 == 0, "a head is a multiple of 16");
-    static constexpr u32 SIZE = STORAGE == KvStorage::F32 ? 4 : STORAGE == KvStorage::F16 ? 2 : 1;  // of an element
-    static constexpr u32 ROW = SIZE * HEAD_DIM;                                                     // bytes, without scales
+    // Of an element.
+    static constexpr u32 SIZE = STORAGE == KvStorage::F32 ? 4 : STORAGE == KvStorage::F16 ? 2 : 1;
+    // Bytes, without scales.
+    static constexpr u32 ROW = SIZE * HEAD_DIM;
     static constexpr u32 SCALES = HEAD_DIM / GROUP;                                                 // a row
 
     // Byte offset of the scales in a cache of `rows` rows.
@@ -48,10 +50,12 @@ template <class S> struct Kv {
         if constexpr (STORAGE == KvStorage::F32) {
             UNROLL for (u32 i = 0; i < 8; i++) v[i] = as_f32(r.word[i]);
         } else if constexpr (STORAGE == KvStorage::F16) {
-            UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = half_low(r.word[i]), v[2 * i + 1] = half_high(r.word[i]);
+            UNROLL for (u32 i = 0; i < 4; i++)
+                v[2 * i] = half_low(r.word[i]), v[2 * i + 1] = half_high(r.word[i]);
         } else {
             float d = half_low(r.scale);
-            UNROLL for (u32 i = 0; i < 8; i++) v[i] = d * (float)(i32)(i8)(u8)(r.word[i / 4] >> (8 * (i % 4)));
+            UNROLL for (u32 i = 0; i < 8; i++)
+                v[i] = d * (float)(i32)(i8)(u8)(r.word[i / 4] >> (8 * (i % 4)));
         }
     }
 
@@ -60,10 +64,12 @@ template <class S> struct Kv {
         if constexpr (STORAGE == KvStorage::F32) {
             for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE) ((float*)(cache + row * ROW))[i] = x[i];
         } else if constexpr (STORAGE == KvStorage::F16) {
-            for (u32 i = lane_id(); i < HEAD_DIM / 2; i += KJ_WAVE) ((u32*)(cache + row * ROW))[i] = half_pair(x[2 * i], x[2 * i + 1]);
+            for (u32 i = lane_id(); i < HEAD_DIM / 2; i += KJ_WAVE)
+                ((u32*)(cache + row * ROW))[i] = half_pair(x[2 * i], x[2 * i + 1]);
         } else {
             constexpr u32 passes = CEIL_DIV(HEAD_DIM / 4, KJ_WAVE);
-            UNROLL for (u32 p = 0; p < passes; p++) {  // four elements a lane; 8 (or 4) neighbours share a group
+            // Four elements a lane; 8 (or 4) neighbours share a group.
+            UNROLL for (u32 p = 0; p < passes; p++) {
                 u32 q = lane_id() + p * KJ_WAVE;
                 bool inside = q < HEAD_DIM / 4;
                 float most = 0.0f;
@@ -83,7 +89,8 @@ template <class S> struct Kv {
                 }
                 if (inside) {
                     ((u32*)(cache + row * ROW))[q] = word;
-                    if (q % (GROUP / 4) == 0) *(u16*)(cache + scales_at(rows) + (row * SCALES + 4 * q / GROUP) * 2) = d.bits;
+                    if (q % (GROUP / 4) == 0)
+                        *(u16*)(cache + scales_at(rows) + (row * SCALES + 4 * q / GROUP) * 2) = d.bits;
                 }
             }
         }

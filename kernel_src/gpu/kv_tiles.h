@@ -47,8 +47,8 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
                 float x[8];
                 UNROLL for (u32 s = 0; s < 2; s++) {
                     K::values(K::load(s ? h.v : h.k, h.rows, from, chunk), x);
-                    *(u32x4*)((s ? v : k) + to) =
-                        u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]), pack_input(x[4], x[5]), pack_input(x[6], x[7])};
+                    *(u32x4*)((s ? v : k) + to) = u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]),
+                                                        pack_input(x[4], x[5]), pack_input(x[6], x[7])};
                 }
             }
         }
@@ -62,7 +62,8 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
             UNROLL for (u32 s = 0; s < 2; s++) {
                 const u8* cache = s ? h.v : h.k;
                 f.code[s][i] = load16(cache + row * K::ROW + 16 * part);
-                f.scale[s][i] = *(const u16*)(cache + K::scales_at(h.rows) + (row * K::SCALES + 16 * part / K::GROUP) * 2);
+                f.scale[s][i] = *(const u16*)(cache + K::scales_at(h.rows) +
+                                              (row * K::SCALES + 16 * part / K::GROUP) * 2);
             }
         }
     }
@@ -75,7 +76,8 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
                 u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];
                 UNROLL for (u32 j = 0; j < 4; j++) {
                     bytes_to_halves(w[j] ^ 0x80808080u, pair[2 * j], pair[2 * j + 1]);  // 1024 + 128 + code
-                    UNROLL for (u32 e = 0; e < 2; e++) pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
+                    UNROLL for (u32 e = 0; e < 2; e++)
+                        pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
                 }
                 u16* tile = s ? v : k;
                 *(u32x4*)(tile + kv_tile_at(ROWS, row, col)) = u32x4{pair[0], pair[1], pair[2], pair[3]};

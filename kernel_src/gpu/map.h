@@ -1,9 +1,11 @@
 // map: rows made element by element, a thread each; possibly added to a residual.
 //
 //   Map::Act        f(x)
-//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without WEIGHTS or BIASES, without them
+//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without WEIGHTS or BIASES,
+//                   without them
 //   Map::Gate       f(a[c / EACH]) · x: gates of COLS / EACH
-//   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row, `which` of COLS / EACH
+//   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row,
+//                   `which` of COLS / EACH
 //   Map::Spread     a[c / EACH] · x[c mod EACH]: one run for several factors
 //   Map::Sum        Σ of the SLOTS runs of a row
 //   Map::Slice      of each run of RUN elements the TAKE from AT on
@@ -72,7 +74,8 @@ template <Function F> STEP float function_of(float x, const MapArgs& a) {
     }
     // p0 the parabola's factor, p1 the exponential's, p2 the slope at zero, p3 the nearest to it.
     if constexpr (F == Function::Xielu)
-        return x > 0.0f ? fma_f32(a.p0 * x, x, a.p2 * x) : fma_f32(expm1_f32(x > a.p3 ? a.p3 : x) - x, a.p1, a.p2 * x);
+        return x > 0.0f ? fma_f32(a.p0 * x, x, a.p2 * x)
+                        : fma_f32(expm1_f32(x > a.p3 ? a.p3 : x) - x, a.p1, a.p2 * x);
 }
 
 template <class S> struct Mapped {
@@ -101,13 +104,15 @@ template <class S> struct Mapped {
             u64 chosen = a.which[row * (COLS / S::EACH) + c / S::EACH];
             return a.x[at] + a.b[chosen * S::EACH + c % S::EACH];
         }
-        if constexpr (S::OP == Map::Spread) return a.a[row * (COLS / S::EACH) + c / S::EACH] * a.x[row * S::EACH + c % S::EACH];
+        if constexpr (S::OP == Map::Spread)
+            return a.a[row * (COLS / S::EACH) + c / S::EACH] * a.x[row * S::EACH + c % S::EACH];
         if constexpr (S::OP == Map::Sum) {
             float sum = 0.0f;
             for (u32 s = 0; s < S::SLOTS; s++) sum += a.x[(row * S::SLOTS + s) * COLS + c];
             return sum;
         }
-        if constexpr (S::OP == Map::Slice) return a.x[(row * (COLS / S::TAKE) + c / S::TAKE) * S::RUN + S::AT + c % S::TAKE];
+        if constexpr (S::OP == Map::Slice)
+            return a.x[(row * (COLS / S::TAKE) + c / S::TAKE) * S::RUN + S::AT + c % S::TAKE];
         if constexpr (S::OP == Map::FromTiles) {
             u64 block = row / 64 * CEIL_DIV(COLS, 64) + c / 64;
             u32 r = (u32)(row % 64);

@@ -28,12 +28,14 @@ template <class S> struct Matvec {
     using Sums = typename D::Sums;
     template <class W> using Units = typename D::template Units<W>;
     static constexpr u32 LISTS = D::LISTS, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;    // that have results
-    static constexpr u32 END_0 = CEIL_DIV(S::ROWS_0, D::TILE);                         // tiles until a segment's end
+    // Tiles until a segment's end.
+    static constexpr u32 END_0 = CEIL_DIV(S::ROWS_0, D::TILE);
     static constexpr u32 END_1 = END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(S::ROWS_1, D::TILE));
     static constexpr u32 END_2 = END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(S::ROWS_2, D::TILE));
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;  // first tiles
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;  // of dynamic shared memory
+    // Of dynamic shared memory.
+    static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;
 
     // Where a tile lies: its segment, chosen among constants.
     struct Rows { const u8* w; const float* bias; float* y; u32 rows, first; };
@@ -78,7 +80,8 @@ template <class S> struct Matvec {
     // All tiles from `tile` to `end` that are this worker's; `units` holds the start of the first if there is
     // one.
     template <class W>
-    STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a, const u32x4* x, Shared& lds) {
+    STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a, const u32x4* x,
+                        Shared& lds) {
         constexpr u32 steps = CEIL_DIV(W::UNITS, D::TEAM);
         float acc[LISTS * D::ROWS][D::COLUMNS] = {};
         u32 step = 0;

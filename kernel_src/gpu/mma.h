@@ -6,10 +6,10 @@
 // and softmax use only that.
 //
 // Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks of a row
-// in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in eight different banks,
-// for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if the tile starts at a multiple of
-// 1024 bytes. Tiles in device memory (the gemm's activations) are laid out the same way, so that copying one
-// is copying bytes.
+// in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in eight different
+// banks, for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if the tile starts at a
+// multiple of 1024 bytes. Tiles in device memory (the gemm's activations) are laid out the same way, so that
+// copying one is copying bytes.
 //
 // Constants: KJ_MMA, the family:
 //   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device
@@ -18,8 +18,9 @@
 //   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950                           CDNA3 ISA, chapter 7
 //   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section 7.9
 //   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA, section 7.12
-//   5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place of a lane stands for is the
-//      same for A and B, and no sum depends on it: here a lane has sixteen neighbouring ones
+//   5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place of a lane
+//      stands for is the same for A and B, and no sum depends on it: here a lane has sixteen
+//      neighbouring ones
 // KJ_SIMULATED runs families 2–5 by exchanging fragments through shared memory, each lane in its layout.
 // KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
@@ -42,7 +43,8 @@ STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 // with eight columns each; lane 4t + p has token t, and of the 32 columns of span p the first eight in the
 // first round (small_gemm.h).
 STEP u64 panel_at(u32 token, u32 col, u32 steps) {
-    return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 + (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
+    return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 +
+           (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
 // MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share. `acc_slot`
@@ -116,11 +118,10 @@ STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 struct FragC { float v[MMA_ACC]; };
 
 STEP void acc_zero(FragC& c) {
-UNROLL
-    for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
+UNROLL for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
 }
 
-// ------------------------------------------------------------------------------------------------ 16-bit conversions
+// ----------------------------------------------------------------------------- 16-bit conversions
 
 // To nearest even. Saturates: a large activation must not become infinite, which the next sum would make NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
@@ -135,11 +136,12 @@ STEP u32 pack_input(float lo, float hi) {
 }
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
-// -------------------------------------------------------------------------------------------------- loads and products
+// ----------------------------------------------------------------------------- loads and products
 // load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of MMA_K)
-// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r lies at r ^ swizzle
-// (0 to 7) load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements
-// the result's columns
+// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r lies at
+//   r ^ swizzle (0 to 7)
+// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements the
+//   result's columns
 
 #if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
@@ -165,12 +167,15 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
 }
 STEP void mma_m16n8k16(float* c, const u32* a, const u32* b) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     UNROLL for (u32 h = 0; h < 2; h++)
         asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
 #endif
 }
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
@@ -232,7 +237,9 @@ STEP void load_row(u32 (&v)[MMA_WORDS], const u16* tile, u32 row, u32 k) {
     }
 #endif
 }
-STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) { load_row(a.v, tile, row + lane_id() % 16, k + mma_depth()); }
+STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
+    load_row(a.v, tile, row + lane_id() % 16, k + mma_depth());
+}
 STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 swizzle = 0) {
     load_row(b.v, tile, (row + lane_id() % 16) ^ swizzle, k + mma_depth());
 }
@@ -256,7 +263,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     wave_sync();
     for (u32 i = 0; i < MMA_ACC; i++)
         for (u32 k = 0; k < MMA_K; k++)
-            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * MMA_K + k]), input_value(bs[at + acc_col(i) * MMA_K + k]), c.v[i]);
+            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * MMA_K + k]),
+                             input_value(bs[at + acc_col(i) * MMA_K + k]), c.v[i]);
 #ifdef KJSIM_WRONG_matrix
     c.v[0] = kjsim::wrong(c.v[0]);
 #endif
@@ -282,7 +290,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 #endif
 
-// ---------------------------------------------------------------------------------------- copies into shared memory
+// ---------------------------------------------------------------------- copies into shared memory
 // Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel by
 // themselves: commit closes a group of them, copy_wait(n) waits until at most n groups of this thread are on
 // their way; then the block must synchronise. Elsewhere the copy is done when the call returns.

@@ -45,9 +45,11 @@ template <class S> struct MoePlace {
         for (u32 e = thread_id(); e < expert; e += KJ_BLOCK) before += (float)CEIL_DIV(a.counts[e], S::BM);
         u32 first = (u32)block_sum(before), count = a.counts[expert], tiles = CEIL_DIV(count, S::BM);
         u32 end = expert == S::EXPERTS - 1 ? a.max_tiles : first + tiles;
-        for (u32 i = first + thread_id(); i < end; i += KJ_BLOCK) a.tile_expert[i] = i < first + tiles ? expert : ~0u;
+        for (u32 i = first + thread_id(); i < end; i += KJ_BLOCK)
+            a.tile_expert[i] = i < first + tiles ? expert : ~0u;
         // Rows of tiles that nobody uses too: the gather launches a block for each of them.
-        for (u32 r = count + thread_id(); r < (end - first) * S::BM; r += KJ_BLOCK) a.source[first * S::BM + r] = ~0u;
+        for (u32 r = count + thread_id(); r < (end - first) * S::BM; r += KJ_BLOCK)
+            a.source[first * S::BM + r] = ~0u;
 
         u32 next = first * S::BM;
         for (u32 i0 = 0; i0 < a.pairs; i0 += KJ_BLOCK) {
@@ -85,7 +87,8 @@ template <class S> struct MoeSum {
         for (u32 c = thread_id(); c < S::COLS; c += KJ_BLOCK) {
             float sum = 0.0f;
             UNROLL for (u32 s = 0; s < S::TOP; s++)
-                sum = fma_f32(a.shares[t * S::TOP + s], a.y[(u64)a.row_of[t * S::TOP + s] * S::COLS + c], sum);
+                sum =
+                    fma_f32(a.shares[t * S::TOP + s], a.y[(u64)a.row_of[t * S::TOP + s] * S::COLS + c], sum);
             a.out[(u64)t * S::COLS + c] = a.residual ? a.residual[(u64)t * S::COLS + c] + sum : sum;
         }
     }

@@ -4,8 +4,8 @@
 //               weight
 //   NormKind::Layer (Ba et al. 2016, arXiv 1607.06450, equation 3):       y = (x − mean) / sqrt(var + eps) ·
 //               weight + bias
-//   x, y  rows × COLS f32 (y may be x or residual); weight  WEIGHTS × COLS f32, which rows take in turn (0: no
-//         factors); bias (Layer with BIAS)  COLS f32
+//   x, y  rows × COLS f32 (y may be x or residual); weight  WEIGHTS × COLS f32, which rows take in turn (0:
+//         no factors); bias (Layer with BIAS)  COLS f32
 //   residual  rows × COLS f32 where RESIDUAL
 //
 // S: COLS, KIND, WEIGHTS, BIAS, RESIDUAL. Share: x the row.

@@ -75,7 +75,8 @@ struct Meeting {
         u64 now = clock_ns();
         if (since == 0) since = now;
         if (now - since < m.limit) return false;
-        if (atomic_load(m.late) == 0) atomic_store(m.late, m.met[0] + 1);  // the first counts: others follow from it
+        // The first counts: others follow from it.
+        if (atomic_load(m.late) == 0) atomic_store(m.late, m.met[0] + 1);
         *(volatile u32*)&m.dead = 1;
         return true;
     }
@@ -134,7 +135,8 @@ template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); }
 // registers are two for each argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
-    const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w), high = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)(w >> 32));
+    const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),
+              high = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)(w >> 32));
     return (u64)high << 32 | low;
 #else
     return w;
@@ -143,4 +145,6 @@ STEP u64 same_in_all(u64 w) {
 template <class T> STEP void take(T& field, u64 w) { field = Word<T>::of(same_in_all(w)); }
 
 STEP u32 shares_of(const u64* c) { return (u32)c[1] * (u32)c[2] * (u32)c[3]; }
-STEP Share share_of(const u64* c, u32 i) { return Share{i % (u32)c[1], i / (u32)c[1] % (u32)c[2], i / (u32)c[1] / (u32)c[2]}; }
+STEP Share share_of(const u64* c, u32 i) {
+    return Share{i % (u32)c[1], i / (u32)c[1] % (u32)c[2], i / (u32)c[1] / (u32)c[2]};
+}

@@ -40,7 +40,8 @@ template <class S> struct RopeKv {
             }
         } else if (head < HEADS + KV_HEADS) {
             u32 kv_head = head - HEADS;
-            Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm, a.eps, angles);
+            Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm, a.eps,
+                                angles);
             Kv<S>::store_row(a.keys, rows, (u64)kv_head * a.capacity + here, row);
         } else {
             u32 kv_head = head - HEADS - KV_HEADS;

@@ -6,12 +6,12 @@
 //   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32
 //   bias    EXPERTS f32 where BIAS: added for the choice, not to the shares
 //   factors EXPERTS f32 where FACTORS: on the share of each
-//   GROUPS (0: none) runs of experts: a run is worth the sum of its two best, the GROUPS_USED best stay in the
-//               choice
+//   GROUPS (0: none) runs of experts: a run is worth the sum of its two best, the GROUPS_USED best stay in
+//               the choice
 //   RENORMALISE: shares of the chosen sum to one; then all times `scale`
 //
-// S: EXPERTS, TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, RENORMALISE. Share: x the token; a block is one
-// wave.
+// S: EXPERTS, TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, RENORMALISE. Share: x the token; a block is
+// one wave.
 #pragma once
 #include "kjit.h"
 #include "row_enums.h"

@@ -29,25 +29,31 @@
 
 template <class S> struct SmallGemm {
     using G = GemmCommon<S>;
-    static constexpr u32 COLS = S::COLS, BM = S::BM, BN = S::BN, AHEAD = S::AHEAD, ROW_TILES = S::ROW_TILES, WAVES_ROWS = S::WAVES_ROWS;
+    static constexpr u32 COLS = S::COLS, BM = S::BM, BN = S::BN, AHEAD = S::AHEAD, ROW_TILES = S::ROW_TILES,
+                         WAVES_ROWS = S::WAVES_ROWS;
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32;
     static constexpr u32 WAVES_COLS = kj_waves / WAVES_ROWS, LANE_ROWS = 2 * ROW_TILES, TOKEN_TILES = BM / 8;
-    static_assert(BN == 16 * ROW_TILES * WAVES_ROWS && WAVES_ROWS * WAVES_COLS == kj_waves, "waves tile the block");
-    static constexpr u32 WIDE = BN + 4;  // of a token's results in shared memory: other banks for its neighbours
+    static_assert(BN == 16 * ROW_TILES * WAVES_ROWS && WAVES_ROWS * WAVES_COLS == kj_waves,
+                  "waves tile the block");
+    // Of a token's results in shared memory: other banks for its neighbours.
+    static constexpr u32 WIDE = BN + 4;
 
     // `stage`: WAVES_COLS × BM × WIDE.
     template <class W, class Before> STEP void product(GemmArgs args, Share share, float* stage, Part part) {
         const u32 splits = args.splits;
-        u32 wave_row = wave_id() % WAVES_ROWS * (16 * ROW_TILES), wave_col = wave_id() / WAVES_ROWS, lane = lane_id();
+        u32 wave_row = wave_id() % WAVES_ROWS * (16 * ROW_TILES), wave_col = wave_id() / WAVES_ROWS,
+            lane = lane_id();
         u32 per = CEIL_DIV(STEPS, splits), first = share.y * per, end = min_u32(first + per, STEPS);
 
         const u8* row[LANE_ROWS];
         Span<W> raw[AHEAD][LANE_ROWS];
-        UNROLL for (u32 r = 0; r < LANE_ROWS; r++) row[r] = G::template part_row<W>(part, wave_row + r / 2 * 16 + r % 2 * 8 + lane / 4, 0);
+        UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
+            row[r] = G::template part_row<W>(part, wave_row + r / 2 * 16 + r % 2 * 8 + lane / 4, 0);
         auto inside = [&](u32 step) { return COLS % 128 == 0 || 4 * step + lane % 4 < SPANS; };
         auto fetch = [&](Span<W>(&q)[LANE_ROWS], u32 step) {
-            if (step < end)
-                UNROLL for (u32 r = 0; r < LANE_ROWS; r++) fetch_span<W>(q[r], row[r], inside(step) ? 4 * step + lane % 4 : 0);
+            if (step < end) UNROLL
+                for (u32 r = 0; r < LANE_ROWS; r++)
+                    fetch_span<W>(q[r], row[r], inside(step) ? 4 * step + lane % 4 : 0);
         };
         UNROLL for (u32 a = 0; a < AHEAD; a++) fetch(raw[a], first + wave_col + a * WAVES_COLS);
         Before::release();
@@ -73,7 +79,8 @@ template <class S> struct SmallGemm {
                         UNROLL for (u32 t = 0; t < ROW_TILES; t++)
                             UNROLL for (u32 h = 0; h < 2; h++) {
                                 u32 at = 4 * i + 2 * h;
-                                u32 w[4] = {pair[2 * t][at], pair[2 * t + 1][at], pair[2 * t][at + 1], pair[2 * t + 1][at + 1]};
+                                u32 w[4] = {pair[2 * t][at], pair[2 * t + 1][at], pair[2 * t][at + 1],
+                                            pair[2 * t + 1][at + 1]};
                                 mma_m16n8k16(acc[t][n], w, b + 2 * h);
                             }
                     }
@@ -82,7 +89,8 @@ template <class S> struct SmallGemm {
         UNROLL for (u32 t = 0; t < ROW_TILES; t++)
             UNROLL for (u32 n = 0; n < TOKEN_TILES; n++)
                 UNROLL for (u32 e = 0; e < 4; e++)
-                    stage[(wave_col * BM + n * 8 + lane % 4 * 2 + e % 2) * WIDE + wave_row + t * 16 + lane / 4 + e / 2 * 8] = acc[t][n][e];
+                    stage[(wave_col * BM + n * 8 + lane % 4 * 2 + e % 2) * WIDE + wave_row + t * 16 +
+                          lane / 4 + e / 2 * 8] = acc[t][n][e];
         block_sync();
         u32 tile = share.x;
         float* mine = args.parts + ((u64)tile * splits + share.y) * (BM * BN);

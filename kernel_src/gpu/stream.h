@@ -51,8 +51,11 @@ template <class R> struct Ring {
     }
     STEP bool barrier_try(u64* b, u32 parity) {
         u32 done;
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(shared_at(b)), "r"(parity) : "memory");
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(shared_at(b)), "r"(parity)
+            : "memory");
         return done;
     }
 
@@ -100,11 +103,14 @@ template <class W> STEP Unit<W> kept_unit(const u8* row, u32 u) {
 }
 
 // A format as a type that is the same for all steps that have it, so that they share its code.
-template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_, Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_,
-          u32 C1_, u32 C2_, u32 C4_, u32 C8_, u32 C1_LOW_, u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_, Offset OFFSET_, i32 BIAS_>
+template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_,
+          Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_, u32 C1_, u32 C2_, u32 C4_, u32 C8_, u32 C1_LOW_,
+          u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_, Offset OFFSET_, i32 BIAS_>
 struct StreamFormat {
-    static constexpr u32 UNIT = UNIT_, UNITS = UNITS_, ROW_BYTES = ROW_BYTES_, GROUPS_AT = GROUPS_AT_, BLOCKS_AT = BLOCKS_AT_, BLOCK_32 = BLOCK_32_;
-    static constexpr u32 C1 = C1_, C2 = C2_, C4 = C4_, C8 = C8_, C1_LOW = C1_LOW_, C2_LOW = C2_LOW_, T0 = T0_, T1 = T1_, T2 = T2_, T3 = T3_;
+    static constexpr u32 UNIT = UNIT_, UNITS = UNITS_, ROW_BYTES = ROW_BYTES_, GROUPS_AT = GROUPS_AT_,
+                         BLOCKS_AT = BLOCKS_AT_, BLOCK_32 = BLOCK_32_;
+    static constexpr u32 C1 = C1_, C2 = C2_, C4 = C4_, C8 = C8_, C1_LOW = C1_LOW_, C2_LOW = C2_LOW_, T0 = T0_,
+                         T1 = T1_, T2 = T2_, T3 = T3_;
     static constexpr Groups GROUPS = GROUPS_;
     static constexpr Blocks BLOCKS = BLOCKS_;
     static constexpr Encoding ENCODING = ENCODING_;
@@ -113,8 +119,10 @@ struct StreamFormat {
     static constexpr i32 BIAS = BIAS_;
 };
 template <class W>
-using StreamFormatOf = StreamFormat<W::UNIT, W::UNITS, W::ROW_BYTES, W::GROUPS_AT, W::BLOCKS_AT, W::GROUPS, W::BLOCKS, W::BLOCK_32, W::ENCODING, W::C1,
-                                    W::C2, W::C4, W::C8, W::C1_LOW, W::C2_LOW, W::LOOKUP, W::T0, W::T1, W::T2, W::T3, W::OFFSET, W::BIAS>;
+using StreamFormatOf =
+    StreamFormat<W::UNIT, W::UNITS, W::ROW_BYTES, W::GROUPS_AT, W::BLOCKS_AT, W::GROUPS, W::BLOCKS,
+                 W::BLOCK_32, W::ENCODING, W::C1, W::C2, W::C4, W::C8, W::C1_LOW, W::C2_LOW, W::LOOKUP, W::T0,
+                 W::T1, W::T2, W::T3, W::OFFSET, W::BIAS>;
 
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
@@ -153,10 +161,12 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
         if (normed && from == 0) {
             float squares = 0.0f;
             UNROLL for (u32 i = 0; i < EIGHT; i++)
-                squares += as_f32(x[i].x) * as_f32(x[i].x) + as_f32(x[i].y) * as_f32(x[i].y) + as_f32(x[i].z) * as_f32(x[i].z) + as_f32(x[i].w) * as_f32(x[i].w);
+                squares += as_f32(x[i].x) * as_f32(x[i].x) + as_f32(x[i].y) * as_f32(x[i].y) +
+                           as_f32(x[i].z) * as_f32(x[i].z) + as_f32(x[i].w) * as_f32(x[i].w);
             NO_UNROLL for (u32 q = EIGHT * KJ_BLOCK + thread_id(); q < quads; q += KJ_BLOCK) {
                 const u32x4 w = load16(a.x + 4 * q);
-                squares += as_f32(w.x) * as_f32(w.x) + as_f32(w.y) * as_f32(w.y) + as_f32(w.z) * as_f32(w.z) + as_f32(w.w) * as_f32(w.w);
+                squares += as_f32(w.x) * as_f32(w.x) + as_f32(w.y) * as_f32(w.y) + as_f32(w.z) * as_f32(w.z) +
+                           as_f32(w.w) * as_f32(w.w);
             }
             scale = rsqrt_f32(block_sum(squares) / (float)a.cols + a.eps);
         }
@@ -168,9 +178,11 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
             if (normed) {
                 UNROLL for (u32 e = 0; e < 4; e++) v[e] = v[e] * scale * up[e];
             } else if (two) {
-                NO_UNROLL for (u32 e = 0; e < 4; e++) v[e] = (a.prologue == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
+                NO_UNROLL for (u32 e = 0; e < 4; e++) v[e] =
+                    (a.prologue == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
             }
-            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            float most =
+                max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
             most = group_max(most, 8);
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
             if (inverse > 3.0e38f) inverse = 3.0e38f;
@@ -186,12 +198,14 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
             half = group_sum(half, 4);
             const i32 other = wave_xor(half, 4);
             bad = group_sum(bad, 8);
-            const u32 group = q / 8, vector = q / 4 % 2, at = SPLIT ? vector * groups + group : 2 * group + vector;
+            const u32 group = q / 8, vector = q / 4 % 2,
+                      at = SPLIT ? vector * groups + group : 2 * group + vector;
             if (q < quads) {
                 ((u32*)(column + at))[q % 4] = high;
                 ((u32*)(column + 2 * groups + at))[q % 4] = low;
                 if (q % 8 == 0)
-                    column[4 * groups + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+                    column[4 * groups + group] =
+                        u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
             }
         }
     }
@@ -222,7 +236,9 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     static constexpr u32 LANES = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH), DEEP = CEIL_DIV(EACH, LANES);
     static constexpr u32 SIDE = KJ_WAVE / LANES, FIT = R::SLOT / W::ROW_BYTES;
     // A power of two; of its rows a quarter at most is not there.
-    STEP constexpr bool fits(u32 times) { return times * DEEP <= 4 && LANES >= times && 4 * FIT >= 3 * times * SIDE; }
+    STEP constexpr bool fits(u32 times) {
+        return times * DEEP <= 4 && LANES >= times && 4 * FIT >= 3 * times * SIDE;
+    }
     static constexpr u32 TIMES = fits(4) ? 4 : fits(2) ? 2 : 1;
     static constexpr u32 ROWS = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
     static constexpr u32 ROUND = MOST / ROWS * ROWS;
@@ -230,14 +246,15 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     static_assert(W::UNITS <= kj_waves * EACH && EACH <= LANES * DEEP, "every unit has a lane");
 
     // Asks for rows first … end − 1 of one matrix, or of two in turn, round by round.
-    CALLED void feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring, u8* memory, RingAt& where) {
+    CALLED void feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring, u8* memory,
+                     RingAt& where) {
         RingAt at = where;
         NO_UNROLL for (u32 r = first; r < end; r += ROUND)
             NO_UNROLL for (u32 l = 0; l < (w1 ? 2 : 1); l++) {
                 const u32 n = min_u32(ROUND, end - r);
                 const u8* from = (l ? w1 : w0) + (u64)r * W::ROW_BYTES;
-                NO_UNROLL for (u32 q = 0; q < n; q += ROWS)
-                    K::fill(ring, memory, at, from + (u64)q * W::ROW_BYTES, min_u32(ROWS, n - q) * W::ROW_BYTES);
+                NO_UNROLL for (u32 q = 0; q < n; q += ROWS) K::fill(
+                    ring, memory, at, from + (u64)q * W::ROW_BYTES, min_u32(ROWS, n - q) * W::ROW_BYTES);
             }
         where = at;
     }
@@ -262,8 +279,10 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
             if constexpr (PLAIN_X) {
                 UNROLL for (u32 v = 0; v < W::UNIT / 4; v++) {
                     u32x4 q = x[v * XUNITS + u];
-                    h.v[d][4 * v] = inside ? as_f32(q.x) : 0.0f, h.v[d][4 * v + 1] = inside ? as_f32(q.y) : 0.0f;
-                    h.v[d][4 * v + 2] = inside ? as_f32(q.z) : 0.0f, h.v[d][4 * v + 3] = inside ? as_f32(q.w) : 0.0f;
+                    h.v[d][4 * v] = inside ? as_f32(q.x) : 0.0f,
+                               h.v[d][4 * v + 1] = inside ? as_f32(q.y) : 0.0f;
+                    h.v[d][4 * v + 2] = inside ? as_f32(q.z) : 0.0f,
+                                   h.v[d][4 * v + 3] = inside ? as_f32(q.w) : 0.0f;
                 }
             } else {
                 const u32 group = HALVES == 2 ? u : u / 2;
@@ -299,14 +318,17 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                 unit_codes<W>(b, codes);
                 const Factors f = unit_factors<W>(b);
                 i32 dot[HALVES];
-                UNROLL for (u32 i = 0; i < HALVES; i++) dot[i] = dot16(codes + 4 * i, h.high[d][i]) * 256 + dot16(codes + 4 * i, h.low[d][i]);
+                UNROLL for (u32 i = 0; i < HALVES; i++)
+                    dot[i] = dot16(codes + 4 * i, h.high[d][i]) * 256 + dot16(codes + 4 * i, h.low[d][i]);
                 const u32x4 info = h.info[d];
                 float one;
                 if constexpr (HALVES == 1) {
                     one = f.scale[0] * (float)dot[0];
                 } else if constexpr (sixteens) {
-                    one = f.scale[0] * (float)(dot[0] - W::BIAS * (i32)info.y) + f.scale[1] * (float)(dot[1] - W::BIAS * (i32)info.z);
-                    if constexpr (offset) one += f.offset[0] * (float)(i32)info.y + f.offset[1] * (float)(i32)info.z;
+                    one = f.scale[0] * (float)(dot[0] - W::BIAS * (i32)info.y) +
+                          f.scale[1] * (float)(dot[1] - W::BIAS * (i32)info.z);
+                    if constexpr (offset)
+                        one += f.offset[0] * (float)(i32)info.y + f.offset[1] * (float)(i32)info.z;
                 } else {
                     one = f.scale[0] * (float)(dot[0] + dot[1] - W::BIAS * (i32)info.w);
                     if constexpr (offset) one += f.offset[0] * (float)(i32)info.w;
@@ -321,7 +343,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     STEP void take_slot(const u8* slot, u32 n, const Held& h, float* part) {
         float acc[TIMES];
         const u32 side = lane_id() / LANES;
-        UNROLL for (u32 t = 0; t < TIMES; t++) acc[t] = dot_row(slot + min_u32(t * SIDE + side, n - 1) * W::ROW_BYTES, h);
+        UNROLL for (u32 t = 0; t < TIMES; t++)
+            acc[t] = dot_row(slot + min_u32(t * SIDE + side, n - 1) * W::ROW_BYTES, h);
         // Lane l of a row's has sum number (l % LANES) / (LANES / TIMES).
         UNROLL for (u32 m = LANES / 2, k = TIMES; m > 0; m /= 2) {
             if (k > 1) {
@@ -341,7 +364,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
         if (lane_id() % each == 0 && row < n) part[row] = acc[0];
     }
 
-    CALLED void take(StreamSegment s, const u32x4* x, typename K::Shared& ring, const u8* memory, RingAt& where, Shared& lds) {
+    CALLED void take(StreamSegment s, const u32x4* x, typename K::Shared& ring, const u8* memory,
+                     RingAt& where, Shared& lds) {
         RingAt at = where;
         Held held;
         hold(held, x);
@@ -351,7 +375,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
             const bool ends = thread_id() < n;
             // Asked for while the weights are multiplied.
             const float add = ends && s.residual ? s.residual[row] : 0.0f;
-            const float first = ends && s.bias ? s.bias[row] : 0.0f, second = ends && s.second ? s.second[row] : 0.0f;
+            const float first = ends && s.bias ? s.bias[row] : 0.0f,
+                        second = ends && s.second ? s.second[row] : 0.0f;
             NO_UNROLL for (u32 l = 0; l < lists; l++)
                 NO_UNROLL for (u32 q = 0; q < n; q += ROWS) {
                     const u8* slot = K::wait(ring, memory, at);
@@ -382,8 +407,9 @@ template <class S, class R> struct Stream {
     static constexpr u32 COLUMN_BYTES = X::VECTORS * 16;
     // The format of segment I, and its code.
     template <u32 I>
-    using Format = typename StreamPick<(I >= S::RUN_2), typename S::Run2,
-                                       typename StreamPick<(I >= S::RUN_1), typename S::Run1, typename S::Run0>::type>::type;
+    using Format = typename StreamPick<
+        (I >= S::RUN_2), typename S::Run2,
+        typename StreamPick<(I >= S::RUN_1), typename S::Run1, typename S::Run0>::type>::type;
     template <u32 I> using Rows = StreamRows<StreamFormatOf<Format<I>>, S::COLS, X::PLAIN, S::X_SPLIT, R>;
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
@@ -391,30 +417,38 @@ template <class S, class R> struct Stream {
     // This block's rows of a segment, in one piece.
     STEP u32 row_of(u32 rows, u32 block, u32 blocks) { return (u32)((u64)rows * block / blocks); }
 
-    // ------------------------------------------------------------------------------------------------------
+    // --------------------------------------------------------------------------------------------
     // the warp beside
-    template <u32 I> STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, typename K::Shared& ring, u8* memory, RingAt& at) {
-        Rows<I>::feed(w0, w1, row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), ring, memory, at);
+    template <u32 I>
+    STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, typename K::Shared& ring,
+                           u8* memory, RingAt& at) {
+        Rows<I>::feed(w0, w1, row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), ring, memory,
+                      at);
     }
-    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory, RingAt& at) {
+    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
+                   RingAt& at) {
         feed_segment<0>(a.w0, LISTS == 2 ? a.w1 : nullptr, block, blocks, ring, memory, at);
         if constexpr (SEGMENTS > 1) feed_segment<1>(a.w1, nullptr, block, blocks, ring, memory, at);
         if constexpr (SEGMENTS > 2) feed_segment<2>(a.w2, nullptr, block, blocks, ring, memory, at);
     }
 
-    // -------------------------------------------------------------------------------------------------------------
+    // --------------------------------------------------------------------------------------------
     // the waves
     template <u32 I>
-    STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks, const u32x4* x, typename K::Shared& ring,
-                           const u8* memory, RingAt& at, Shared& lds) {
+    STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks,
+                           const u32x4* x, typename K::Shared& ring, const u8* memory, RingAt& at,
+                           Shared& lds) {
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
-        const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr, LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr, S::RESIDUAL ? a.residual : nullptr, y,
-                              row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), gate};
+        const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr,
+                              LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
+                              S::RESIDUAL ? a.residual : nullptr, y, row_of(ALL<I>, block, blocks),
+                              row_of(ALL<I>, block + 1, blocks), gate};
         Rows<I>::take(s, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
     }
 
     // `pool`: COLUMN_BYTES of shared memory.
-    STEP void step(MatvecArgs a, u32 block, u32 blocks, typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
+    STEP void step(MatvecArgs a, u32 block, u32 blocks, typename K::Shared& ring, const u8* memory,
+                   RingAt& at, u8* pool, Shared& lds) {
         const u32x4* x = (const u32x4*)pool;
         if constexpr (X::PLAIN) {
             typename X::Norm norm;
@@ -423,7 +457,10 @@ template <class S, class R> struct Stream {
             X::template make<1>(a.x, a.aux, norm, a.eps, (u32x4*)pool);
             block_sync();
         } else {
-            constexpr u32 first = X::NORMED ? 1 : S::PROLOGUE == Prologue::Silu ? 2 : S::PROLOGUE == Prologue::Gelu ? 3 : 0;
+            constexpr u32 first = X::NORMED                       ? 1
+                                  : S::PROLOGUE == Prologue::Silu ? 2
+                                  : S::PROLOGUE == Prologue::Gelu ? 3
+                                                                  : 0;
             stream_quantise<S::X_SPLIT>(StreamColumn{a.x, a.aux, a.eps, S::COLS, first}, (u32x4*)pool);
         }
         take_segment<0>(a, a.y0, a.b0, block, blocks, x, ring, memory, at, lds);

@@ -25,7 +25,8 @@ struct TilesArgs {
 template <class S> struct Tiles {
     static constexpr u32 COLS = S::COLS, CHUNKS = CEIL_DIV(COLS, 64) * 8;  // of eight columns
     static constexpr u32 PASSES = CEIL_DIV(CHUNKS, KJ_BLOCK);
-    static constexpr bool NORMED = S::PROLOGUE == Prologue::Norm, GATED = S::PROLOGUE == Prologue::Silu || S::PROLOGUE == Prologue::Gelu;
+    static constexpr bool NORMED = S::PROLOGUE == Prologue::Norm,
+                          GATED = S::PROLOGUE == Prologue::Silu || S::PROLOGUE == Prologue::Gelu;
 
     STEP void load_chunk(const float* row, u32 c, float (&v)[8]) {
         if (COLS % 8 == 0 && c < COLS / 8) {
@@ -58,12 +59,15 @@ template <class S> struct Tiles {
                 load_chunk(other, c, w);
                 UNROLL for (u32 i = 0; i < 8; i++)
                     v[p][i] = NORMED ? v[p][i] * scale * w[i]
-                                   : (S::PROLOGUE == Prologue::Silu ? v[p][i] * sigmoid(v[p][i]) : gelu_tanh(v[p][i])) * w[i];
+                                     : (S::PROLOGUE == Prologue::Silu ? v[p][i] * sigmoid(v[p][i])
+                                                                      : gelu_tanh(v[p][i])) *
+                                           w[i];
             }
             if (S::OUT_PANELS && 8 * c >= COLS) break;
             u64 tiled = ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
             *(u32x4*)(a.y + (S::OUT_PANELS ? panel_at(to, 8 * c, CEIL_DIV(COLS, 128)) : tiled)) =
-                u32x4{pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]), pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
+                u32x4{pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]),
+                      pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
         }
     }
 };

@@ -30,11 +30,14 @@ template <class W> struct HasVectors<W, decltype((void)W::VECTOR)> { static cons
 template <class W> constexpr bool CODEBOOK = HasVectors<W>::value;
 
 // Whether each 16 weights have a scale; else each 32.
-template <class W> constexpr bool SIXTEENS =
-    W::GROUPS == Groups::NibblePair || W::GROUPS == Groups::Signed16 || W::GROUPS == Groups::Odd16 || W::GROUPS == Groups::Ue4m3;
+template <class W>
+constexpr bool SIXTEENS = W::GROUPS == Groups::NibblePair || W::GROUPS == Groups::Signed16 ||
+                          W::GROUPS == Groups::Odd16 || W::GROUPS == Groups::Ue4m3;
 
 // Whether unit_codes gives signed bytes.
-template <class W, bool = CODEBOOK<W>> struct SignedCodes { static constexpr bool value = W::UNIT == 16 || W::LOOKUP; };
+template <class W, bool = CODEBOOK<W>> struct SignedCodes {
+    static constexpr bool value = W::UNIT == 16 || W::LOOKUP;
+};
 template <class W> struct SignedCodes<W, true> { static constexpr bool value = W::SIGN_BITS != 0; };
 template <class W> constexpr bool SIGNED_CODES = SignedCodes<W>::value;
 
@@ -84,9 +87,11 @@ template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT 
         }
         if constexpr (W::SIGN_BITS != 0) {
             u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
-            if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;  // an even number of them
+            // An even number of them.
+            if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;
             u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
-            quad[2 * e] = (low ^ first) + (first & 0x01010101u), quad[2 * e + 1] = (high ^ second) + (second & 0x01010101u);
+            quad[2 * e] = (low ^ first) + (first & 0x01010101u),
+                     quad[2 * e + 1] = (high ^ second) + (second & 0x01010101u);
         } else {
             u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u : 0x01010101u;
             quad[2 * e] = low + shift, quad[2 * e + 1] = high + shift;
@@ -110,8 +115,11 @@ template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
         if constexpr (W::C1 != NONE) t.c1 = load4_once(row + W::C1 + 4 * u);
         if constexpr (CODEBOOK<W>) load_vectors<W>(t, row, u);
         u32 g = W::UNIT == 16 ? u / 2 : u;  // scales are counted in groups of 32
-        if constexpr (W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16) t.group = row[W::GROUPS_AT + g];
-        else if constexpr (W::GROUPS != Groups::None && W::GROUPS != Groups::InSigns && W::GROUPS != Groups::InHigh) t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
+        if constexpr (W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16)
+            t.group = row[W::GROUPS_AT + g];
+        else if constexpr (W::GROUPS != Groups::None && W::GROUPS != Groups::InSigns &&
+                           W::GROUPS != Groups::InHigh)
+            t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
         u32 b = g / W::BLOCK_32;
         if constexpr (W::BLOCKS == Blocks::Half) t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
         if constexpr (W::BLOCKS == Blocks::HalfPair) t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
@@ -127,7 +135,8 @@ template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 
     } else if constexpr (W::UNIT == 16) {
         UNROLL for (u32 q = 0; q < 4; q++) quad[q] = t.big[q];
     } else if constexpr (W::LOOKUP) {
-        UNROLL for (u32 w = 0; w < 4; w++) lookup16(t.big[w], u32x4{W::T0, W::T1, W::T2, W::T3}, quad[2 * w], quad[2 * w + 1]);
+        UNROLL for (u32 w = 0; w < 4; w++)
+            lookup16(t.big[w], u32x4{W::T0, W::T1, W::T2, W::T3}, quad[2 * w], quad[2 * w + 1]);
     } else {
         UNROLL for (u32 q = 0; q < 8; q++) {
             u32 code = 0;
@@ -191,7 +200,8 @@ template <class W> STEP void unit_values(const Unit<W>& t, float (&v)[W::UNIT]) 
     } else if constexpr (W::ENCODING == Encoding::F16) {
         UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = half_low(t.big[i]), v[2 * i + 1] = half_high(t.big[i]);
     } else if constexpr (W::ENCODING == Encoding::BF16) {
-        UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = as_f32(t.big[i] << 16), v[2 * i + 1] = as_f32(t.big[i] & 0xffff0000u);
+        UNROLL for (u32 i = 0; i < 4; i++)
+            v[2 * i] = as_f32(t.big[i] << 16), v[2 * i + 1] = as_f32(t.big[i] & 0xffff0000u);
     } else {
         u32 quad[W::UNIT / 4];
         unit_codes<W>(t, quad);
