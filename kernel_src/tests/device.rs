@@ -30,11 +30,18 @@ fn every_case_is_right_on_the_device() {
     };
     let seed = std::env::var("KJIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261121);
     let only = std::env::var("KJIT_CASES").unwrap_or_default();
+    let (part, parts) = std::env::var("KJIT_SHARD").map_or((0, 1), |shard| {
+        let (part, parts) = shard.split_once('/').expect("KJIT_SHARD is PART/PARTS, as in 0/8");
+        (part.parse::<usize>().unwrap(), parts.parse::<usize>().unwrap())
+    });
+    assert!(part < parts, "KJIT_SHARD: parts are counted from 0");
     let mut failed = vec![];
     let waves = device.target().waves();
     for &wave in waves {
         let mut cases = cases::all(device.target(), wave, seed).unwrap();
         cases.retain(|c| c.name.contains(&only));
+        let mut number = 0..;
+        cases.retain(|_| number.next().is_some_and(|n: usize| n % parts == part));
         let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
         drop(engine.compile_all(&jobs));
         for case in &cases {
