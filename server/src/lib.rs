@@ -1,4 +1,4 @@
-//! HTTP in front of a model: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet. [`serve`]
+//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet. [`serve`]
 //! is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
 //!
 //! | file | idea |
@@ -44,5 +44,5 @@ mod tls;
 pub use fleet::check_hive;
 pub use keys::{Keys, Origins};
 pub use listen::{End, ServeError, serve};
-pub use options::{Limits, Options, Worker};
+pub use options::{Limits, Options, Served, Worker};
 pub use tls::Tls;

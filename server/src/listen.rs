@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::fleet;
-use crate::loaded::Loaded;
+use crate::loaded::{Loaded, Others};
 use crate::options::{Limits, Options};
 use crate::routes::routes;
 use crate::service::Service;
@@ -96,7 +96,8 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));
     let here = Here { scheme: if service.options.tls.is_some() { "https" } else { "http" }, address: here };
-    (service.options.say)(&format!("listening on {here}, loading {}", service.options.model.display()));
+    let files: Vec<String> = service.options.models.iter().map(|model| model.path.display().to_string()).collect();
+    (service.options.say)(&format!("listening on {here}, loading {}", files.join(", ")));
     let mut load = load(&service, here)?;
     if let Some(worker) = service.options.worker.clone() {
         tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.address.port()));
@@ -132,27 +133,37 @@ impl fmt::Display for Here {
     }
 }
 
-/// Opens the model on a thread of its own; what is wrong comes through the channel.
+/// Opens the models on a thread of its own, one after the other: each has the memory that those before it left.
+/// What is wrong comes through the channel.
 fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
     let open = move || {
-        let done = Loaded::open(&service.options).map(|loaded| {
-            let status = loaded.scheduler.status();
-            let (name, device) = (service.name(), &loaded.device);
-            let room = if loaded.encoder {
-                format!("texts of {} tokens", loaded.context)
-            } else {
-                format!("{} sequences of {} tokens", status.slots, loaded.context)
-            };
-            let line = format!("serving {name} on {here}: {device}, {room}");
-            service.set_loaded(Arc::new(loaded));
-            (service.options.say)(&line);
-        });
-        let _ = to.send(done);
+        let _ = to.send(load_all(&service, here));
     };
     std::thread::Builder::new().name("kjit-load".to_owned()).spawn(open)?;
     Ok(opened)
+}
+
+fn load_all(service: &Service, here: Here) -> Result<(), String> {
+    let others = Arc::new(Others::default());
+    for (at, served) in service.options.models.iter().enumerate() {
+        let loaded = Loaded::open(&service.options, served, &others).map_err(|why| match at {
+            0 => why,
+            // What there is room for depends on what is there.
+            _ => format!("{} beside {at} other model{}: {why}", served.name(), if at > 1 { "s" } else { "" }),
+        })?;
+        let (status, device) = (loaded.scheduler.status(), &loaded.device);
+        let room = if loaded.encoder {
+            format!("texts of {} tokens", loaded.context)
+        } else {
+            format!("{} sequences of {} tokens", status.slots, loaded.context)
+        };
+        let line = format!("serving {} on {here}: {device}, {room}", served.name());
+        service.set_loaded(at, Arc::new(loaded));
+        (service.options.say)(&line);
+    }
+    Ok(())
 }
 
 /// Lets connections in, as many as may be there at once.
@@ -247,17 +258,19 @@ async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interr
     let say = service.options.say;
     let deadline = service.options.limits.stop;
     let until = Instant::now() + deadline;
-    let loaded = service.loaded().ok();
-    let busy = loaded.as_ref().map(|loaded| loaded.scheduler.status()).map_or(0, |s| s.running + s.waiting);
+    let loaded: Vec<Arc<Loaded>> = service.loaded().cloned().collect();
+    let busy = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
     say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
     let Door { stopping, alive, mut gone, .. } = door;
     drop(alive);
     let _ = stopping.send(true);
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
-        if let Some(loaded) = loaded {
-            let rest = until.saturating_duration_since(Instant::now());
-            let _ = service.work(move || loaded.scheduler.stop(rest)).await;
+        let rest = until.saturating_duration_since(Instant::now());
+        // All at once: nobody's rest is spent on another's.
+        let stops = loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.scheduler.stop(rest)));
+        for stop in stops.collect::<Vec<_>>() {
+            let _ = stop.await;
         }
         if !in_time {
             // What was not done has been told so: it is on its way.

@@ -1,6 +1,6 @@
 //! The model, opened and given to the scheduler.
 
-use crate::options::Options;
+use crate::options::{Options, Served};
 use kjit_engine::Engine;
 use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
@@ -11,7 +11,9 @@ use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
 use kjit_model::session::{OpenOptions, Output};
 use kjit_model::tokenizer::Tokenizer;
 use kjit_model::{Model, arch};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// A model that answers.
 pub struct Loaded {
@@ -38,6 +40,8 @@ pub struct Loaded {
     /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host,
     /// which no step with drafts was shown to make good: there it is on where it is asked for.
     pub lookup: bool,
+    /// What it is called, and how it was opened.
+    pub served: Served,
     engine: Option<Engine>,
     n_vocab: usize,
     /// Made when the first answer is constrained.
@@ -51,10 +55,10 @@ impl Loaded {
     ///
     /// # Errors
     /// One line: what is wrong with the file or the device.
-    pub fn open(options: &Options) -> Result<Loaded, String> {
+    pub fn open(options: &Options, served: &Served, others: &Arc<Others>) -> Result<Loaded, String> {
         let line = |error: &dyn std::fmt::Display| error.to_string();
         let model =
-            Model::open_with(&options.model, &options.open, options.engine.clone()).map_err(|error| line(&error))?;
+            Model::open_with(&served.path, &served.open, options.engine.clone()).map_err(|error| line(&error))?;
         let template = match &options.template {
             Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
             None => model.template().map_err(|error| line(&error)),
@@ -78,13 +82,15 @@ impl Loaded {
         let scheduling = SchedulerOptions {
             max_queue: options.max_queue,
             token_budget: options.token_budget,
-            reopen: Some(again(options)),
+            reopen: Some(again(options, served, &device.label, others)),
             ..SchedulerOptions::default()
         };
         let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
+        others.add(&device.label, &scheduler);
         let lookup = options.lookup.unwrap_or(!device.is_gpu());
         Ok(Loaded {
             lookup,
+            served: served.clone(),
             scheduler,
             tokenizer,
             template,
@@ -100,6 +106,11 @@ impl Loaded {
             grammars: OnceLock::new(),
             vectors: OnceLock::new(),
         })
+    }
+
+    /// What answers call it.
+    pub fn name(&self) -> &str {
+        self.served.name()
     }
 
     /// How the model writes reasoning and calls of tools.
@@ -124,7 +135,7 @@ impl Loaded {
         if self.encoder {
             return Ok(self.scheduler.clone());
         }
-        self.vectors.get_or_init(|| pooled(options)).clone()
+        self.vectors.get_or_init(|| pooled(options, &self.served)).clone()
     }
 
     /// Kernels that were compiled here, and those that were there.
@@ -146,31 +157,72 @@ impl Loaded {
 }
 
 /// The model as `kjit embed` opens it.
-fn pooled(options: &Options) -> Result<Scheduler, String> {
-    let gguf = Gguf::open(&options.model).map_err(|error| error.to_string())?;
+fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
+    let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
     // Of a file that does not say how, all tokens count alike.
     let pooling = arch::pooling(&gguf).map_err(|error| error.to_string())?.unwrap_or(Pooling::Mean);
     let open = OpenOptions {
         device: DeviceChoice::Cpu,
         sequences: 1,
         output: Output::Vector(Some(pooling)),
-        ..options.open.clone()
+        ..served.open.clone()
     };
-    let model = Model::open_with(&options.model, &open, options.engine.clone()).map_err(|error| error.to_string())?;
+    let model = Model::open_with(&served.path, &open, options.engine.clone()).map_err(|error| error.to_string())?;
     let scheduling = SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
     Scheduler::start(model.session, scheduling).map_err(|error| format!("no thread: {error}"))
 }
 
+/// The models of a server, by their devices. A fault of a device ends what all of them have there, and it can
+/// be opened again only when the last one has dropped it, also one that computes nothing and has seen no fault.
+#[derive(Default)]
+pub struct Others(Mutex<Vec<(String, Scheduler)>>);
+
+impl Others {
+    fn add(&self, device: &str, scheduler: &Scheduler) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((device.to_owned(), scheduler.clone()));
+    }
+
+    /// Has all others on this device open their sessions again; whether there are any.
+    fn renew(&self, device: &str, path: &Path) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let here: Vec<_> = all.iter().filter(|(on, _)| on == device).collect();
+        if here.len() > 1 {
+            let why = format!("the device failed while another model ran ({})", path.display());
+            here.iter().for_each(|(_, scheduler)| scheduler.renew(&why));
+        }
+        here.len() > 1
+    }
+}
+
+/// Between two tries to open a device that others still have, and how often it is tried.
+const PAUSE: Duration = Duration::from_millis(200);
+const TRIES: usize = 50;
+
 /// Opens the session again after a device's fault, as it was opened at first.
-fn again(options: &Options) -> Reopen {
-    let (path, open, config, say) = (options.model.clone(), options.open.clone(), options.engine.clone(), options.say);
+fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>) -> Reopen {
+    let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
+    let (others, device, several) = (Arc::clone(others), device.to_owned(), options.models.len() > 1);
+    let which = if several { served.name().to_owned() } else { "the model".to_owned() };
     Box::new(move || {
-        say("the device failed: opening the model again");
-        let model = Model::open_with(&path, &open, config.clone()).map_err(|error| {
-            say(&format!("the model could not be opened again: {error}"));
+        say(&format!("the device failed: opening {which} again"));
+        let open = || Model::open_with(&served.path, &served.open, config.clone());
+        let mut opened = open();
+        // They may have it still.
+        if opened.is_err() && others.renew(&device, &served.path) {
+            for _ in 0..TRIES {
+                std::thread::sleep(PAUSE);
+                opened = open();
+                if opened.is_ok() {
+                    break;
+                }
+            }
+        }
+        let model = opened.map_err(|error| {
+            say(&format!("{which} could not be opened again: {error}"));
             error.to_string()
         })?;
-        say(&format!("the model is there again: {}", model.device()));
+        say(&format!("{which} is there again: {}", model.device()));
         Ok(model.session)
     })
 }

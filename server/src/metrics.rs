@@ -25,62 +25,96 @@ impl Metrics {
 }
 
 /// All of it. The driver is asked for its memory: not for an async thread.
-pub fn text(service: &Service, loaded: Option<&Loaded>) -> String {
-    let mut out = Text(String::new());
+pub fn text(service: &Service) -> String {
+    let mut out = Text::default();
     let answers = service.metrics.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    out.head("kjit_http_answers_total", "counter", "HTTP answers begun");
     for ((route, status), n) in answers {
-        let _ = writeln!(out.0, "kjit_http_answers_total{{route=\"{route}\",status=\"{status}\"}} {n}");
+        out.labels = vec![format!("route=\"{route}\""), format!("status=\"{status}\"")];
+        out.counter("kjit_http_answers_total", "HTTP answers begun", n);
     }
+    out.labels.clear();
     let connections = service.metrics.connections.load(Ordering::Relaxed);
     out.gauge("kjit_http_connections", "Open connections", connections as f64);
     out.gauge("kjit_up_seconds", "Seconds since the start", service.started.elapsed().as_secs_f64());
-    out.gauge("kjit_ready", "1 when the model is loaded", f64::from(u8::from(loaded.is_some())));
-    let Some(loaded) = loaded else { return out.0 };
-    let status = loaded.scheduler.status();
-    out.scheduler(&status);
-    let (compiled, cached) = loaded.kernels();
-    out.counter("kjit_kernels_compiled_total", "Kernels that were compiled by this process", compiled);
-    out.counter("kjit_kernels_cached_total", "Kernels that were found in the cache", cached);
-    out.gauge("kjit_weights_bytes", "Bytes of the model's weights", loaded.weights as f64);
-    out.gauge("kjit_kv_bytes", "Bytes of keys and values, all sequences full", loaded.kv as f64);
-    if let Some((used, total)) = loaded.memory() {
-        out.gauge(
-            "kjit_device_memory_used_bytes",
-            "Bytes in use on the device (of the machine, on a CPU)",
-            used as f64,
-        );
-        out.gauge("kjit_device_memory_bytes", "Bytes of the device (of the machine, on a CPU)", total as f64);
+    let several = service.options.models.len() > 1;
+    for (served, loaded) in service.models() {
+        // One model's lines need no name.
+        out.labels = several.then(|| format!("model=\"{}\"", escaped(served.name()))).into_iter().collect();
+        out.gauge("kjit_ready", "1 when the model is loaded", f64::from(u8::from(loaded.is_some())));
+        if let Some(loaded) = loaded {
+            out.model(loaded);
+        }
     }
-    out.0
+    out.finish()
 }
 
-struct Text(String);
+/// A label's value as Prometheus reads it.
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Lines by their name, in the order of the names: those of one name stand together, whoever they are of.
+#[derive(Default)]
+struct Text {
+    lines: BTreeMap<String, String>,
+    /// Of the lines that come.
+    labels: Vec<String>,
+}
 
 impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    fn lines(&mut self, name: &str, kind: &str, help: &str) -> &mut String {
+        let head = || format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.lines.entry(name.to_owned()).or_insert_with(head)
+    }
+
+    /// The labels with one more, as they are written.
+    fn labelled(&self, more: Option<String>) -> String {
+        let all: Vec<&str> = self.labels.iter().chain(&more).map(String::as_str).collect();
+        if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
+    }
+
+    fn line(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        let labels = self.labelled(None);
+        let _ = writeln!(self.lines(name, kind, help), "{name}{labels} {value}");
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.head(name, "gauge", help);
-        let _ = writeln!(self.0, "{name} {value}");
+        self.line(name, "gauge", help, value);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        let _ = writeln!(self.0, "{name} {value}");
+        self.line(name, "counter", help, value);
+    }
+
+    fn finish(self) -> String {
+        self.lines.into_values().collect()
+    }
+
+    fn model(&mut self, loaded: &Loaded) {
+        self.scheduler(&loaded.scheduler.status());
+        let (compiled, cached) = loaded.kernels();
+        self.counter("kjit_kernels_compiled_total", "Kernels that were compiled by this process", compiled);
+        self.counter("kjit_kernels_cached_total", "Kernels that were found in the cache", cached);
+        self.gauge("kjit_weights_bytes", "Bytes of the model's weights", loaded.weights as f64);
+        self.gauge("kjit_kv_bytes", "Bytes of keys and values, all sequences full", loaded.kv as f64);
+        if let Some((used, total)) = loaded.memory() {
+            let of = "on the device (of the machine, on a CPU)";
+            self.gauge("kjit_device_memory_used_bytes", &format!("Bytes in use {of}"), used as f64);
+            self.gauge("kjit_device_memory_bytes", "Bytes of the device (of the machine, on a CPU)", total as f64);
+        }
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.head(name, "histogram", help);
         let mut below = 0;
+        let mut text = String::new();
         for (bound, count) in histogram.bounds().iter().zip(&histogram.counts) {
             below += count;
-            let _ = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {below}");
+            let _ = writeln!(text, "{name}_bucket{} {below}", self.labelled(Some(format!("le=\"{bound}\""))));
         }
-        let (sum, count) = (histogram.sum, histogram.count());
-        let _ = writeln!(self.0, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}");
+        let (sum, count, labels) = (histogram.sum, histogram.count(), self.labelled(None));
+        let _ = writeln!(text, "{name}_bucket{} {count}", self.labelled(Some("le=\"+Inf\"".to_owned())));
+        let _ = writeln!(text, "{name}_sum{labels} {sum}\n{name}_count{labels} {count}");
+        self.lines(name, "histogram", help).push_str(&text);
     }
 
     fn scheduler(&mut self, s: &Status) {
@@ -112,8 +146,7 @@ impl Text {
         ] {
             self.counter(name, help, value);
         }
-        self.head("kjit_busy_seconds_total", "counter", "Seconds in steps of the session");
-        let _ = writeln!(self.0, "kjit_busy_seconds_total {}", s.busy);
+        self.line("kjit_busy_seconds_total", "counter", "Seconds in steps of the session", s.busy);
         self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued);
         self.histogram("kjit_first_token_seconds", "Time from the request to its first token", &s.first_token);
         self.histogram("kjit_between_tokens_seconds", "Time between tokens of one answer", &s.between_tokens);

@@ -8,17 +8,37 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a server is set up.
-pub struct Options {
-    /// The model's file.
-    pub model: PathBuf,
+/// A model that is served.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// Its file.
+    pub path: PathBuf,
     /// What it is called by clients; the first is the one that answers name.
     pub names: Vec<String>,
     /// How it is opened: `sequences` is how many are answered at once.
     pub open: OpenOptions,
+}
+
+impl Served {
+    /// What answers call it.
+    pub fn name(&self) -> &str {
+        self.names.first().map_or("model", String::as_str)
+    }
+
+    /// Whether clients may mean it by this name; Ollama's put `:latest` behind it.
+    pub fn is(&self, name: &str) -> bool {
+        let bare = name.strip_suffix(":latest").unwrap_or(name);
+        self.names.iter().any(|known| known == name || known == bare)
+    }
+}
+
+/// How a server is set up.
+pub struct Options {
+    /// The models, opened one after the other. A request that names none means the first.
+    pub models: Vec<Served>,
     /// The engine of a GPU.
     pub engine: Config,
-    /// A chat template instead of the file's.
+    /// A chat template instead of the files'.
     pub template: Option<PathBuf>,
     /// Where to listen.
     pub host: IpAddr,
@@ -95,8 +115,14 @@ impl Options {
     /// Whether this may be served as it is.
     ///
     /// # Errors
-    /// It would let everybody in, and nobody said so.
+    /// It would let everybody in, and nobody said so; or a name would mean two models.
     pub fn check(&self) -> Result<(), String> {
+        for (i, model) in self.models.iter().enumerate() {
+            let before = self.models.iter().take(i);
+            if let Some(name) = model.names.iter().find(|name| before.clone().any(|other| other.is(name))) {
+                return Err(format!("two models would be called '{name}': give each a name by --alias"));
+            }
+        }
         if self.host.is_loopback() || !self.keys.is_empty() || self.allow_anyone {
             return Ok(());
         }

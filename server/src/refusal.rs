@@ -66,8 +66,10 @@ impl Refusal {
     }
 
     /// 404: a model that is not served here.
-    pub fn no_model(name: &str, served: &str) -> Refusal {
-        let message = format!("'model': '{}' is not served here; '{served}' is", name.escape_debug());
+    pub fn no_model(name: &str, served: &[&str]) -> Refusal {
+        let verb = if served.len() == 1 { "is" } else { "are" };
+        let message =
+            format!("'model': '{}' is not served here; '{}' {verb}", name.escape_debug(), served.join("', '"));
         Refusal {
             code: Some("model_not_found"),
             field: Some("model".into()),

@@ -7,14 +7,14 @@ use crate::service::Service;
 use crate::{fleet, metrics, ollama, page, status};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -207,23 +207,26 @@ async fn ollama_embed(State(service): Shared, request: Request) -> Response {
 }
 
 async fn show(State(service): Shared, request: Request) -> Response {
-    let answer = async |service: Arc<Service>, _: Bytes, _: Option<String>| {
-        Ok(json_response(&ollama::show(service.loaded()?.as_ref())))
+    let answer = async |service: Arc<Service>, body: Bytes, _: Option<String>| {
+        let asked: Option<Value> = serde_json::from_slice(&body).ok();
+        let name = asked.as_ref().and_then(|asked| asked.get("model").or(asked.get("name"))?.as_str());
+        Ok(json_response(&ollama::show(service.model(name)?.as_ref())))
     };
     answered(service, request, answer).await
 }
 
 async fn tags(State(service): Shared) -> Response {
-    with_model(&service, |loaded| ollama::tags(&service, loaded, false))
+    with_models(&service, || ollama::tags(&service, false))
 }
 
 async fn ps(State(service): Shared) -> Response {
-    with_model(&service, |loaded| ollama::tags(&service, loaded, true))
+    with_models(&service, || ollama::tags(&service, true))
 }
 
-fn with_model(service: &Service, answer: impl FnOnce(&Loaded) -> serde_json::Value) -> Response {
-    match service.loaded() {
-        Ok(loaded) => json_response(&answer(&loaded)),
+/// Answers when the first model is there.
+fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
+    match service.model(None) {
+        Ok(_) => json_response(&answer()),
         Err(refusal) => refusal.response(Dialect::Ollama),
     }
 }
@@ -233,47 +236,46 @@ async fn models(State(service): Shared) -> Response {
 }
 
 async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
-    match service.check_model(&name) {
-        Ok(()) => json_response(&openai::model_card(&service, &name)),
+    match service.meant(Some(&name)) {
+        Ok((_, loaded)) => json_response(&openai::model_card(&service, &name, loaded.map(Arc::as_ref))),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }
 
-/// 200 when requests are answered.
+/// 200 when requests to every model are answered.
 async fn health(State(service): Shared) -> Response {
     use kjit_model::serve::State as Is;
-    let state = match service.loaded() {
-        Err(_) => Err("loading"),
-        Ok(_) if service.stopping() => Err("stopping"),
-        Ok(loaded) => match loaded.scheduler.status().state {
-            Is::Ready => Ok("ok"),
-            Is::Reopening => Err("reopening"),
-            Is::Stopping | Is::Ended => Err("stopping"),
-        },
+    let word = |loaded: Option<&Arc<Loaded>>| match loaded.map(|loaded| loaded.scheduler.status().state) {
+        None => "loading",
+        Some(_) if service.stopping() => "stopping",
+        Some(Is::Ready) => "ok",
+        Some(Is::Reopening) => "reopening",
+        Some(Is::Stopping | Is::Ended) => "stopping",
     };
-    match state {
-        Ok(word) => json_response(&json!({ "status": word })),
-        Err(word) => {
-            let mut response = json_response(&json!({ "status": word }));
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            response
-        }
+    let words: Vec<&str> = service.models().map(|(_, loaded)| word(loaded)).collect();
+    let bad = words.into_iter().find(|word| *word != "ok");
+    let mut response = json_response(&json!({ "status": bad.unwrap_or("ok") }));
+    if bad.is_some() {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
+    response
 }
 
 async fn metrics_text(State(service): Shared) -> Response {
     let of = Arc::clone(&service);
-    match service.work(move || metrics::text(&of, of.loaded().ok().as_deref())).await {
+    match service.work(move || metrics::text(&of)).await {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }
 
-async fn status_document(State(service): Shared) -> Response {
+/// Of the model that `?model=NAME` names, else of the first.
+async fn status_document(State(service): Shared, RawQuery(query): RawQuery) -> Response {
+    let name = query.as_deref().and_then(|query| status::parameter(query, "model"));
     let of = Arc::clone(&service);
-    match service.work(move || status::document(&of, of.loaded().ok().as_deref())).await {
-        Ok(document) => json_response(&document),
-        Err(refusal) => refusal.response(Dialect::OpenAi),
+    match service.work(move || status::document(&of, name.as_deref())).await {
+        Ok(Ok(document)) => json_response(&document),
+        Ok(Err(refusal)) | Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }
 

@@ -1,12 +1,12 @@
-//! What all requests share: the model, or why it is not there, and what is counted.
+//! What all requests share: the models as far as they are there, and what is counted.
 
 use crate::loaded::Loaded;
 use crate::metrics::Metrics;
 use crate::openai::unix_time;
-use crate::options::Options;
+use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What all requests share.
@@ -19,7 +19,8 @@ pub struct Service {
     pub started: Instant,
     /// The same in seconds since 1970.
     pub started_unix: u64,
-    loaded: RwLock<Option<Arc<Loaded>>>,
+    /// The models, in the options' order, each from when it is there on.
+    loaded: Vec<OnceLock<Arc<Loaded>>>,
     stopping: AtomicBool,
 }
 
@@ -27,18 +28,20 @@ impl Service {
     /// Without a model yet.
     pub fn new(options: Options) -> Service {
         Service {
+            loaded: options.models.iter().map(|_| OnceLock::new()).collect(),
             options,
             metrics: Metrics::default(),
             started: Instant::now(),
             started_unix: unix_time(),
-            loaded: RwLock::new(None),
             stopping: AtomicBool::new(false),
         }
     }
 
-    /// The model is there.
-    pub fn set_loaded(&self, loaded: Arc<Loaded>) {
-        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
+    /// The model at this place of the options is there.
+    pub fn set_loaded(&self, at: usize, loaded: Arc<Loaded>) {
+        if let Some(place) = self.loaded.get(at) {
+            let _ = place.set(loaded);
+        }
     }
 
     /// Nothing new is taken from now on.
@@ -51,31 +54,38 @@ impl Service {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// The model.
-    ///
-    /// # Errors
-    /// It is being loaded.
-    pub fn loaded(&self) -> Result<Arc<Loaded>, Refusal> {
-        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        loaded.clone().ok_or_else(|| Refusal::unavailable(2, "the model is being loaded"))
+    /// All models, and whether they are there.
+    pub fn models(&self) -> impl Iterator<Item = (&Served, Option<&Arc<Loaded>>)> {
+        self.options.models.iter().zip(self.loaded.iter().map(OnceLock::get))
     }
 
-    /// What the model is called.
-    pub fn name(&self) -> &str {
-        self.options.names.first().map_or("model", String::as_str)
+    /// Those that are there.
+    pub fn loaded(&self) -> impl Iterator<Item = &Arc<Loaded>> {
+        self.loaded.iter().filter_map(OnceLock::get)
     }
 
-    /// Whether a model that a request names is the one that is served; Ollama's clients put `:latest` behind
-    /// it.
+    /// The model that a request means, and whether it is there: where it names none, the first.
     ///
     /// # Errors
-    /// It is not.
-    pub fn check_model(&self, name: &str) -> Result<(), Refusal> {
-        let bare = name.strip_suffix(":latest").unwrap_or(name);
-        match self.options.names.iter().any(|known| known == name || known == bare) {
-            true => Ok(()),
-            false => Err(Refusal::no_model(name, self.name())),
+    /// None is called so.
+    pub fn meant(&self, name: Option<&str>) -> Result<(&Served, Option<&Arc<Loaded>>), Refusal> {
+        let mut models = self.models();
+        match name {
+            Some(name) => models.find(|(served, _)| served.is(name)).ok_or_else(|| {
+                let all: Vec<&str> = self.options.models.iter().map(Served::name).collect();
+                Refusal::no_model(name, &all)
+            }),
+            None => models.next().ok_or_else(|| Refusal::internal("no model is served")),
         }
+    }
+
+    /// The same, which must be there.
+    ///
+    /// # Errors
+    /// None is called so, or it is being loaded.
+    pub fn model(&self, name: Option<&str>) -> Result<Arc<Loaded>, Refusal> {
+        let (_, loaded) = self.meant(name)?;
+        loaded.cloned().ok_or_else(|| Refusal::unavailable(2, "the model is being loaded"))
     }
 
     /// Does work that takes a while on a thread for such.

@@ -1,29 +1,40 @@
 //! `GET /status`: what the server does, as JSON, for people's tools and the page.
 
 use crate::loaded::Loaded;
+use crate::options::Served;
+use crate::refusal::Refusal;
 use crate::service::Service;
 use kjit_model::serve::{Histogram, State};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// All of it. The driver is asked for its memory: not for an async thread.
-pub fn document(service: &Service, loaded: Option<&Loaded>) -> Value {
+/// All of it, of the model that is named, else the first. The driver is asked for its memory: not for an async
+/// thread.
+///
+/// # Errors
+/// No model is called so.
+pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal> {
+    let (served, loaded) = service.meant(name)?;
     let server = json!({
-        "name": service.name(), "version": env!("CARGO_PKG_VERSION"), "up_s": service.started.elapsed().as_secs_f64(),
+        "name": served.name(), "version": env!("CARGO_PKG_VERSION"), "up_s": service.started.elapsed().as_secs_f64(),
         "connections": service.metrics.connections.load(Ordering::Relaxed), "stopping": service.stopping()
     });
-    let Some(loaded) = loaded else { return json!({ "state": "loading", "server": server }) };
+    let one = |(served, loaded): (&Served, Option<&Arc<Loaded>>)| {
+        let s = loaded.map(|loaded| loaded.scheduler.status());
+        let state = s.as_ref().map_or("loading", |s| word(s.state));
+        let (running, waiting) = s.map_or((0, 0), |s| (s.running, s.waiting));
+        json!({ "name": served.name(), "state": state, "running": running, "waiting": waiting })
+    };
+    let models: Vec<Value> = service.models().map(one).collect();
+    let Some(loaded) = loaded else {
+        return Ok(json!({ "state": "loading", "server": server, "models": models }));
+    };
     let s = loaded.scheduler.status();
     let (compiled, cached) = loaded.kernels();
     let memory = loaded.memory().map(|(used, total)| json!({ "used": used, "total": total }));
-    let state = match s.state {
-        State::Ready => "ready",
-        State::Reopening => "reopening",
-        State::Stopping => "stopping",
-        State::Ended => "ended",
-    };
-    json!({
-        "state": state, "server": server,
+    Ok(json!({
+        "state": word(s.state), "server": server, "models": models,
         "model": {
             "architecture": loaded.arch, "parameters": loaded.parameters, "weights_bytes": loaded.weights, "kv_bytes": loaded.kv,
             "context": loaded.context, "embeds": loaded.encoder, "chats": loaded.template.is_ok()
@@ -45,9 +56,55 @@ pub fn document(service: &Service, loaded: Option<&Loaded>) -> Value {
         "seconds": {
             "queued": times(&s.queued), "first_token": times(&s.first_token), "between_tokens": times(&s.between_tokens)
         }
-    })
+    }))
+}
+
+/// A parameter of a query, decoded.
+pub fn parameter(query: &str, name: &str) -> Option<String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    let mut bytes = vec![];
+    let mut rest = value.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
+        let (byte, used) = match code.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(byte) => (byte, 2),
+            None => (if first == b'+' { b' ' } else { first }, 0),
+        };
+        bytes.push(byte);
+        rest = after.get(used..).unwrap_or_default();
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn word(state: State) -> &'static str {
+    match state {
+        State::Ready => "ready",
+        State::Reopening => "reopening",
+        State::Stopping => "stopping",
+        State::Ended => "ended",
+    }
 }
 
 fn times(histogram: &Histogram) -> Value {
     json!({ "bounds": histogram.bounds(), "counts": histogram.counts, "sum": histogram.sum, "count": histogram.count() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parameter;
+
+    #[test]
+    fn parameters_are_decoded_whatever_they_are() {
+        for (query, name) in [
+            ("model=a", Some("a")),
+            ("x=1&model=a%20b+c%2F%C3%BC", Some("a b c/ü")),
+            ("model=%", Some("%")),
+            ("model=%2", Some("%2")),
+            ("model=%zz&model=b", Some("%zz")),
+            ("models=a", None),
+            ("", None),
+        ] {
+            assert_eq!(parameter(query, "model").as_deref(), name, "{query}");
+        }
+    }
 }

@@ -75,6 +75,8 @@ pub(super) struct Inner {
     pub stop: Option<Instant>,
     /// Why nothing is taken any more.
     pub ended: Option<Refused>,
+    /// Why the session must be opened again although it does not know it.
+    pub renew: Option<String>,
     /// The worker has left.
     pub gone: bool,
     pub facts: Facts,
@@ -174,6 +176,7 @@ impl Scheduler {
             embeds: VecDeque::new(),
             stop: None,
             ended: None,
+            renew: None,
             gone: false,
             facts,
             usual: 1.0,
@@ -242,6 +245,13 @@ impl Scheduler {
     pub fn status(&self) -> Status {
         let inner = self.handle.0.lock();
         Status { waiting: inner.waiting.len() + inner.embeds.len(), ..inner.status.clone() }
+    }
+
+    /// Has the session opened again, as after a fault: what it has on its device was lost to somebody else's. Those
+    /// that are being answered fail.
+    pub fn renew(&self, why: &str) {
+        self.handle.0.lock().renew = Some(why.to_owned());
+        self.handle.0.wake();
     }
 
     /// Takes nothing any more, finishes what was taken, and waits for that, so long at most: what is not done then fails with

@@ -104,7 +104,7 @@ impl Worker {
 
     /// One turn; why it is the last one, if so.
     fn turn(&mut self) -> Option<Refused> {
-        let (embed, gone) = {
+        let (embed, gone, renew) = {
             let mut inner = self.shared.lock();
             loop {
                 if inner.stop.is_some_and(|until| Instant::now() >= until) {
@@ -113,8 +113,14 @@ impl Worker {
                 self.shared.heard();
                 let gone = inner.waiting.drain(Job::is_cancelled);
                 let embed = inner.embeds.pop_front();
-                if embed.is_some() || !gone.is_empty() || !self.running.is_empty() || inner.waiting.len() > 0 {
-                    break (embed, gone);
+                let renew = inner.renew.take();
+                if renew.is_some()
+                    || embed.is_some()
+                    || !gone.is_empty()
+                    || !self.running.is_empty()
+                    || inner.waiting.len() > 0
+                {
+                    break (embed, gone, renew);
                 }
                 if inner.stop.is_some() {
                     return Some(Refused::Stopping);
@@ -124,6 +130,11 @@ impl Worker {
         };
         gone.into_iter().for_each(|job| self.end(job, End::Done(Reason::Cancelled)));
         self.cancel();
+        if let Some(why) = renew
+            && let Some(ended) = self.fault(Failure::Device(why))
+        {
+            return Some(ended);
+        }
         if let Some(embed) = embed {
             self.embed(embed);
         }
@@ -170,7 +181,11 @@ impl Worker {
         let Some(reopen) = &mut self.reopen else { return Some(Refused::Lost(failure.to_string())) };
         match guarded(reopen) {
             Ok(Ok(session)) => {
-                self.shared.lock().facts = facts(&session);
+                {
+                    let mut inner = self.shared.lock();
+                    // Whoever asked for it since the fault has it.
+                    (inner.facts, inner.renew) = (facts(&session), None);
+                }
                 self.session = Some(session);
                 self.seen.reopened += 1;
                 self.seen.state = State::Ready;

@@ -6,6 +6,7 @@ pub mod request;
 use crate::loaded::Loaded;
 use crate::service::Service;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of Ollama's API that is spoken: clients ask for it before they use what came with it.
@@ -40,9 +41,9 @@ fn details(loaded: &Loaded) -> Value {
 }
 
 /// `GET /api/tags` and, with `running`, `GET /api/ps`.
-pub fn tags(service: &Service, loaded: &Loaded, running: bool) -> Value {
+pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
-    let one = |name: &String| {
+    let one = |loaded: &Loaded, name: &String| {
         let mut card = json!({
             "name": name, "model": name, "modified_at": modified, "size": loaded.weights, "digest": "",
             "details": details(loaded)
@@ -53,7 +54,8 @@ pub fn tags(service: &Service, loaded: &Loaded, running: bool) -> Value {
         }
         card
     };
-    json!({ "models": service.options.names.iter().map(one).collect::<Vec<_>>() })
+    let of = |loaded: &Arc<Loaded>| loaded.served.names.iter().map(|name| one(loaded, name)).collect::<Vec<_>>();
+    json!({ "models": service.loaded().flat_map(of).collect::<Vec<_>>() })
 }
 
 /// `POST /api/show`.

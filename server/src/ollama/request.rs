@@ -31,7 +31,6 @@ struct Asked {
 
 /// `/api/chat`
 pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
     let mut f = Fields::parse(&body)?;
     let messages = f.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
@@ -39,7 +38,7 @@ pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) ->
     }
     let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
-    let asked = read(&mut f, &service)?;
+    let (loaded, asked) = read(&mut f, &service)?;
     f.done()?;
     let written = Some(written).filter(|written| !written.is_empty());
     let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
@@ -48,7 +47,6 @@ pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) ->
 
 /// `/api/generate`
 pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
     let mut f = Fields::parse(&body)?;
     f.refuse(&[
         ("suffix", "is not supported"),
@@ -59,7 +57,7 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let text = f.text("prompt")?.unwrap_or_default();
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let asked = read(&mut f, &service)?;
+    let (loaded, asked) = read(&mut f, &service)?;
     f.done()?;
     if raw || loaded.template.is_err() {
         if system.is_some() {
@@ -71,7 +69,7 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
             Ok((Text::Words(text).tokens(&worker), constraints))
         };
         let (tokens, constraints) = service.work(prepare).await??;
-        return run(&service, loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, client).await;
+        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, client).await;
     }
     let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
     let turns = system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
@@ -105,11 +103,10 @@ async fn converse(
         Ok((prompt.tokens, constraints, reading))
     };
     let prepared: Prepared = service.work(prepare).await??;
-    run(service, loaded, asked, prepared, kind, client).await
+    run(loaded, asked, prepared, kind, client).await
 }
 
 async fn run(
-    service: &Arc<Service>,
     loaded: Arc<Loaded>,
     asked: Asked,
     (tokens, constraints, reading): Prepared,
@@ -130,7 +127,7 @@ async fn run(
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     start(&loaded, wanted, 0, to)?;
-    let manner = Manner { kind, model: service.name().to_owned() };
+    let manner = Manner { kind, model: loaded.name().to_owned() };
     if asked.stream {
         return Ok(streamed::lines(pieces, stream_format(manner)));
     }
@@ -139,10 +136,10 @@ async fn run(
 }
 
 /// What both have.
-fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
+fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked), Refusal> {
     // How long a model stays loaded is not a request's to say.
     f.ignore(&["keep_alive"]);
-    model(f, service)?;
+    let loaded = model(f, service)?;
     f.refuse(&[
         ("logprobs", "are given by /v1/chat/completions"),
         ("top_logprobs", "are given by /v1/chat/completions"),
@@ -187,7 +184,7 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let sampling = sampling::ollama(&mut options)?;
     let stop = sampling::stop(&mut options)?;
     options.done()?;
-    Ok(Asked { stream, max_tokens, sampling, stop, schema, variables })
+    Ok((loaded, Asked { stream, max_tokens, sampling, stop, schema, variables }))
 }
 
 fn none(f: &mut Fields, name: &str) -> Result<(), Refusal> {

@@ -35,8 +35,7 @@ struct Asked {
 
 /// Answers.
 pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
-    let asked = read(&service, &loaded, &body)?;
+    let (loaded, asked) = read(&service, &body)?;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
         let loaded = Arc::clone(&loaded);
@@ -66,7 +65,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     }
     drop(to);
     let manner = Manner {
-        head: Head::new("chatcmpl", service.name()),
+        head: Head::new("chatcmpl", loaded.name()),
         scores: asked.logprobs.is_some(),
         parallel: asked.parallel,
         include_usage: asked.include_usage,
@@ -78,7 +77,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     Ok(json_response(&document(&loaded, &manner, answers)))
 }
 
-fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusal> {
+fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -87,8 +86,8 @@ fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusa
         ("function_call", "is an old form: give tool_choice"),
         ("verbosity", "is not supported"),
     ])?;
-    model(&mut f, service)?;
-    let turns = turns(&mut f, loaded)?;
+    let loaded = model(&mut f, service)?;
+    let turns = turns(&mut f, &loaded)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
     let max_tokens = match f.count("max_completion_tokens", 1..=i64::MAX)? {
@@ -125,7 +124,7 @@ fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusa
         Choice::Call(name) => follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?,
     }
     let conversation = Conversation { turns, tools, variables };
-    Ok(Asked {
+    let asked = Asked {
         conversation,
         n,
         stream,
@@ -137,7 +136,8 @@ fn read(service: &Service, loaded: &Loaded, body: &[u8]) -> Result<Asked, Refusa
         logprobs,
         follow,
         parallel,
-    })
+    };
+    Ok((loaded, asked))
 }
 
 fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {

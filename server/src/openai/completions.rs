@@ -76,12 +76,11 @@ struct Manner {
 
 /// Answers.
 pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     f.refuse(&[("suffix", "is not supported: give the model's own words for it in the prompt")])?;
-    model(&mut f, &service)?;
+    let loaded = model(&mut f, &service)?;
     let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -134,7 +133,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
         start(&loaded, wanted, i, to.clone())?;
     }
     drop(to);
-    let head = Head::new("cmpl", service.name());
+    let head = Head::new("cmpl", loaded.name());
     let manner = Manner { head, n, include_usage, scores: logprobs.is_some(), echo };
     if stream {
         return Ok(streamed::events(pieces, format(loaded, manner, answers)));

@@ -57,10 +57,9 @@ async fn vectors(
 
 /// Answers as OpenAI does.
 pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    model(&mut f, &service)?;
+    let loaded = model(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
     let packed = match f.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -84,22 +83,21 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
     };
     let data: Vec<Value> = vectors.iter().enumerate().map(one).collect();
     Ok(json_response(&json!({
-        "object": "list", "data": data, "model": service.name(),
+        "object": "list", "data": data, "model": loaded.name(),
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens }
     })))
 }
 
 /// Answers as Ollama does.
 pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
-    let loaded = service.loaded()?;
     let mut f = Fields::parse(&body)?;
     f.ignore(&["keep_alive", "options"]);
-    model(&mut f, &service)?;
+    let loaded = model(&mut f, &service)?;
     if f.flag("truncate")? == Some(true) {
         return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
     }
     let texts = texts(&mut f, "input", MOST)?;
     f.done()?;
     let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
-    Ok(json_response(&json!({ "model": service.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
+    Ok(json_response(&json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
 }

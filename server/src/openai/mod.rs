@@ -8,12 +8,15 @@ mod scores;
 
 use crate::fields::Fields;
 use crate::generation::{Done, Ended};
+use crate::loaded::Loaded;
+use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Accepted, and without effect: they are about accounts, storage, billing and caches of a service.
@@ -95,9 +98,9 @@ pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl Into
     })
 }
 
-/// The model that is asked for must be the one that is served.
-pub fn model(fields: &mut Fields, service: &Service) -> Result<(), Refusal> {
-    fields.text("model")?.map_or(Ok(()), |name| service.check_model(&name))
+/// The model that is asked for.
+pub fn model(fields: &mut Fields, service: &Service) -> Result<Arc<Loaded>, Refusal> {
+    service.model(fields.text("model")?.as_deref())
 }
 
 /// `stream`, and whether usage comes at its end.
@@ -117,12 +120,15 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, bool), Refusal> {
 
 /// `GET /v1/models`, and one of them.
 pub fn models(service: &Service) -> Value {
-    let all: Vec<Value> = service.options.names.iter().map(|name| model_card(service, name)).collect();
+    let of = |(served, loaded): (&'_ Served, Option<&'_ Arc<Loaded>>)| -> Vec<Value> {
+        served.names.iter().map(|name| model_card(service, name, loaded.map(Arc::as_ref))).collect()
+    };
+    let all: Vec<Value> = service.models().flat_map(of).collect();
     json!({ "object": "list", "data": all })
 }
 
 /// `GET /v1/models/{name}`.
-pub fn model_card(service: &Service, name: &str) -> Value {
-    let context = service.loaded().ok().map(|loaded| loaded.context);
+pub fn model_card(service: &Service, name: &str, loaded: Option<&Loaded>) -> Value {
+    let context = loaded.map(|loaded| loaded.context);
     json!({ "id": name, "object": "model", "created": service.started_unix, "owned_by": "kjit", "max_model_len": context })
 }

@@ -135,6 +135,7 @@ pub enum Command {
     Bench(Bench),
     /// Answer over HTTP, in the words of OpenAI and Ollama, with a page to chat on
     #[command(after_help = "Examples:\n  kjit serve model.gguf\n  \
+                            kjit serve small.gguf large.gguf --alias small --alias large\n  \
                             kjit serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16 -c 4096\n  \
                             kjit serve --worker-id w0 --model model.gguf --model-ref hf:org/name --hive-url http://hive:3000 --rocm-device 0")]
     Serve(Serve),

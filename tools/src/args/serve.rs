@@ -9,14 +9,19 @@ use std::path::PathBuf;
 /// `kjit serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The model: a file, or hf:ORG/REPO:QUANT
-    #[arg(required_unless_present = "model_file", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
-    pub model: Option<ModelName>,
+    /// The models, each a file or hf:ORG/REPO:QUANT; several are all there at once, and a request says which
+    #[arg(
+        value_name = "MODEL",
+        required_unless_present = "model_file",
+        value_parser = ModelName::parser(),
+        value_hint = ValueHint::FilePath
+    )]
+    pub models: Vec<ModelName>,
     /// The model, as workers of a fleet are told it
     #[arg(
         long = "model",
         value_name = "MODEL",
-        conflicts_with = "model",
+        conflicts_with = "models",
         value_parser = ModelName::parser(),
         value_hint = ValueHint::FilePath
     )]
@@ -42,16 +47,17 @@ pub struct Serve {
     /// Let pages of this origin in (`https://app.example`); may be given several times
     #[arg(long, value_name = "ORIGIN")]
     pub cors: Vec<String>,
-    /// What clients call the model (default: the file's name); may be given several times
+    /// What clients call the model (default: the file's name); may be given several times. With several models:
+    /// one for each, in their order
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
-    /// Requests that are answered at once, each with a context of its own (default: 4)
+    /// Requests that a model answers at once, each with a context of its own (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
-    /// Memory for keys and values: as many sequences as fit, 64 at most
+    /// Memory for keys and values of each model: as many sequences as fit, 64 at most
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
-    /// Requests that wait; more are sent away with 429
+    /// Requests that wait for a model; more are sent away with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,
     /// Tokens of a step: one of each answer, and prompts in pieces of what is left (default: as suits the
@@ -74,10 +80,10 @@ pub struct Serve {
     /// Seconds for what runs when the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
-    /// A chat template (Jinja) instead of the model's
+    /// A chat template (Jinja) instead of the model's; for one model
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
-    /// Be a worker of a fleet, called so
+    /// Be a worker of a fleet, called so; it has one model
     #[arg(long, value_name = "ID", requires = "model_ref", value_parser = worker_id)]
     pub worker_id: Option<String>,
     /// What the fleet calls the model

@@ -1,16 +1,17 @@
-//! `kjit serve`: the model behind HTTP.
+//! `kjit serve`: models behind HTTP.
 
 use crate::args::{self, Shared};
 use crate::engine::config;
 use crate::interrupt::Interrupt;
+use crate::model::ModelName;
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_model::gguf::Gguf;
 use kjit_model::session::OpenOptions;
 use kjit_model::{DeviceChoice, arch};
-use kjit_server::{End, Keys, Limits, Options, Origins, Tls, Worker, serve as run};
+use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,10 +19,12 @@ use std::time::Duration;
 const USUAL_SEQUENCES: usize = 4;
 
 pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let Some(model) = args.model.as_ref().or(args.model_file.as_ref()) else {
-        bail!("no model: kjit serve MODEL, or --model MODEL");
-    };
-    let model = &*model.path(shared)?;
+    let models: Vec<&ModelName> = args.models.iter().chain(&args.model_file).collect();
+    if models.len() > 1 {
+        alone(args, models.len())?;
+    }
+    let path = |model: &ModelName| anyhow::Ok(model.path(shared)?.into_owned());
+    let paths = models.into_iter().map(path).collect::<anyhow::Result<Vec<_>>>()?;
     // From here on Ctrl-C is the server's to hear; a second one ends it at once.
     let _interrupt = Interrupt::watch();
     let keys = match &args.api_key_file {
@@ -49,8 +52,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         ..args.setup.options()
     };
     let options = Options {
-        names: names(args, model),
-        open: OpenOptions { sequences: sequences(args, model, &open)?, ..open },
+        models: served(args, &paths, &open)?,
         engine: config(shared),
         template: args.template.clone(),
         host,
@@ -71,7 +73,6 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         },
         worker: worker(args),
         say: if shared.quiet { |_| () } else { |line| say(line) },
-        model: model.to_owned(),
     };
     Ok(match run(options)? {
         End::Terminated => ExitCode::SUCCESS,
@@ -101,10 +102,40 @@ fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
     label.parse().map_err(anyhow::Error::msg)
 }
 
-/// What clients may call the model: the aliases, the fleet's word, the file's name.
-fn names(args: &args::Serve, model: &Path) -> Vec<String> {
+/// What is one model's only, where there are several.
+fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
+    if args.worker_id.is_some() {
+        bail!("a worker of a fleet has one model: give one, or no --worker-id");
+    }
+    if args.template.is_some() {
+        bail!("--template is for one model: {models} are given, each with its own");
+    }
+    let names = args.alias.len();
+    if names != 0 && names != models {
+        bail!("--alias: {names} given for {models} models: give one for each, in their order");
+    }
+    Ok(())
+}
+
+/// Each model, as it is opened and called.
+fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::Result<Vec<Served>> {
+    let one = |(i, path): (usize, &PathBuf)| {
+        let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
+        let open = OpenOptions { sequences: sequences(args, path, open)?, ..open.clone() };
+        let mut names = names(args, aliases, path);
+        // A file's name that another has, too, says nothing where there are aliases.
+        if !aliases.is_empty() && paths.iter().filter(|other| other.file_stem() == path.file_stem()).count() > 1 {
+            names.truncate(aliases.len());
+        }
+        Ok(Served { path: path.clone(), names, open })
+    };
+    paths.iter().enumerate().map(one).collect()
+}
+
+/// What clients may call a model: its aliases, the fleet's word, the file's name.
+fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
     let file = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    args.alias.iter().chain(&args.model_ref).cloned().chain(file).collect()
+    aliases.iter().chain(&args.model_ref).cloned().chain(file).collect()
 }
 
 fn worker(args: &args::Serve) -> Option<Worker> {
