@@ -3,6 +3,7 @@
 //
 //   q         SEQS × HEADS × HEAD_DIM f32, k, v  SEQS × KV_HEADS × HEAD_DIM f32, as projected; out  as q
 //   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs
+//   sinks     HEADS f32 where SINKS
 //   slots     SEQS u32: the slot of each sequence; null: sequence s has slot s
 //   position  u32 by slot: tokens before this one
 //   keys, values    caches (kv.h) of `capacity` positions; slot s starts `sequence_bytes`·s further on
@@ -17,12 +18,13 @@
 // positions for each before it looks at the scores: one reduction then serves all (position, head) pairs, and
 // each lane ends with the score of one pair.
 //
-// S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE, WINDOW
-// (0: all), SOFT_CAP (0: none), and those of kv.h and rope.h.
+// S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE, SOFT_CAP
+// (0: none), KEPT_BEFORE (the new key and value are there already), and those of kv.h, rope.h and scores.h.
 #pragma once
 #include "attend_args.h"
 #include "kv.h"
 #include "rope.h"
+#include "scores.h"
 
 template <class S> struct Attend {
     using K = Kv<S>;
@@ -74,9 +76,10 @@ template <class S> struct Attend {
         }
     }
 
-    // The slice [from, end) for one key head: leaves out, most and sum of each wave in `lds`.
+    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on: leaves out,
+    // most and sum of each wave in `lds`.
     STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, u64 head_row, u32 from,
-                           u32 end, float scale) {
+                           u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];
         bool inside = HEAD_DIM / 8 == LANES || lane_id() % LANES < HEAD_DIM / 8;
         UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -112,6 +115,9 @@ template <class S> struct Attend {
             float score = scatter_sum(pair);
             u32 which = lane_id() % LANES / (LANES / PAIRS);  // this lane's pair
             if (S::SOFT_CAP != 0.0f) score = CAP * 1.44269504f * tanh_f32(score / CAP);
+            if constexpr (S::ALIBI != 0.0f)
+                score -= Scores<S>::lost(Scores<S>::slope(head + which % GROUP_P), here,
+                                         at + which / GROUP_P * SUBS + lane_id() / LANES);
             if (at + which / GROUP_P * SUBS + lane_id() / LANES >= end) score = as_f32(0xff800000u);
 
             float most = score;  // over the tile, for this lane's head
@@ -163,7 +169,7 @@ template <class S> struct Attend {
         u32 sequence = share.z, kv_head = share.y / HEAD_PARTS;
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
-        u32 first = S::WINDOW != 0 && end > S::WINDOW ? end - S::WINDOW : 0;
+        u32 first = Scores<S>::seen_from(here);
         // Slices in whole steps: a short context keeps few blocks busy, the others leave at once.
         u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), STEP_POSITIONS) * STEP_POSITIONS;
         u32 busy = CEIL_DIV(end - first, slice);
@@ -174,7 +180,7 @@ template <class S> struct Attend {
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         bool owner = to == end;  // of the new position
-        for (u32 h = wave_id(); h < GROUP + (owner ? 2 : 0); h += kj_waves) {
+        for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
                 Rope<S>::ready_head(lds.head[h], a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM,
@@ -188,7 +194,7 @@ template <class S> struct Attend {
         }
         block_sync();
         float scale = S::SOFT_CAP != 0.0f ? a.scale : a.scale * 1.44269504f;
-        attend_slice(lds, keys, values, rows, head_row, from, to, scale);
+        attend_slice(lds, keys, values, rows, head_row, from, to, here, head, scale);
         block_sync();
 
         // The waves' parts, one element a thread at a time.
@@ -205,7 +211,7 @@ template <class S> struct Attend {
                 value += by * lds.out[w][h][e];
             }
             if (busy == 1) {
-                a.out[out_at + i] = value / sum;
+                a.out[out_at + i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + h, 0.0f);
             } else {
                 float* p = mine + (u64)h * a.splits * (HEAD_DIM + 2);
                 p[e] = value;
@@ -225,7 +231,7 @@ template <class S> struct Attend {
                 value = value * old + p[e] * by;
                 most = now;
             }
-            a.out[out_at + i] = value / sum;
+            a.out[out_at + i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + h, 0.0f);
         }
     }
 };

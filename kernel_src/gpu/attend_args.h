@@ -3,7 +3,7 @@
 #include "kjit.h"
 
 struct AttendArgs {
-    const float *q, *k, *v, *q_norm, *k_norm;
+    const float *q, *k, *v, *q_norm, *k_norm, *sinks;
     const u32x2* angles;
     const u32 *slots, *position;
     u8 *keys, *values;

@@ -24,6 +24,7 @@
 #include "dequant.h"
 #include "kv.h"
 #include "rope.h"
+#include "scores.h"
 
 // Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the second cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
@@ -354,7 +355,7 @@ template <class S> struct AttendMma {
         u32 sequence = share.z, kv_head = share.y / HEAD_PARTS;
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
-        u32 first = S::WINDOW != 0 && end > S::WINDOW ? end - S::WINDOW : 0, base = first / ROWS * ROWS;
+        u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
         // Summing slices costs as much as a few tiles: a short past is one block's.
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
@@ -365,10 +366,12 @@ template <class S> struct AttendMma {
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
         const u64 rows = (u64)KV_HEADS * a.capacity, head_row = (u64)kv_head * a.capacity;
 
+        if constexpr (S::KEPT_BEFORE) Before::wait();  // a kernel of this replay wrote the last row
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
             if (t < tiles)
-                fetch(to, cache, rows, head_row + base + t * ROWS, min_u32(ROWS, here - (base + t * ROWS)));
+                fetch(to, cache, rows, head_row + base + t * ROWS,
+                      min_u32(ROWS, (S::KEPT_BEFORE ? end : here) - (base + t * ROWS)));
             copy_commit();
         };
         NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
@@ -378,11 +381,11 @@ template <class S> struct AttendMma {
         for (u32 i = thread_id(); i < Q_TILES * ROWS * 8; i += KJ_BLOCK)
             ((u32x4*)queries)[i] = u32x4{0, 0, 0, 0};
         block_sync();
-        Before::wait();
+        if constexpr (!S::KEPT_BEFORE) Before::wait();
 
         bool owner = (tiles - 1) % busy == share.x;  // of the new position
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
-        for (u32 h = wave_id(); h < GROUP + (owner ? 2 : 0); h += kj_waves) {
+        for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             float* row = lds.head[h];
             if (h < GROUP) {
@@ -404,13 +407,15 @@ template <class S> struct AttendMma {
         float acc[HEAD_DIM / 8][4], most = NEVER, sum = 0.0f;  // of head lane / 4
         UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
             UNROLL for (u32 e = 0; e < 4; e++) acc[n][e] = 0.0f;
+        float slope = 0.0f;
+        if constexpr (S::ALIBI != 0.0f) slope = Scores<S>::slope(head + lane_id() / 4);
         u32 stage = 0;
         NO_UNROLL for (u32 t = mine; t < tiles; t += round) {
             u8 *kt = ring + stage * 2 * SIDE, *vt = kt + SIDE;
             u32 from = base + t * ROWS, skew = skew_of(head_row + from);
             copy_wait(2 * STAGES - 1);
             wave_sync();
-            if (t == tiles - 1) {
+            if (!S::KEPT_BEFORE && t == tiles - 1) {
                 copy_wait(0);
                 wave_sync();
                 put_row(kt, here - from, lds.fresh[0], skew);
@@ -425,7 +430,10 @@ template <class S> struct AttendMma {
             float high = most;
             if (S::SOFT_CAP != 0.0f)
                 UNROLL for (u32 e = 0; e < 4; e++) p[e] = CAP * 1.44269504f * tanh_f32(p[e] / CAP);
-            if (t == tiles - 1 || (S::WINDOW != 0 && from < first))
+            if constexpr (S::ALIBI != 0.0f)
+                UNROLL for (u32 e = 0; e < 4; e++)
+                    p[e] -= Scores<S>::lost(slope, here, from + lane_id() % 4 * 2 + e % 2 + e / 2 * 8);
+            if (t == tiles - 1 || ((S::WINDOW != 0 || S::CHUNK != 0) && from < first))
                 UNROLL for (u32 e = 0; e < 4; e++) {
                     u32 j = from + lane_id() % 4 * 2 + e % 2 + e / 2 * 8;
                     if (j >= end || j < first) p[e] = as_f32(0xff800000u);
@@ -470,7 +478,7 @@ template <class S> struct AttendMma {
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
             float value = merge(lds, parts, kj_waves, i, most, sum);
             if (busy == 1) {
-                out_row[i] = value / sum;
+                out_row[i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
             } else {
                 float* p = part + i / HEAD_DIM * head_part;
                 p[share.x * HEAD_DIM + i % HEAD_DIM] = value;
@@ -516,7 +524,7 @@ template <class S> struct AttendMma {
         block_sync();
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
             float value = merge(lds, parts, PART_TEAMS, i, most, sum);
-            out_row[i] = value / sum;
+            out_row[i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
         }
     }
 };

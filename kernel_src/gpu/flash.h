@@ -2,11 +2,11 @@
 // 2307.08691).
 //
 //   y[t, h] = softmax_j(cap(scale · q[t, h] · k[j, h/G])) · v[j, h/G]      G = HEADS / KV_HEADS, j ≤ past +
-//               t, j > past + t − WINDOW
+//               t, and what scores.h says
 //
 //   q      f32, tokens × HEADS·HEAD_DIM, rotated k, v caches (kv.h) of `capacity` positions, these tokens'
 //          keys and values included
-//   position   u32: tokens before these
+//   position   u32: tokens before these; sinks  HEADS f32 where SINKS
 //   y      tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros behind
 //
 // A block takes BQ = WAVES·MI·MMA_M tokens of one head, each wave MI·MMA_M of them with their running
@@ -14,10 +14,10 @@
 // tile on its way while one is multiplied. Scores are in units of log 2, so that the exponential is the
 // hardware's 2^x.
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), WINDOW (0: none), MI, BK, HOLD_Q (queries stay in
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in
 // registers), KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns,
-// where one has not the registers for all), and those of kv.h. Share: x of ⌈tokens/BQ⌉, y the head, z of
-// OUT_PARTS.
+// where one has not the registers for all), and those of kv.h and scores.h. Share: x of ⌈tokens/BQ⌉, y the
+// head, z of OUT_PARTS.
 #pragma once
 #include "flash_args.h"
 #include "kv_tiles.h"
@@ -62,7 +62,7 @@ template <class S> struct Flash {
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, BQ) - 1 - share.x) * BQ;
         const u32 last = past + min_u32(q0 + BQ, args.tokens);  // keys that some row sees end here
         const u32 seen = past + q0 + 1;                    // keys that the first row sees end here
-        const u32 from = S::WINDOW > 0 && seen > S::WINDOW ? (seen - S::WINDOW) / BK * BK : 0;
+        const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
 
         constexpr float log2e = 1.4426950408889634f;
         const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
@@ -91,6 +91,8 @@ template <class S> struct Flash {
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++) most[i][r] = -1e30f, sum[i][r] = 0.0f;
         }
 
+        float slope = 0.0f;
+        if constexpr (S::ALIBI != 0.0f) slope = Scores<S>::slope(head);
         u32 stage = 0;
         typename Tiles::Fetched fetched;
         Tiles::fetch(fetched, kv, thread_id(), from, last, ks, ks + KEY_TILE), copy_commit();
@@ -125,19 +127,28 @@ template <class S> struct Flash {
                 }
             }
 
-            // No row's edge in this tile.
-            const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ);
+            const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
+                                // No row's edge in this tile.
+                                (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
             UNROLL for (u32 i = 0; i < MI; i++) {
                 const u32 row0 = past + q0 + wave_row + i * MMA_M;
                 if (S::SOFT_CAP > 0)
-                    UNROLL for (u32 n = 0; n < SN; n++) UNROLL
+                    UNROLL
+                    for (u32 n = 0; n < SN; n++) UNROLL
                         for (u32 e = 0; e < MMA_ACC; e++)
                             s[i][n].v[e] = S::SOFT_CAP * log2e * soften(s[i][n].v[e]);
+                if constexpr (S::ALIBI != 0.0f)
+                    UNROLL for (u32 n = 0; n < SN; n++)
+                        UNROLL for (u32 e = 0; e < MMA_ACC; e++)
+                            s[i][n].v[e] -=
+                                Scores<S>::lost(slope, row0 + acc_row(e), j0 + n * MMA_N + acc_col(e));
                 if (!inside)
                     UNROLL for (u32 n = 0; n < SN; n++)
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                             u32 j = j0 + n * MMA_N + acc_col(e), p = row0 + acc_row(e);
-                            if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p)) s[i][n].v[e] = -2e30f;
+                            if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p) ||
+                                (S::CHUNK != 0 && j < Scores<S>::seen_from(p)))
+                                s[i][n].v[e] = -2e30f;
                         }
                 float high[MMA_ROWS], shrink[MMA_ROWS];
                 UNROLL for (u32 r = 0; r < MMA_ROWS; r++) high[r] = most[i][r];
@@ -202,7 +213,9 @@ template <class S> struct Flash {
         wave_sync();
         UNROLL for (u32 i = 0; i < MI; i++) {
             float inverse[MMA_ROWS];
-            UNROLL for (u32 r = 0; r < MMA_ROWS; r++) inverse[r] = 1.0f / group_sum(sum[i][r], MMA_ROW_LANES);
+            UNROLL for (u32 r = 0; r < MMA_ROWS; r++)
+                inverse[r] = 1.0f / Scores<S>::all_shares(most[i][r], group_sum(sum[i][r], MMA_ROW_LANES),
+                                                          args.sinks, head, 0.0f);
             UNROLL for (u32 n = 0; n < ON; n++)
                 UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                     u32 col = n * MMA_N + acc_col(e);

@@ -2,10 +2,10 @@
 #include "flash.h"
 #include "shape.h"
 
-KERNEL flash(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens,
-             u32 capacity) {
+KERNEL flash(const float* q, const float* RESTRICT sinks, const u8* keys, const u8* values, u16* y,
+             const u32* position, u32 tokens, u32 capacity) {
     LDS_DYNAMIC(pool);
     launch_dependents();
     wait_for_producer();
-    Flash<Shape>::step({q, keys, values, y, position, tokens, capacity}, launched_share(), pool);
+    Flash<Shape>::step({q, sinks, keys, values, y, position, tokens, capacity}, launched_share(), pool);
 }

@@ -2,9 +2,10 @@
 // soft cap.
 #pragma once
 #include "mma.h"
+#include "scores.h"
 
 struct FlashArgs {
-    const float* q;
+    const float *q, *sinks;
     const u8 *keys, *values;
     u16* y;
     const u32* position;

@@ -4,8 +4,8 @@
 // probabilities go into the second product from there. Four other warps fill two stages of BK keys and
 // values. While one group is at its softmax, the other multiplies.
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP, WINDOW (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and those of kv.h with
-// HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of ⌈tokens/128⌉, y the head.
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and those of scores.h, and of
+// kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of ⌈tokens/128⌉, y the head.
 #pragma once
 #include "flash_args.h"
 #include "hopper.h"
@@ -41,7 +41,7 @@ template <class S> struct FlashWgmma {
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;
         // Keys that some row, that all rows see end here.
         const u32 last = past + min_u32(q0 + 128, args.tokens), seen = past + q0 + 1;
-        const u32 from = S::WINDOW > 0 && seen > S::WINDOW ? (seen - S::WINDOW) / BK * BK : 0;
+        const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
 
         if (thread_id() < 128) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::FILL_REGS));
@@ -85,6 +85,8 @@ template <class S> struct FlashWgmma {
             UNROLL for (u32 e = 0; e < HEAD_DIM / 2; e++) out[e] = 0.0f;
             // Position of the lane's first row.
             const u32 row0 = past + q0 + group * 64 + t / 32 * 16 + lane / 4;
+            float slope = 0.0f;
+            if constexpr (S::ALIBI != 0.0f) slope = Scores<S>::slope(head);
             u32 i = 0;
             for (u32 j0 = from; j0 < last; j0 += BK, i++) {
                 u32 s = i % 2;
@@ -101,12 +103,20 @@ template <class S> struct FlashWgmma {
 
                 if (S::SOFT_CAP > 0)
                     UNROLL for (u32 e = 0; e < BK / 2; e++) score[e] = S::SOFT_CAP * log2e * soften(score[e]);
-                const bool inside = j0 + BK <= past + q0 + group * 64 + 1 &&
-                                    (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + group * 64 + 64);
+                const bool inside =
+                    j0 + BK <= past + q0 + group * 64 + 1 &&
+                    (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + group * 64 + 64) &&
+                    (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + group * 64 + 63));
+                if constexpr (S::ALIBI != 0.0f)
+                    UNROLL for (u32 e = 0; e < BK / 2; e++)
+                        score[e] -= Scores<S>::lost(slope, row0 + e / 2 % 2 * 8,
+                                                    j0 + e / 4 * 8 + lane % 4 * 2 + e % 2);
                 if (!inside)
                     UNROLL for (u32 e = 0; e < BK / 2; e++) {
                         u32 j = j0 + e / 4 * 8 + lane % 4 * 2 + e % 2, p = row0 + e / 2 % 2 * 8;
-                        if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p)) score[e] = -2e30f;
+                        if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p) ||
+                            (S::CHUNK != 0 && j < Scores<S>::seen_from(p)))
+                            score[e] = -2e30f;
                     }
                 float high[2] = {most[0], most[1]};
                 UNROLL for (u32 e = 0; e < BK / 2; e++) high[e / 2 % 2] = max_f32(high[e / 2 % 2], score[e]);
@@ -135,7 +145,8 @@ template <class S> struct FlashWgmma {
             // Through this group's rows of the queries, so that results leave 16 bytes at a time.
             part_sync(group + 1, 128);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                float inverse = 1.0f / group_sum(sum[r], 4);
+                float inverse =
+                    1.0f / Scores<S>::all_shares(most[r], group_sum(sum[r], 4), args.sinks, head, 0.0f);
                 UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
                     *(u32*)(mine + kv_tile_at(64, t / 32 * 16 + lane / 4 + 8 * r, n * 8 + lane % 4 * 2)) =
                         pack_input(out[4 * n + 2 * r] * inverse, out[4 * n + 2 * r + 1] * inverse);

@@ -2,10 +2,10 @@
 #include "flash_wgmma.h"
 #include "shape.h"
 
-KERNEL flash_wgmma(const float* q, const u8* keys, const u8* values, u16* y, const u32* position, u32 tokens,
-                   u32 capacity) {
+KERNEL flash_wgmma(const float* q, const float* RESTRICT sinks, const u8* keys, const u8* values, u16* y,
+                   const u32* position, u32 tokens, u32 capacity) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(FlashWgmma<Shape>::Shared, lds, 1);
-    FlashArgs args{q, keys, values, y, position, tokens, capacity};
+    FlashArgs args{q, sinks, keys, values, y, position, tokens, capacity};
     FlashWgmma<Shape>::step<LaunchBefore>(args, launched_share(), pool, lds[0]);
 }

@@ -5,8 +5,9 @@
 //   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first token's
 //   keys, values    caches (kv.h) of `capacity` positions
 //
-// S: HEADS, KV_HEADS, Q_HALF, and those of kv.h and rope.h. Share: x the token, y a block of heads: a wave
-// makes one head; heads are HEADS queries, KV_HEADS keys, KV_HEADS values.
+// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are there already), and those of kv.h and rope.h.
+// Share: x the token, y a block of heads: a wave makes one head; heads are HEADS queries, KV_HEADS keys,
+// KV_HEADS values.
 #pragma once
 #include "kv.h"
 #include "rope.h"
@@ -26,7 +27,7 @@ template <class S> struct RopeKv {
 
     STEP void step(RopeKvArgs a, Share share, Shared& lds) {
         u32 token = share.x, head = share.y * kj_waves + wave_id();
-        if (head >= HEADS + 2 * KV_HEADS) return;  // a wave as a whole
+        if (head >= HEADS + (S::KEPT_BEFORE ? 0 : 2 * KV_HEADS)) return;  // a wave as a whole
         u32 here = a.position[0] + token;
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         float* row = lds.head + wave_id() * HEAD_DIM;

@@ -6,7 +6,7 @@ mod cases;
 use crate::arguments;
 use crate::cases::{Case, Random};
 use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
-use crate::heads::{HeadsForm, Seen};
+use crate::heads::{HeadsForm, Scores};
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::Samples;
@@ -21,24 +21,14 @@ use std::fmt;
 /// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum
 /// of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its largest element, a
 /// probability times a value's scale a half.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttendSpec {
     /// Heads.
     pub form: HeadsForm,
-    /// Tokens back that are seen, the new one included; `None`: all.
-    pub window: Option<usize>,
-    /// `cap · tanh(s / cap)` on scores.
-    pub soft_cap: Option<f32>,
+    /// What becomes of scores.
+    pub scores: Scores,
     /// How the work is spread; `None`: the default.
     pub tuning: Option<AttendTuning>,
-}
-
-impl Eq for AttendSpec {}
-
-impl std::hash::Hash for AttendSpec {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.form, self.window, self.soft_cap.map(f32::to_bits), self.tuning).hash(state);
-    }
 }
 
 arguments! {
@@ -46,7 +36,7 @@ arguments! {
     AttendArgs {
         /// `sequences × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `sequences × kv heads × head_dim` f32.
+        /// `sequences × kv heads × head_dim` f32; null, as `v`, where they are kept already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -54,6 +44,8 @@ arguments! {
         q_norm: Pointer,
         /// As `q_norm`.
         k_norm: Pointer,
+        /// A score for each head, or null.
+        sinks: Pointer,
         /// From [`angles`](crate::heads::angles).
         angles: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
@@ -278,12 +270,7 @@ impl AttendSpec {
 
     /// `hold`: queries of heads that are small enough stay in registers.
     fn shape(&self, tuning: &AttendTuning, hold: bool) -> Shape {
-        let shape = self
-            .form
-            .shape()
-            .number("GROUP", self.group())
-            .number("WINDOW", self.window.unwrap_or(0).min(u32::MAX as usize))
-            .real("SOFT_CAP", self.soft_cap.unwrap_or(0.0));
+        let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
         match *tuning {
             AttendTuning::Lanes { tile, .. } => {
                 let shape = shape.number("GROUP_P", self.group().next_power_of_two());
@@ -316,7 +303,7 @@ impl Family for AttendSpec {
     choice!(AttendTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.form, Seen(self.window, self.soft_cap))
+        write!(f, "{}{}", self.form, self.scores)
     }
 
     fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
@@ -326,6 +313,7 @@ impl Family for AttendSpec {
 
     fn check(&self, target: &Target, t: &AttendTuning) -> Result<(), SpecError> {
         self.form.check(NAME)?;
+        self.scores.check(NAME)?;
         let fine = self.fits(target, t) && (1..=64).contains(&t.blocks_per_unit());
         require(fine, NAME, || format!("{:?} with {t:?} on {target}", self.form))
     }
@@ -401,7 +389,7 @@ impl Family for AttendSpec {
     }
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
-        let seen = self.window.unwrap_or(usize::MAX).min(past + 1);
+        let seen = past + 1 - self.scores.seen_from(past);
         let HeadsForm { heads, kv, .. } = self.form;
         // The new tokens come and go in f32.
         let ends = 4 * kv.head_dim * (2 * heads + 2 * kv.heads);

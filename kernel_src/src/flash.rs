@@ -6,7 +6,7 @@ mod cases;
 use crate::arguments;
 use crate::cases::{Case, Random};
 use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
-use crate::heads::Seen;
+use crate::heads::Scores;
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CHUNK, Samples};
@@ -26,10 +26,8 @@ pub struct FlashSpec {
     pub kv: KvLayout,
     /// Factor on scores.
     pub scale: f32,
-    /// Tokens back that are seen, the own one included; `None`: all.
-    pub window: Option<usize>,
-    /// `cap · tanh(s / cap)` on scores.
-    pub soft_cap: Option<f32>,
+    /// What becomes of scores.
+    pub scores: Scores,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<FlashTuning>,
 }
@@ -38,8 +36,7 @@ impl Eq for FlashSpec {}
 
 impl std::hash::Hash for FlashSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        let floats = (self.scale.to_bits(), self.soft_cap.map(f32::to_bits));
-        (self.heads, self.kv, floats, self.window, self.tuning).hash(state);
+        (self.heads, self.kv, self.scale.to_bits(), self.scores, self.tuning).hash(state);
     }
 }
 
@@ -77,6 +74,8 @@ arguments! {
         /// `tokens × heads × head_dim` f32, rotated ([`RopeKvSpec`](crate::rope_kv::RopeKvSpec), which also
         /// writes these tokens' keys and values).
         q: Pointer,
+        /// A score for each head, or null.
+        sinks: Pointer,
         /// Per [`KvLayout`].
         keys: Pointer,
         /// As `keys`.
@@ -248,7 +247,7 @@ impl Family for FlashSpec {
     choice!(FlashTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kv, seen) = (self.kv, Seen(self.window, self.soft_cap));
+        let (kv, seen) = (self.kv, self.scores);
         write!(f, "{}/{} × {} {:?}, scale {}{seen}", self.heads, kv.heads, kv.head_dim, kv.storage, self.scale)
     }
 
@@ -258,6 +257,7 @@ impl Family for FlashSpec {
 
     fn check(&self, target: &Target, t: &FlashTuning) -> Result<(), SpecError> {
         self.kv.check(NAME)?;
+        self.scores.check(NAME)?;
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
@@ -281,13 +281,8 @@ impl Family for FlashSpec {
 
     fn render(&self, target: &Target, t: &FlashTuning, block: Block) -> Result<Kernel, SpecError> {
         let entry = if let FlashTuning::Groups { .. } = t { NAME_GROUPS } else { NAME };
-        let shape = self
-            .kv
-            .shape()
-            .number("HEADS", self.heads)
-            .real("SCALE", self.scale)
-            .real("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
-            .number("WINDOW", self.window.unwrap_or(0).min(1 << 30));
+        let shape = self.kv.shape().number("HEADS", self.heads).real("SCALE", self.scale);
+        let shape = self.scores.shape(shape);
         let macros = Product::of_attention(target, block.wave, self.kv.head_dim).macros();
         let (shape, macros) = match *t {
             FlashTuning::Waves { tokens, keys, hold, stages, parts, .. } => {
@@ -320,11 +315,10 @@ impl Family for FlashSpec {
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
         let (all, width) = (past + tokens, self.heads * self.kv.head_dim);
-        let seen = |t: usize| self.window.unwrap_or(usize::MAX).min(past + t + 1);
+        let seen = |t: usize| past + t + 1 - self.scores.seen_from(past + t);
         let pairs: usize = (0..tokens).map(seen).sum();
         // Queries come in f32 and go out in halves.
-        let first = all - self.window.map_or(all, |w| (tokens + w - 1).min(all));
-        let kv = 2 * self.kv.bytes(all - first).unwrap_or(0);
+        let kv = 2 * self.kv.bytes(all - self.scores.seen_from(past)).unwrap_or(0);
         Work { bytes: (kv + 6 * tokens * width) as u64, operations: (4 * pairs * width) as u64 }
     }
 

@@ -5,6 +5,7 @@ use crate::kernel::{SpecError, require};
 use crate::kv::KvLayout;
 use crate::render::Shape;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Which elements of a head rotate together, by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +38,8 @@ pub struct HeadsForm {
     pub qk_norm: bool,
     /// Rotation.
     pub rope: RopeForm,
+    /// The new tokens' keys and values are there already, made by another layer: only queries are made ready.
+    pub kept_before: bool,
 }
 
 impl HeadsForm {
@@ -57,6 +60,7 @@ impl HeadsForm {
             .flag("QK_NORM", self.qk_norm)
             .number("ROPE_DIMS", self.rope.dims)
             .flag("ROPE_HALVES", self.rope.halves)
+            .flag("KEPT_BEFORE", self.kept_before)
     }
 }
 
@@ -65,16 +69,68 @@ impl fmt::Display for HeadsForm {
         let norm = if self.qk_norm { ", norm" } else { "" };
         let halves = if self.rope.halves { " in halves" } else { "" };
         write!(f, "{}/{} × {} {:?}{norm}", self.heads, self.kv.heads, self.kv.head_dim, self.kv.storage)?;
-        write!(f, ", {} rotated{halves}", self.rope.dims)
+        write!(f, ", {} rotated{halves}", self.rope.dims)?;
+        f.write_str(if self.kept_before { ", kept before" } else { "" })
     }
 }
 
-/// What attention sees, in a spec's text: `, window 1024, cap 50`.
-pub(crate) struct Seen(pub Option<usize>, pub Option<f32>);
+/// What attention makes of scores: which positions a token sees, and what becomes of scores before they are
+/// shares. The default sees all and changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Scores {
+    /// Tokens back that are seen, the own one included; `None`: all.
+    pub window: Option<usize>,
+    /// Only positions of the own stretch of so many are seen.
+    pub chunk: Option<usize>,
+    /// `cap · tanh(s / cap)`.
+    pub soft_cap: Option<f32>,
+    /// The largest exponent of the series of slopes (ALiBi): what distance takes from scores, by head.
+    pub alibi: Option<f32>,
+    /// A score for each head takes part in the softmax and has no value.
+    pub sinks: bool,
+}
 
-impl fmt::Display for Seen {
+impl Eq for Scores {}
+
+impl Hash for Scores {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let floats = [self.soft_cap, self.alibi].map(|x| x.map(f32::to_bits));
+        (self.window, self.chunk, floats, self.sinks).hash(state);
+    }
+}
+
+impl Scores {
+    /// The first position that a token at `here` sees.
+    #[must_use]
+    pub fn seen_from(&self, here: usize) -> usize {
+        let windowed = self.window.map_or(0, |w| (here + 1).saturating_sub(w));
+        self.chunk.map_or(windowed, |n| (here / n.max(1) * n).max(windowed))
+    }
+
+    pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
+        let fine = self.chunk != Some(0) && !(self.chunk.is_some() && self.window.is_some());
+        require(fine, kernel, || format!("chunks of {:?} and a window of {:?}", self.chunk, self.window))
+    }
+
+    /// The constants that `gpu/scores.h` takes, and the cap.
+    pub(crate) fn shape(&self, shape: Shape) -> Shape {
+        let least = |n: Option<usize>| n.unwrap_or(0).min(1 << 30);
+        shape
+            .number("WINDOW", least(self.window))
+            .number("CHUNK", least(self.chunk))
+            .real("SOFT_CAP", self.soft_cap.unwrap_or(0.0))
+            .real("ALIBI", self.alibi.unwrap_or(0.0))
+            .flag("SINKS", self.sinks)
+    }
+}
+
+/// As it stands in a spec's text: `, window 1024, cap 50`.
+impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |w| write!(f, ", window {w}"))?;
-        self.1.map_or(Ok(()), |c| write!(f, ", cap {c}"))
+        self.window.map_or(Ok(()), |w| write!(f, ", window {w}"))?;
+        self.chunk.map_or(Ok(()), |n| write!(f, ", chunks of {n}"))?;
+        self.soft_cap.map_or(Ok(()), |c| write!(f, ", cap {c}"))?;
+        self.alibi.map_or(Ok(()), |m| write!(f, ", alibi {m}"))?;
+        f.write_str(if self.sinks { ", sinks" } else { "" })
     }
 }

@@ -163,6 +163,7 @@ const FILES: &[(&str, &str)] = files! {
     "rows.h"
     "rows.hip"
     "sample.h"
+    "scores.h"
     "small_gemm.h"
     "small_gemm.hip"
     "softmax.h"

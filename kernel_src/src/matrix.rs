@@ -3,7 +3,7 @@
 
 use crate::family::{Family, Size, Work};
 use crate::format::{ALL, Encoding, Format};
-use crate::heads::{HeadsForm, RopeForm};
+use crate::heads::{HeadsForm, RopeForm, Scores};
 use crate::kernel::{Kernel, SpecError};
 use crate::kv::KvLayout;
 use crate::segments::Segment;
@@ -85,7 +85,14 @@ pub(crate) const HEADS: [(usize, usize, usize); 7] =
 
 pub(crate) fn heads_form(heads: usize, kv: KvLayout) -> HeadsForm {
     let head_dim = kv.head_dim;
-    HeadsForm { heads, kv, qk_norm: head_dim >= 128, rope: RopeForm { dims: head_dim, halves: heads != 32 } }
+    let rope = RopeForm { dims: head_dim, halves: heads != 32 };
+    HeadsForm { heads, kv, qk_norm: head_dim >= 128, rope, kept_before: false }
+}
+
+/// A window and a cap where models with such heads have one.
+pub(crate) fn sample_scores(head_dim: usize) -> Scores {
+    let (window, soft_cap) = ((head_dim == 256).then_some(1024), (head_dim == 96).then_some(50.0));
+    Scores { window, soft_cap, ..Scores::default() }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ arguments! {
     RopeKvArgs {
         /// `tokens × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `tokens × kv heads × head_dim` f32.
+        /// `tokens × kv heads × head_dim` f32; null, as `v`, where they are kept already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -60,7 +60,8 @@ impl RopeKvSpec {
     /// Blocks for a token.
     #[must_use]
     pub fn blocks(&self) -> u32 {
-        ((self.form.heads + 2 * self.form.kv.heads) as u32).div_ceil(WAVES)
+        let kept = if self.form.kept_before { 0 } else { 2 * self.form.kv.heads };
+        ((self.form.heads + kept) as u32).div_ceil(WAVES)
     }
 }
 
@@ -94,7 +95,7 @@ impl Family for RopeKvSpec {
     fn work(&self, size: Size) -> Work {
         let HeadsForm { heads, kv, .. } = self.form;
         let queries = if self.half { 6 } else { 8 } * heads * kv.head_dim;
-        let kept = 2 * (4 * kv.heads * kv.head_dim + kv.bytes(1).unwrap_or(0));
+        let kept = if self.form.kept_before { 0 } else { 2 } * (4 * kv.heads * kv.head_dim + kv.bytes(1).unwrap_or(0));
         Work::moves(size.tokens * (queries + kept))
     }
 

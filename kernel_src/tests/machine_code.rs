@@ -4,6 +4,7 @@
 use kjit_engine::{Config, Constants, Engine, Isolation, Job, Options, Source, Target, Vendor};
 use kjit_kernels::Family;
 use kjit_kernels::flash::FlashSpec;
+use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use std::path::{Path, PathBuf};
 
@@ -60,8 +61,7 @@ fn attention_on_gfx908_leaves_accumulation_registers_alone() {
         heads,
         kv: KvLayout { heads: kv_heads, head_dim, storage },
         scale: 0.125,
-        window: None,
-        soft_cap: None,
+        scores: Scores::default(),
         tuning: None,
     };
     for spec in [spec(9, 3, 64, KvStorage::F16), spec(32, 8, 128, KvStorage::Q8_0), spec(8, 4, 256, KvStorage::F16)] {

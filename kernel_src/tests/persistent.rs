@@ -5,7 +5,7 @@ use kjit_kernels::activations::Prologue;
 use kjit_kernels::attend::AttendSpec;
 use kjit_kernels::embed::EmbedSpec;
 use kjit_kernels::format::{ALL, Format};
-use kjit_kernels::heads::{HeadsForm, RopeForm};
+use kjit_kernels::heads::{HeadsForm, RopeForm, Scores};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::matvec::MatvecSpec;
@@ -36,13 +36,19 @@ struct Sizes {
 fn llama(s: &Sizes, formats: [&str; 2], storage: KvStorage) -> Vec<Spec> {
     let [most, some] = formats;
     let kv = KvLayout { heads: s.kv, head_dim: s.head_dim, storage };
-    let form = HeadsForm { heads: s.heads, kv, qk_norm: false, rope: RopeForm { dims: s.head_dim, halves: false } };
+    let form = HeadsForm {
+        heads: s.heads,
+        kv,
+        qk_norm: false,
+        rope: RopeForm { dims: s.head_dim, halves: false },
+        kept_before: false,
+    };
     let (q, k) = (s.heads * s.head_dim, s.kv * s.head_dim);
     vec![
         EmbedSpec { layout: Layout::new(format(most), s.wide).unwrap(), each_own: false }.into(),
         product(s.wide, &[(most, q), (most, k), (some, k)], Prologue::Norm, Finish::Store),
         product(s.wide, &[(most, q), (most, k), (most, k)], Prologue::Norm, Finish::Store),
-        AttendSpec { form, window: None, soft_cap: None, tuning: None }.into(),
+        AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
         product(q, &[(most, s.wide)], Prologue::None, Finish::Add),
         product(s.wide, &[(most, s.inner), (most, s.inner)], Prologue::Norm, Finish::Silu),
         product(s.inner, &[(some, s.wide)], Prologue::None, Finish::Add),

@@ -2,14 +2,14 @@
 //! sizes.
 
 use super::{AttendArgs, AttendSpec, AttendTuning};
-use crate::cases::oracle::{HEADS_EPS, ready};
+use crate::cases::oracle::{HEADS_EPS, ready, shares, sinks};
 use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, optional};
 use crate::cases::{output, words};
 use crate::family::{Family, Size};
-use crate::heads::{HeadsForm, RopeForm, angles};
+use crate::heads::{HeadsForm, RopeForm, Scores, angles};
 use crate::kernel::SpecError;
 use crate::kv::{KvLayout, KvStorage};
-use crate::matrix::{CONTEXT, HEADS, Samples, heads_form};
+use crate::matrix::{CONTEXT, HEADS, Samples, heads_form, sample_scores};
 use kjit_engine::Target;
 
 /// Exponentials of the hardware and sums in f32.
@@ -58,6 +58,7 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
         random.normals(n * kv.heads * dim, 1.0),
     );
     let norms = if form.qk_norm { [random.normals(dim, 1.0), random.normals(dim, 1.0)] } else { [vec![], vec![]] };
+    let sinks = sinks(&spec.scores, form.heads, random);
     // Several sequences lie in places of another order, with one place free. Positions behind the end are
     // poisoned: whoever reads them shows it.
     let places = if n > 1 { n + 1 } else { n };
@@ -80,29 +81,25 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
             kv.write_row(&mut all_keys, sizes.capacity, head, here, &key);
             kv.write_row(&mut all_values, sizes.capacity, head, here, &v[at..at + dim]);
         }
+        if form.kept_before {
+            keys.copy_from_slice(&all_keys);
+            values.copy_from_slice(&all_values);
+        }
         for (after, all) in after.iter_mut().zip([&all_keys, &all_values]) {
             after[slots[s] * bytes..][..bytes].copy_from_slice(all);
         }
-        let first = spec.window.map_or(0, |w| (here + 1).saturating_sub(w));
         for head in 0..form.heads {
             let kv_head = head / (form.heads / kv.heads);
             let at = (s * form.heads + head) * dim;
             let query = ready(form, &q[at..at + dim], &norms[0], &table, here);
-            let scores: Vec<f64> = (first..=here)
-                .map(|p| {
-                    let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
-                    let s =
-                        f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>();
-                    spec.soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh())
-                })
-                .collect();
-            let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-            let shares: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let sum: f64 = shares.iter().sum();
+            let (first, shares) = shares(&spec.scores, (head, form.heads), here, sinks.get(head).copied(), |p| {
+                let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
+                f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>()
+            });
             let mut out = vec![0.0; dim];
             for (p, share) in (first..=here).zip(&shares) {
                 let value = kv.read_row(&all_values, sizes.capacity, kv_head, p);
-                out.iter_mut().zip(&value).for_each(|(o, &v)| *o += share / sum * f64::from(v));
+                out.iter_mut().zip(&value).for_each(|(o, &v)| *o += share * f64::from(v));
             }
             want.extend(out);
         }
@@ -125,16 +122,15 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
     let slots: Vec<u32> = slots.iter().map(|&s| s as u32).collect();
     let t = spec.tuning(target)?;
     let launch = spec.launch(target, sizes.units, Size { tokens: n, past: sizes.capacity })?;
-    let name = format!(
-        "attend {}/{} heads of {dim}, {:?}, norm {}, window {:?}, cap {:?}, positions {positions:?}, {} splits, {t:?}",
-        form.heads, kv.heads, kv.storage, form.qk_norm, spec.window, spec.soft_cap, launch.geometry.grid[0]
-    );
+    let name =
+        format!("attend {form}{}, positions {positions:?}, {} splits, {t:?}", spec.scores, launch.geometry.grid[0]);
     let args = AttendArgs {
         q: floats("q", &q),
-        k: floats("k", &k),
-        v: floats("v", &v),
+        k: if form.kept_before { CaseArg::Null } else { floats("k", &k) },
+        v: if form.kept_before { CaseArg::Null } else { floats("v", &v) },
         q_norm: optional("q_norm", &norms[0]),
-        k_norm: optional("k_norm", &norms[1]),
+        k_norm: if form.kept_before { CaseArg::Null } else { optional("k_norm", &norms[1]) },
+        sinks: optional("sinks", &sinks),
         angles: optional("angles", &table),
         slots: if n > 1 { words("slots", &slots) } else { CaseArg::Null },
         position: words("position", &by_place),
@@ -171,33 +167,60 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         kv: KvLayout { heads: kv_heads, head_dim, storage },
         qk_norm,
         rope: RopeForm { dims: if head_dim == 80 { 32 } else { head_dim }, halves },
+        kept_before: false,
     };
     use KvStorage::{F16, F32, Q8_0};
+    let all = Scores::default();
+    let window = |w: usize| Scores { window: Some(w), ..all };
+    let cap = |c: f32| Scores { soft_cap: Some(c), ..all };
+    let sinks = Scores { sinks: true, ..all };
+    let alibi = |most: f32| Scores { alibi: Some(most), ..all };
+    let chunk = |n: usize| Scores { chunk: Some(n), ..all };
+    let kept = |form| HeadsForm { kept_before: true, ..form };
     // Heads that do not turn, or have turned.
     let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
     let tries = [
-        // form, window, cap, positions, splits, tile; singles at the tiles that plans give them, since more
+        // form, scores, positions, splits, tile; singles at the tiles that plans give them, since more
         // spill on AMD
-        (form(4, 2, 64, F16, false, false), None, None, vec![0, 1, 30], 3, 4),
-        (form(9, 3, 64, F16, false, false), None, None, vec![97], 2, 2),
-        (form(14, 2, 64, F16, false, true), None, None, vec![64], 4, 1),
-        (form(8, 2, 128, F16, true, true), None, None, vec![150, 15], 5, 4),
-        (form(8, 2, 128, Q8_0, true, true), Some(33), None, vec![131], 2, 2),
-        (form(8, 1, 128, F32, true, true), None, None, vec![67], 3, 1),
-        (form(2, 2, 80, F32, false, true), None, Some(20.0), vec![63], 2, 2),
-        (form(4, 2, 96, Q8_0, false, false), Some(5), None, vec![47, 3], 1, 4),
-        (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77], 3, 4),
-        (form(2, 1, 80, Q8_0, false, true), None, None, vec![20], 1, 4),
-        (form(16, 1, 64, F32, false, false), None, None, vec![200], 7, 1),
-        (unturned(form(4, 2, 64, F16, true, false)), None, None, vec![45], 2, 2),
+        (form(4, 2, 64, F16, false, false), all, vec![0, 1, 30], 3, 4),
+        (form(9, 3, 64, F16, false, false), all, vec![97], 2, 2),
+        (form(14, 2, 64, F16, false, true), all, vec![64], 4, 1),
+        (form(8, 2, 128, F16, true, true), all, vec![150, 15], 5, 4),
+        (form(8, 2, 128, Q8_0, true, true), window(33), vec![131], 2, 2),
+        (form(8, 1, 128, F32, true, true), all, vec![67], 3, 1),
+        (form(2, 2, 80, F32, false, true), cap(20.0), vec![63], 2, 2),
+        (form(4, 2, 96, Q8_0, false, false), window(5), vec![47, 3], 1, 4),
+        (form(4, 1, 256, F16, true, true), Scores { soft_cap: Some(50.0), ..window(40) }, vec![77], 3, 4),
+        (form(2, 1, 80, Q8_0, false, true), all, vec![20], 1, 4),
+        (form(16, 1, 64, F32, false, false), all, vec![200], 7, 1),
+        (unturned(form(4, 2, 64, F16, true, false)), all, vec![45], 2, 2),
+        // A score without a value: one slice and several, a window, sequences that end in both ways.
+        (form(8, 2, 64, F16, false, true), sinks, vec![0, 150, 9], 3, 2),
+        (form(6, 2, 128, Q8_0, true, true), Scores { window: Some(33), ..sinks }, vec![131], 2, 2),
+        // Slopes: head counts that are a power of two, and not; parts of a group; several slices.
+        (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200], 4, 4),
+        (
+            unturned(form(12, 4, 32, F32, false, false)),
+            Scores { soft_cap: Some(20.0), ..alibi(8.0) },
+            vec![75, 3],
+            2,
+            1,
+        ),
+        (unturned(form(13, 1, 64, F16, false, false)), Scores { sinks: true, ..alibi(4.0) }, vec![90], 3, 4),
+        // Chunks: in the first, at the first position of one, behind it.
+        (form(4, 2, 64, F16, false, false), chunk(32), vec![30, 64, 97], 2, 2),
+        (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149], 3, 4),
+        // Another layer kept keys and values.
+        (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
+        (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
     ];
-    for (form, window, soft_cap, positions, splits, tile) in tries {
+    for (form, scores, positions, splits, tile) in tries {
         let lanes = (form.kv.head_dim / 8).next_power_of_two() as u32;
         if lanes > wave {
             continue;
         }
         let tuning = Some(AttendTuning::Lanes { wave, block: 2 * wave, tile, blocks_per_unit: 1 });
-        let spec = AttendSpec { form, window, soft_cap, tuning };
+        let spec = AttendSpec { form, scores, tuning };
         let capacity = positions.iter().max().unwrap_or(&0) + 3;
         let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
         // As many units as cut the context into so many slices.
@@ -207,30 +230,48 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     // The same by rings: contexts around a tile of sixteen, around a round of all waves, with blocks that
     // have no tile for some waves; groups of one to eight, and of two blocks; scales at odd halves.
     let rings = [
-        // form, window, cap, positions, splits, waves, stages, least
-        (form(4, 2, 64, F16, false, false), None, None, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
-        (form(9, 3, 64, F16, false, false), None, None, vec![255, 256, 63], 5, 4, 2, 2),
-        (form(14, 2, 64, Q8_0, false, true), None, None, vec![300, 0, 14], 4, 4, 3, 1),
-        (form(8, 2, 128, F16, true, true), None, None, vec![517, 31], 33, 4, 2, 1),
-        (form(8, 2, 128, F16, true, true), None, None, vec![1000], 16, 8, 2, 16),
-        (form(8, 1, 128, F16, true, true), Some(33), Some(30.0), vec![131, 32, 33], 2, 4, 1, 1),
-        (form(8, 2, 128, Q8_0, true, true), Some(200), None, vec![131, 713], 7, 8, 2, 1),
-        (form(8, 2, 128, Q8_0, false, false), None, None, vec![16, 1023], 9, 4, 4, 4),
-        (form(2, 2, 80, F16, false, true), None, Some(20.0), vec![63, 64], 2, 2, 2, 1),
-        (form(6, 3, 80, Q8_0, false, true), None, None, vec![97, 110, 0], 3, 2, 2, 1),
-        (form(5, 5, 96, Q8_0, false, false), Some(50), None, vec![47, 203, 88], 4, 2, 2, 1),
-        (form(4, 2, 96, F16, false, false), None, None, vec![333], 64, 4, 2, 1),
-        (unturned(form(4, 2, 64, F16, false, false)), None, None, vec![45, 16], 2, 2, 2, 1),
-        (form(4, 1, 256, F16, true, true), Some(40), Some(50.0), vec![77, 0], 3, 2, 2, 1),
-        (form(8, 4, 256, F16, true, true), None, None, vec![401], 5, 4, 1, 1),
-        (form(2, 1, 256, Q8_0, false, true), None, None, vec![20, 290], 3, 4, 2, 2),
-        (form(16, 1, 64, F16, false, false), None, None, vec![200], 7, 4, 2, 1),
-        (form(7, 1, 112, Q8_0, false, false), None, None, vec![66], 2, 4, 2, 1),
-        (form(4, 1, 32, F16, false, false), None, None, vec![66], 2, 4, 2, 1),
+        // form, scores, positions, splits, waves, stages, least
+        (form(4, 2, 64, F16, false, false), all, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
+        (form(9, 3, 64, F16, false, false), all, vec![255, 256, 63], 5, 4, 2, 2),
+        (form(14, 2, 64, Q8_0, false, true), all, vec![300, 0, 14], 4, 4, 3, 1),
+        (form(8, 2, 128, F16, true, true), all, vec![517, 31], 33, 4, 2, 1),
+        (form(8, 2, 128, F16, true, true), all, vec![1000], 16, 8, 2, 16),
+        (
+            form(8, 1, 128, F16, true, true),
+            Scores { soft_cap: Some(30.0), ..window(33) },
+            vec![131, 32, 33],
+            2,
+            4,
+            1,
+            1,
+        ),
+        (form(8, 2, 128, Q8_0, true, true), window(200), vec![131, 713], 7, 8, 2, 1),
+        (form(8, 2, 128, Q8_0, false, false), all, vec![16, 1023], 9, 4, 4, 4),
+        (form(2, 2, 80, F16, false, true), cap(20.0), vec![63, 64], 2, 2, 2, 1),
+        (form(6, 3, 80, Q8_0, false, true), all, vec![97, 110, 0], 3, 2, 2, 1),
+        (form(5, 5, 96, Q8_0, false, false), window(50), vec![47, 203, 88], 4, 2, 2, 1),
+        (form(4, 2, 96, F16, false, false), all, vec![333], 64, 4, 2, 1),
+        (unturned(form(4, 2, 64, F16, false, false)), all, vec![45, 16], 2, 2, 2, 1),
+        (form(4, 1, 256, F16, true, true), Scores { soft_cap: Some(50.0), ..window(40) }, vec![77, 0], 3, 2, 2, 1),
+        (form(8, 4, 256, F16, true, true), all, vec![401], 5, 4, 1, 1),
+        (form(2, 1, 256, Q8_0, false, true), all, vec![20, 290], 3, 4, 2, 2),
+        (form(16, 1, 64, F16, false, false), all, vec![200], 7, 4, 2, 1),
+        (form(7, 1, 112, Q8_0, false, false), all, vec![66], 2, 4, 2, 1),
+        (form(4, 1, 32, F16, false, false), all, vec![66], 2, 4, 2, 1),
+        (form(8, 2, 64, F16, false, true), sinks, vec![0, 150, 9, 16], 3, 2, 2, 1),
+        (form(16, 2, 64, F16, false, true), Scores { window: Some(128), ..sinks }, vec![517, 127], 4, 4, 2, 1),
+        (form(6, 2, 128, Q8_0, true, true), Scores { window: Some(33), ..sinks }, vec![131], 2, 4, 2, 1),
+        (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200, 16], 4, 4, 2, 1),
+        (unturned(form(12, 4, 32, F16, false, false)), alibi(8.0), vec![75, 3], 2, 4, 1, 1),
+        (unturned(form(13, 1, 64, Q8_0, false, false)), Scores { sinks: true, ..alibi(4.0) }, vec![90], 3, 4, 2, 1),
+        (form(4, 2, 64, F16, false, false), chunk(32), vec![30, 64, 97], 2, 2, 2, 1),
+        (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149, 150], 3, 4, 1, 1),
+        (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33, 16], 2, 2, 2, 1),
+        (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70, 15], 3, 4, 2, 1),
     ];
-    for (form, window, soft_cap, positions, splits, waves, stages, least) in rings {
+    for (form, scores, positions, splits, waves, stages, least) in rings {
         let tuning = Some(AttendTuning::Rings { waves, stages, least, blocks_per_unit: 1 });
-        let spec = AttendSpec { form, window, soft_cap, tuning };
+        let spec = AttendSpec { form, scores, tuning };
         if wave != 32 || !spec.covered(target) {
             continue; // a target without these matrix units, or with less shared memory
         }
@@ -248,9 +289,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     for (heads, kv_heads, head_dim) in HEADS {
         for storage in [KvStorage::F16, KvStorage::Q8_0, KvStorage::F32] {
             let form = heads_form(heads, KvLayout { heads: kv_heads, head_dim, storage });
-            let window = (head_dim == 256).then_some(1024);
-            let soft_cap = (head_dim == 96).then_some(50.0);
-            let spec = AttendSpec { form, window, soft_cap, tuning: None };
+            let spec = AttendSpec { form, scores: sample_scores(head_dim), tuning: None };
             list.add(format!("attend {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
         }
     }
@@ -258,7 +297,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {
             for storage in [KvStorage::F16, KvStorage::Q8_0] {
                 let form = heads_form(heads, KvLayout { heads: kv_heads, head_dim, storage });
-                let spec = AttendSpec { form, window: None, soft_cap: None, tuning: None };
+                let spec = AttendSpec { form, scores: Scores::default(), tuning: None };
                 let spec = AttendSpec { tuning: Some(spec.by_lanes(wave)), ..spec };
                 list.add(format!("attend {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
             }

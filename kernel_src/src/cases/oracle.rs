@@ -4,7 +4,7 @@ use super::data::Matrix;
 use super::{CaseArg, QUANTISED, Random, SINGLE, Tolerance, floats, input, optional};
 use crate::activations::{Column, Form, Prologue};
 use crate::family::SegmentArgs;
-use crate::heads::HeadsForm;
+use crate::heads::{HeadsForm, Scores};
 use crate::kernel::SpecError;
 use crate::segments::{Finish, MOST, Segment};
 
@@ -113,6 +113,40 @@ pub(crate) fn segment_args(
 /// Weights in a case's name: `Q4_K×130 Q6_K×35`.
 pub(crate) fn named(segments: &[Segment]) -> String {
     segments.iter().map(|s| format!("{}×{}", s.format, s.rows)).collect::<Vec<_>>().join(" ")
+}
+
+/// The shares of the positions that a head sees from `here`, and the first of them. `dot` is the scaled product
+/// of a position's key, `sink` the head's score without a value.
+pub(crate) fn shares(
+    scores: &Scores,
+    (head, heads): (usize, usize),
+    here: usize,
+    sink: Option<f32>,
+    dot: impl Fn(usize) -> f64,
+) -> (usize, Vec<f64>) {
+    let first = (0..=here)
+        .find(|p| scores.window.is_none_or(|w| here - p < w) && scores.chunk.is_none_or(|n| here / n == p / n))
+        .unwrap_or(here);
+    let slope = scores.alibi.map_or(0.0, |most| {
+        let n = 1usize << heads.ilog2();
+        let exponent = if head < n { (head + 1) as f64 } else { (head - n) as f64 + 0.5 };
+        (-f64::from(most) * exponent / n as f64).exp2()
+    });
+    let score = |p: usize| {
+        let s = dot(p);
+        let s = scores.soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh());
+        s - slope * (here - p) as f64
+    };
+    let seen: Vec<f64> = (first..=here).map(score).collect();
+    let sink = sink.map(f64::from);
+    let most = seen.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = seen.iter().copied().chain(sink).map(|s| (s - most).exp()).sum();
+    (first, seen.iter().map(|s| (s - most).exp() / sum).collect())
+}
+
+/// Scores without a value, one for each head where there are such: some above all others, some far below.
+pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f32> {
+    if scores.sinks { random.normals(heads, 4.0) } else { vec![] }
 }
 
 /// The epsilon of heads' norms.

@@ -1,12 +1,14 @@
 //! Cases and samples of attention for prompts.
 
 use super::{FlashArgs, FlashSpec, FlashTuning};
+use crate::cases::oracle::{shares, sinks};
 use crate::cases::tiled::want_tiled;
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, output};
+use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output};
 use crate::family::{Family, Size};
+use crate::heads::Scores;
 use crate::kernel::SpecError;
 use crate::kv::{KvLayout, KvStorage};
-use crate::matrix::{HEADS, PROMPT, Samples};
+use crate::matrix::{HEADS, PROMPT, Samples, sample_scores};
 use kjit_engine::Target;
 
 /// Queries, keys, values, probabilities and results are halves.
@@ -37,6 +39,7 @@ pub(super) fn case(
         }
     }
     let row = |which: usize, head: usize, position: usize| &rows[which][head * (past + tokens) + position];
+    let sinks = sinks(&spec.scores, heads, random);
     let mut want = vec![];
     let step = tokens.div_ceil(256).max(1).pow(2);
     for t in 0..tokens {
@@ -48,35 +51,28 @@ pub(super) fn case(
         for h in 0..heads {
             let q = &q[(t * heads + h) * dim..][..dim];
             let here = past + t;
-            let from = spec.window.map_or(0, |w| (here + 1).saturating_sub(w));
-            let score = |j: usize| {
+            let (from, weights) = shares(&spec.scores, (h, heads), here, sinks.get(h).copied(), |j| {
                 let k = row(0, h / (heads / kv.heads), j);
-                let s =
-                    q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale);
-                spec.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
-            };
-            let scores: Vec<f64> = (from..=here).map(score).collect();
-            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+                q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale)
+            });
             for d in 0..dim {
                 let mix = |(i, w): (usize, &f64)| w * f64::from(row(1, h / (heads / kv.heads), from + i)[d]);
-                out.push(weights.iter().enumerate().map(mix).sum::<f64>() / sum);
+                out.push(weights.iter().enumerate().map(mix).sum::<f64>());
             }
         }
         want.push(Some(out));
     }
     let [keys, values] = caches;
     let name = format!(
-        "flash {heads}/{} heads of {dim}, {:?}, {tokens} tokens after {past}, window {:?}, cap {:?}, {:?}",
+        "flash {heads}/{} heads of {dim}, {:?}, {tokens} tokens after {past}{}, {:?}",
         kv.heads,
         kv.storage,
-        spec.window,
-        spec.soft_cap,
+        spec.scores,
         spec.tuning(target)?
     );
     let args = FlashArgs {
         q: floats("q", &q),
+        sinks: optional("sinks", &sinks),
         keys: input("keys", keys),
         values: input("values", values),
         y: output("y", Storage::F16, want_tiled(&want, heads * dim), ATTENTION),
@@ -107,46 +103,64 @@ fn groups(
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     use KvStorage::{F16, F32, Q8_0};
+    let all = Scores::default();
+    let window = |w: usize| Scores { window: Some(w), ..all };
+    let cap = |c: f32| Scores { soft_cap: Some(c), ..all };
+    let sinks = Scores { sinks: true, ..all };
+    let alibi = |most: f32| Scores { alibi: Some(most), ..all };
+    let chunk = |n: usize| Scores { chunk: Some(n), ..all };
     // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows shorter and
     // longer than a tile.
     let shapes = [
-        (64, F16, 4, 2, 1, 0, None, None),
-        (64, Q8_0, 4, 2, 65, 31, None, None),
-        (80, F16, 3, 1, 33, 5, Some(20), None),
-        (80, Q8_0, 2, 2, 31, 40, None, Some(20.0)),
-        (96, F16, 2, 1, 63, 0, None, Some(30.0)),
-        (128, F16, 2, 2, 67, 64, Some(70), None),
-        (128, Q8_0, 2, 1, 31, 3, Some(9), Some(50.0)),
-        (256, F16, 2, 1, 33, 31, None, None),
-        (256, Q8_0, 1, 1, 9, 100, Some(64), None),
-        (64, F32, 2, 1, 5, 60, None, None),
+        (64, F16, 4, 2, 1, 0, all),
+        (64, Q8_0, 4, 2, 65, 31, all),
+        (80, F16, 3, 1, 33, 5, window(20)),
+        (80, Q8_0, 2, 2, 31, 40, cap(20.0)),
+        (96, F16, 2, 1, 63, 0, cap(30.0)),
+        (128, F16, 2, 2, 67, 64, window(70)),
+        (128, Q8_0, 2, 1, 31, 3, Scores { soft_cap: Some(50.0), ..window(9) }),
+        (256, F16, 2, 1, 33, 31, all),
+        (256, Q8_0, 1, 1, 9, 100, window(64)),
+        (64, F32, 2, 1, 5, 60, all),
+        (64, F16, 4, 2, 65, 31, sinks),
+        (64, Q8_0, 4, 1, 33, 70, Scores { window: Some(40), ..sinks }),
+        (64, F16, 6, 6, 37, 40, alibi(8.0)),
+        (80, Q8_0, 3, 1, 40, 9, Scores { sinks: true, ..alibi(4.0) }),
+        (64, F16, 2, 1, 67, 35, chunk(48)),
+        (128, Q8_0, 2, 1, 33, 64, chunk(32)),
     ];
-    for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in shapes {
+    for (dim, storage, heads, kv_heads, tokens, past, scores) in shapes {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
         let scale = 1.0 / (dim as f32).sqrt();
         let tuning = Some(FlashTuning::waves(target, wave, &kv));
-        let spec = FlashSpec { heads, kv, scale, window, soft_cap, tuning };
+        let spec = FlashSpec { heads, kv, scale, scores, tuning };
         into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
         groups(&spec, target, tokens, past, random, into)?;
     }
     // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything, for every
     // head size they have.
     let more = [
-        (64, F16, 4, 2, 257, 77, Some(100), None),
-        (64, Q8_0, 2, 2, 131, 0, None, Some(30.0)),
-        (80, F16, 3, 1, 193, 5, None, None),
-        (80, Q8_0, 5, 5, 131, 67, Some(70), None),
-        (96, F16, 2, 1, 129, 131, None, Some(50.0)),
-        (96, Q8_0, 3, 3, 200, 1, None, None),
-        (128, F16, 2, 1, 321, 129, None, None),
-        (128, Q8_0, 2, 1, 127, 191, Some(150), Some(20.0)),
-        (256, F16, 2, 1, 191, 65, None, Some(50.0)),
-        (256, F16, 1, 1, 130, 300, Some(133), None),
-        (256, Q8_0, 2, 2, 150, 33, None, None),
+        (64, F16, 4, 2, 257, 77, window(100)),
+        (64, Q8_0, 2, 2, 131, 0, cap(30.0)),
+        (80, F16, 3, 1, 193, 5, all),
+        (80, Q8_0, 5, 5, 131, 67, window(70)),
+        (96, F16, 2, 1, 129, 131, cap(50.0)),
+        (96, Q8_0, 3, 3, 200, 1, all),
+        (128, F16, 2, 1, 321, 129, all),
+        (128, Q8_0, 2, 1, 127, 191, Scores { soft_cap: Some(20.0), ..window(150) }),
+        (256, F16, 2, 1, 191, 65, cap(50.0)),
+        (256, F16, 1, 1, 130, 300, window(133)),
+        (256, Q8_0, 2, 2, 150, 33, all),
+        (64, F16, 4, 2, 257, 77, Scores { window: Some(128), ..sinks }),
+        (64, Q8_0, 2, 2, 131, 0, sinks),
+        (96, F16, 3, 3, 193, 5, alibi(8.0)),
+        (128, Q8_0, 5, 5, 131, 67, Scores { sinks: true, ..alibi(4.0) }),
+        (128, F16, 2, 1, 321, 129, chunk(200)),
+        (64, Q8_0, 2, 1, 200, 64, chunk(64)),
     ];
-    for (dim, storage, heads, kv_heads, tokens, past, window, soft_cap) in more {
+    for (dim, storage, heads, kv_heads, tokens, past, scores) in more {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
-        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), window, soft_cap, tuning: None };
+        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), scores, tuning: None };
         if wave == 32 {
             groups(&spec, target, tokens, past, random, into)?;
         }
@@ -159,9 +173,8 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     for (heads, kv_heads, head_dim) in HEADS {
         for storage in [KvStorage::F16, KvStorage::Q8_0, KvStorage::F32] {
             let kv = KvLayout { heads: kv_heads, head_dim, storage };
-            let window = (head_dim == 256).then_some(1024);
-            let soft_cap = (head_dim == 96).then_some(50.0);
-            let spec = FlashSpec { heads, kv, scale: 1.0 / (head_dim as f32).sqrt(), window, soft_cap, tuning: None };
+            let (scale, scores) = (1.0 / (head_dim as f32).sqrt(), sample_scores(head_dim));
+            let spec = FlashSpec { heads, kv, scale, scores, tuning: None };
             list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
         }
     }
@@ -171,7 +184,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
                 let kv = KvLayout { heads: kv_heads, head_dim, storage };
                 let scale = 1.0 / (head_dim as f32).sqrt();
                 let tuning = Some(FlashTuning::waves(list.target, wave, &kv));
-                let spec = FlashSpec { heads, kv, scale, window: None, soft_cap: None, tuning };
+                let spec = FlashSpec { heads, kv, scale, scores: Scores::default(), tuning };
                 list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
             }
         }

@@ -41,7 +41,7 @@ pub(super) fn case(
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
         // Bytes with scales are held against the oracle where they are read, in the cases of attention.
-        for head in 0..if kv.storage == KvStorage::Q8_0 { 0 } else { kv.heads } {
+        for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads } {
             let at = (t * kv.heads + head) * dim;
             let row = (head * capacity + start + t) * dim;
             want[0][row..row + dim].copy_from_slice(&ready(form, &k[at..at + dim], &norms[1], &table, start + t));
@@ -55,17 +55,14 @@ pub(super) fn case(
         KvStorage::F16 | KvStorage::F32 => output(name, storage, want, tolerance),
     };
     let Wave { wave } = spec.tuning(target)?;
-    let name = format!(
-        "rope_kv {}/{} heads of {dim}, {:?}, {:?}, half {}, wave {wave}",
-        form.heads, kv.heads, kv.storage, form.rope, spec.half
-    );
+    let name = format!("rope_kv {form}, half {}, wave {wave}", spec.half);
     let (out, tolerance) = if spec.half { (Storage::F16, HALF) } else { (Storage::F32, SINGLE) };
     let args = RopeKvArgs {
         q: floats("q", &q),
-        k: floats("k", &k),
-        v: floats("v", &v),
+        k: if form.kept_before { CaseArg::Null } else { floats("k", &k) },
+        v: if form.kept_before { CaseArg::Null } else { floats("v", &v) },
         q_norm: optional("q_norm", &norms[0]),
-        k_norm: optional("k_norm", &norms[1]),
+        k_norm: if form.kept_before { CaseArg::Null } else { optional("k_norm", &norms[1]) },
         angles: optional("angles", &table),
         position: words("position", &[start as u32]),
         keys: rows("keys", keys),
@@ -79,11 +76,12 @@ pub(super) fn case(
 
 pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
     let size = Size { tokens: 5, past: 3 };
-    for (heads, kv_heads, head_dim, storage, qk_norm, halves, half) in [
-        (5, 1, 64, KvStorage::F16, false, false, true),
-        (4, 2, 80, KvStorage::F32, true, true, false),
-        (2, 2, 256, KvStorage::F32, true, false, true),
-        (3, 1, 96, KvStorage::F16, true, false, false),
+    for (heads, kv_heads, head_dim, storage, qk_norm, halves, half, kept_before) in [
+        (5, 1, 64, KvStorage::F16, false, false, true, false),
+        (4, 2, 80, KvStorage::F32, true, true, false, false),
+        (2, 2, 256, KvStorage::F32, true, false, true, false),
+        (3, 1, 96, KvStorage::F16, true, false, false, false),
+        (3, 1, 64, KvStorage::F16, true, true, false, true),
     ] {
         // Heads of 96 do not turn.
         let dims = match head_dim {
@@ -92,7 +90,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             all => all,
         };
         let rope = RopeForm { dims, halves };
-        let form = HeadsForm { heads, kv: KvLayout { heads: kv_heads, head_dim, storage }, qk_norm, rope };
+        let form = HeadsForm { heads, kv: KvLayout { heads: kv_heads, head_dim, storage }, qk_norm, rope, kept_before };
         let spec = RopeKvSpec { form, half, tuning: Some(Wave { wave }) };
         into.push(case(&spec, target, 2, (size, 11), random)?);
     }

@@ -53,12 +53,12 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
             function_of(*act).is_none().then(|| format!("the activation {act:?}"))
         }
-        Op::Attention(Attention { mask: Mask::Causal, sinks: None, alibi: None, only: None, state, .. }) => {
+        Op::Attention(Attention { mask: Mask::Causal | Mask::Chunk(_), only: None, state, .. }) => {
             let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
-            let readers = graph.ops.iter().filter(|op| matches!(op, Op::Attention(a) if a.state == *state)).count();
-            (!written || readers > 1).then(|| "attention to another layer's keys and values".to_owned())
+            (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
         }
-        Op::Attention(_) => Some("attention with sinks, slopes or another mask".to_owned()),
+        Op::Attention(Attention { only: Some(_), .. }) => Some("attention to chosen positions".to_owned()),
+        Op::Attention(_) => Some("attention to later positions".to_owned()),
         other => Some(format!("the operation '{}'", other.name())),
     }
 }

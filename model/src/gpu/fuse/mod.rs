@@ -14,7 +14,7 @@ mod step;
 
 pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
 
-use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, NormKind, Rope};
+use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind, Rope};
 use crate::graph::{Activation, Graph, Op, RopeId, ValueId, WeightId};
 
 /// Fuses a graph.
@@ -201,28 +201,36 @@ impl<'g> Fuser<'g> {
 
     /// Head norms → rotations → cache write → attention, found from the first of them.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
-        let &Op::Attention(Attention { q, state: cache, heads, scale, soft_cap, out, .. }) =
+        let &Op::Attention(Attention { q, state: cache, heads, scale, soft_cap, mask, sinks, alibi, out, .. }) =
             self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention(_)))?
         else {
             return None;
         };
         let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
-        let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
         let at = self.maker[out.0 as usize]?;
-        let key_heads = self.graph.kv(cache)?.heads;
-        let (mut turned, mut keys) = (self.turned(q, heads), self.turned(k, key_heads));
-        if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
-            // What queries and keys do not share is done before.
-            (turned, keys) = (Turned::plain(q), Turned::plain(k));
+        let mut turned = self.turned(q, heads);
+        let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
+        // The first that reads a cache writes it; the others find there what it wrote.
+        let first = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == cache));
+        if first == Some(at) {
+            let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
+            let mut keys = self.turned(k, self.graph.kv(cache)?.heads);
+            if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
+                // What queries and keys do not share is done before.
+                (turned, keys) = (Turned::plain(q), Turned::plain(k));
+            }
+            (kv, k_norm) = (Some((keys.x, v)), keys.norm);
+            kept = [keys.ops, vec![write]].concat();
         }
         let Turned { x: q, norm: q_norm, rope, ops: q_ops } = turned;
-        let Turned { x: k, norm: k_norm, ops: k_ops, .. } = keys;
-        let chain: Vec<usize> = q_ops.into_iter().chain(k_ops).chain([write, at]).collect();
+        let chunk = if let Mask::Chunk(n) = mask { Some(n) } else { None };
+        let chain: Vec<usize> = q_ops.into_iter().chain(kept).chain([at]).collect();
         if !chain.contains(&i) || chain.iter().any(|&c| self.taken[c]) {
             return None;
         }
         chain.iter().for_each(|&c| self.taken[c] = true);
-        Some((at, Step::Attend(Attend { q, k, v, q_norm, k_norm, rope, cache, heads, scale, soft_cap, out })))
+        let scores = Attend { q, kv, q_norm, k_norm, rope, cache, heads, scale, soft_cap, chunk, alibi, sinks, out };
+        Some((at, Step::Attend(scores)))
     }
 
     /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody else reads

@@ -82,10 +82,8 @@ pub struct HeadNorm {
 pub struct Attend {
     /// Queries as projected.
     pub q: ValueId,
-    /// Keys as projected.
-    pub k: ValueId,
-    /// Values as projected.
-    pub v: ValueId,
+    /// Keys and values as projected; `None`: another layer has kept them.
+    pub kv: Option<(ValueId, ValueId)>,
     /// Norm of query heads.
     pub q_norm: Option<HeadNorm>,
     /// Norm of key heads.
@@ -100,6 +98,12 @@ pub struct Attend {
     pub scale: f32,
     /// Cap on scores.
     pub soft_cap: Option<f32>,
+    /// Only positions of the own stretch of so many are seen.
+    pub chunk: Option<usize>,
+    /// The largest exponent of the slopes' series.
+    pub alibi: Option<f32>,
+    /// A score for each head that has no value.
+    pub sinks: Option<WeightId>,
     /// Result.
     pub out: ValueId,
 }
@@ -174,7 +178,7 @@ impl Step {
             Step::Experts { input, experts, finish, .. } => {
                 [input.value(), *experts].into_iter().chain(finish.reads()).collect()
             }
-            Step::Attend(a) => vec![a.q, a.k, a.v],
+            Step::Attend(a) => std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect(),
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
             Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),

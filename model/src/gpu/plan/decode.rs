@@ -12,7 +12,7 @@ use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec};
 use kjit_kernels::attend::{AttendArgs, AttendSpec};
 use kjit_kernels::draw::{self, DrawArgs, DrawSpec};
 use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
-use kjit_kernels::heads::{HeadsForm, RopeForm};
+use kjit_kernels::heads::{HeadsForm, RopeForm, Scores};
 use kjit_kernels::matvec::{MatvecArgs, MatvecSpec};
 use kjit_kernels::norm::NormKind;
 use kjit_kernels::quantize::{QuantizeArgs, QuantizeSpec};
@@ -234,8 +234,7 @@ impl Lower<'_> {
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, norms, eps) = self.heads(a)?;
-        let window = self.graph.state(a.cache).window();
-        let spec = self.tuned(AttendSpec { form, window, soft_cap: a.soft_cap, tuning: None });
+        let spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
         let sequences = self.program.tokens();
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
@@ -243,7 +242,8 @@ impl Lower<'_> {
         let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: spec.groups(), most };
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
-        let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
+        let (q, [k, v]) = (self.value(a.q)?, self.kept(a)?);
+        let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let out = self.program.make(a.out);
         let [q_norm, k_norm] = norms;
         let args = AttendArgs {
@@ -252,6 +252,7 @@ impl Lower<'_> {
             v,
             q_norm,
             k_norm,
+            sinks,
             angles: a.rope.map_or(Bind::Null, Bind::Rope),
             slots: self.slots(),
             position: Bind::Control(Control::Position),
@@ -286,12 +287,25 @@ impl Lower<'_> {
         let name = &self.graph.value(a.out).name;
         let (norms, eps) = match (a.q_norm, a.k_norm) {
             (None, None) => ([Bind::Null; 2], 0.0),
+            (Some(q), None) if a.kv.is_none() => ([self.vector(q.weight), Bind::Null], q.eps),
             (Some(q), Some(k)) if q.eps == k.eps => ([self.vector(q.weight), self.vector(k.weight)], q.eps),
             _ => return Err(unsupported(name, "queries and keys are normed differently")),
         };
         let rope = a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
-        let form = HeadsForm { heads: a.heads, kv: self.kv(a.cache), qk_norm: a.q_norm.is_some(), rope };
-        Ok((form, norms, eps))
+        let (heads, kv, qk_norm, kept_before) = (a.heads, self.kv(a.cache), a.q_norm.is_some(), a.kv.is_none());
+        Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before }, norms, eps))
+    }
+
+    /// What becomes of a layer's scores.
+    pub(super) fn scores(&self, a: &Attend) -> Scores {
+        let window = self.graph.state(a.cache).window();
+        let &Attend { chunk, soft_cap, alibi, sinks, .. } = a;
+        Scores { window, chunk, soft_cap, alibi, sinks: sinks.is_some() }
+    }
+
+    /// Keys and values that are to be kept; none where another layer has kept them.
+    pub(super) fn kept(&self, a: &Attend) -> Result<[Bind; 2], PlanError> {
+        a.kv.map_or(Ok([Bind::Null; 2]), |(k, v)| Ok([self.value(k)?, self.value(v)?]))
     }
 }
 

@@ -46,7 +46,8 @@ impl Lower<'_> {
         let capacity = Bind::U32(self.context);
         let heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
         let job = self.job(&name, heads.clone())?;
-        let [q, k, v] = [self.value(a.q)?, self.value(a.k)?, self.value(a.v)?];
+        let (q, [k, v]) = (self.value(a.q)?, self.kept(a)?);
+        let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let bytes = 4 * u64::from(tokens) * self.graph.value(a.q).width as u64;
         let rotated = self.program.scratch(format!("{name}.q"), bytes);
         let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
@@ -54,14 +55,8 @@ impl Lower<'_> {
         let (angles, eps) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps));
         let args = RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity };
         self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
-        let spec = self.tuned(FlashSpec {
-            heads: a.heads,
-            kv: form.kv,
-            scale: a.scale,
-            window: self.graph.state(a.cache).window(),
-            soft_cap: a.soft_cap,
-            tuning: None,
-        });
+        let spec =
+            self.tuned(FlashSpec { heads: a.heads, kv: form.kv, scale: a.scale, scores: self.scores(a), tuning: None });
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
@@ -75,7 +70,7 @@ impl Lower<'_> {
             }
         };
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
-        let args = FlashArgs { q: rotated, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
+        let args = FlashArgs { q: rotated, sinks, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
         self.run(name, &job, grid, args);
         if direct { Ok(()) } else { self.rows_of_tiles(y, a.out) }
     }

@@ -1,0 +1,43 @@
+// scores.h: what attention makes of scores besides their cap: which positions a token sees, what distance
+// takes from a score, and the share of a score that has no value. What is off costs nothing.
+//
+// S: HEADS; WINDOW (positions that are seen, the own one included; 0: all), CHUNK (only those of the own
+// stretch of so many; 0: all), ALIBI (the largest exponent of the slopes' series; 0: none), SINKS (a score
+// for each head takes part in the softmax and has no value).
+#pragma once
+#include "kjit.h"
+
+template <class S> struct Scores {
+    static constexpr float LOG2E = 1.4426950408889634f;
+
+    // The first position that a token at `here` sees.
+    STEP u32 seen_from(u32 here) {
+        if constexpr (S::CHUNK != 0) return here / S::CHUNK * S::CHUNK;
+        return S::WINDOW != 0 && here + 1 > S::WINDOW ? here + 1 - S::WINDOW : 0;
+    }
+
+    // What a score of this head loses for each position of distance (ALiBi: Press et al. 2021, arXiv
+    // 2108.12409), in units of log 2: 2^(−ALIBI i / n) for heads i = 1 … n, n the power of two below their
+    // number; the rest take the odd ones of the series twice as dense.
+    STEP float slope(u32 head) {
+        constexpr u32 n = below(S::HEADS);
+        constexpr float each = S::ALIBI / (float)n;
+        float exponent = head < n ? each * (float)(head + 1) : 0.5f * each * (float)(2 * (head - n) + 1);
+        return LOG2E * exp2_hw(-exponent);
+    }
+    static constexpr u32 below(u32 heads) {
+        u32 n = 1;
+        while (2 * n <= heads) n *= 2;
+        return n;
+    }
+
+    // What a score at position j loses, seen from `here`.
+    STEP float lost(float slope, u32 here, u32 j) { return slope * (float)(i32)(here - j); }
+
+    // What results are divided by: the sum of shares, with the sink's where there is one. `most` is the
+    // maximum of which shares are 2^`shift` times the powers, in units of log 2.
+    STEP float all_shares(float most, float sum, const float* sinks, u32 head, float shift) {
+        if constexpr (S::SINKS) return sum + exp2_hw(sinks[head] * LOG2E - (most - shift));
+        return sum;
+    }
+};
