@@ -150,6 +150,13 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
+    /// The same clock for another row of the picture, named behind the device.
+    #[must_use]
+    pub fn row(&self, name: &str) -> DeviceClock {
+        let DeviceClock { trace, zero, at_us, track } = self;
+        DeviceClock { trace: trace.clone(), zero: zero.clone(), at_us: *at_us, track: format!("{track} {name}") }
+    }
+
     /// Adds what ran between two timed events that have passed.
     ///
     /// # Errors

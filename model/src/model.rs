@@ -254,6 +254,13 @@ fn on_device(
         }
     };
     let Some(label) = label else {
+        if options.stream || options.memory.is_some() {
+            let said = why.map_or(String::new(), |why| format!(" ({why})"));
+            let error = format!(
+                "--memory and --stream are for what does not fit a GPU; the CPU computes where the weights lie{said}"
+            );
+            return Err(OpenError::Cpu(SessionError::Device(error)));
+        }
         let session = Session::on_cpu(Arc::clone(gguf), graph, options).map_err(OpenError::Cpu)?;
         // Not those asked for: the system may refuse some.
         let (threads, isa) = session.cpu().map_or((1, ""), |cpu| (cpu.threads(), cpu.isa().name()));

@@ -400,6 +400,51 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
+    let mut models = tiny_models();
+    models.extend(model_path(SMOLLM2));
+    let bits = |row: Vec<f32>| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for path in models {
+        let label = path.file_name().unwrap().to_string_lossy().into_owned();
+        let (all, one) = (options(512, 64), SampleOptions::default());
+        let mut resident = open(&path, &all);
+        let need = resident.on_gpu().plan().memory;
+        // All layers, and where that leaves enough, some of them.
+        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), ..all.clone() };
+        let mut ways = vec![OpenOptions { stream: true, ..all }];
+        ways.extend(label.starts_with("SmolLM2").then_some(some));
+        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
+        let want = (bits(resident.feed(&prompt, Want::Last).unwrap()), resident.generate(&[5], 40, one.clone()));
+        for way in ways {
+            let mut gpu = open(&path, &way);
+            gpu.on_gpu().poison_ring();
+            gpu.on_gpu().poison().unwrap();
+            let told = gpu.on_gpu().statistics().streamed.unwrap();
+            for round in 0..3 {
+                let got = (bits(gpu.feed(&prompt, Want::Last).unwrap()), gpu.generate(&[5], 40, one.clone()));
+                assert!(got == want, "{label}, round {round}: {told}");
+                gpu.truncate(0);
+            }
+            let device = gpu.on_gpu().opened().clone();
+            let (mut seen, counts) = (0, std::cell::RefCell::new(vec![]));
+            gpu.decode(&[1, 2, 3], one.clone(), &mut |_| {
+                seen += 1;
+                if seen == 10 || seen == 110 {
+                    counts.borrow_mut().push(device.counts());
+                }
+                if seen == 120 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+            let n = counts.borrow()[1] - counts.borrow()[0];
+            let rest = [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
+            assert_eq!((n.replays, rest), (100, [0; 6]), "{label}: {n:?}");
+            eprintln!("{label}: {told}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn the_second_start_compiles_nothing() {
     let folder = std::env::temp_dir().join(format!("kjit-second-start-{}", std::process::id()));
     let path = &tiny_models()[0];

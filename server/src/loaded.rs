@@ -70,6 +70,9 @@ impl Loaded {
         if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
             (options.say)(&note);
         }
+        if let Some(streamed) = model.session.gpu().and_then(|gpu| gpu.statistics().streamed) {
+            (options.say)(&streamed.to_string());
+        }
         let graph = model.session.graph();
         let arch = model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
         let (weights, parameters) = (
@@ -163,6 +166,8 @@ fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
     let pooling = arch::pooling(&gguf).map_err(|error| error.to_string())?.unwrap_or(Pooling::Mean);
     let open = OpenOptions {
         device: DeviceChoice::Cpu,
+        memory: None,
+        stream: false,
         sequences: 1,
         output: Output::Vector(Some(pooling)),
         ..served.open.clone()

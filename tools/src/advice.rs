@@ -8,7 +8,7 @@ use std::path::Path;
 const FLAGS: &[(&[&str], &str)] = &[
     (
         &["-ngl", "--n-gpu-layers", "--gpu-layers"],
-        "leave it out: a device computes all layers (--device cpu: none of them)",
+        "leave it out: what fits the device stays there, the rest is copied to it (--memory SIZE: how much it may take)",
     ),
     (
         &["-cnv", "--conversation", "-i", "--interactive", "--interactive-first"],

@@ -4,7 +4,7 @@ use crate::args::{Setup, Shared};
 use crate::engine::config;
 use crate::report::say;
 use kjit_engine::{Target, Trace};
-use kjit_model::session::{OpenOptions, Output, SequenceId};
+use kjit_model::session::{OpenOptions, Output, Persistence, SequenceId};
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
@@ -30,6 +30,8 @@ impl Setup {
             precise: self.precise,
             prefill_chunk: self.prefill_chunk,
             persistent: self.persistent.into(),
+            memory: self.room.memory.map(|size| size.0),
+            stream: self.room.stream,
             ..OpenOptions::default()
         }
     }
@@ -65,6 +67,14 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         say(format_args!("note: kernels are compiled here: {why}"));
     }
     say(format_args!("device: {}", model.device()));
+    if let Some(gpu) = model.session.gpu()
+        && let Some(streamed) = gpu.statistics().streamed
+    {
+        say(streamed);
+        if let (Persistence::On, Some(why)) = (options.persistent, &gpu.plan().no_persistent) {
+            say(format_args!("--persistent on is left out: {why}"));
+        }
+    }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),

@@ -80,6 +80,33 @@ fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
     generates_the_hosts_tokens(test, "gfx942:sramecc+:xnack-", None);
 }
 
+/// SmolLM2 in 64 MB of the card: its layers are 66 MB, what always stays another 30.
+#[test]
+fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said() {
+    let test = "run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+        let (want, _) = ids(generate("cpu", &cache()).arg("--precise"));
+        let mut inspect = kjit();
+        inspect.arg("inspect").arg(smollm2()).args(["--memory", "64MB", "-c", "64", "--prefill-chunk", "8"]);
+        inspect.args(["--arch", "gfx1100", "--json"]);
+        let placed = json(&mut inspect)["placed"].clone();
+        let mut run = generate("rocm:0", &cache());
+        run.args(["--memory", "64MB"]);
+        let output = run.output().unwrap();
+        let (said, out) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "{said}");
+        let (streamed, layers) = (placed["streamed_layers"].as_u64().unwrap(), placed["layers"].as_u64().unwrap());
+        assert!(layers == 30 && (10..30).contains(&streamed), "{placed}");
+        let line = format!("{} of 30 layers stay on the card, {streamed} are streamed: at most ", 30 - streamed);
+        assert!(said.contains(&line), "{said}");
+        let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["ids"], want, "streamed and on the host");
+        let (was, told) = (document["memory"]["on_device"].as_f64().unwrap(), placed["on_device"].as_f64().unwrap());
+        assert!(was <= 64e6 && (was - told).abs() < 0.05 * was, "{told} were told, {was} are in use");
+        assert_eq!(document["memory"]["streamed"], placed["streamed"]);
+    });
+}
+
 /// `kjit` with these arguments on a terminal: what a person sees.
 fn on_a_terminal(arguments: &str) -> String {
     let line = format!("'{}' {arguments}", env!("CARGO_BIN_EXE_kjit"));

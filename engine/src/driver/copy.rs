@@ -84,24 +84,25 @@ impl Stream {
         used.done()
     }
 
-    /// Copies a range of a registered mapping; returns at once.
+    /// Copies a range of a registered mapping; returns at once. Can be captured: the graph keeps the mapping.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`, or during a
-    /// capture.
+    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`; [`Error::Driver`].
     pub fn copy_in_mapped(&self, from: &HostMap, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
-        self.not_capturing("a copy from a mapping")?;
         let (start, end) = resolve(range, from.bytes())?;
         self.same_len("copy_in_mapped", to.len(), end - start)?;
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
+        let recorded = used.keep(|| from.keep());
         let mut pending = from.pending();
         // SAFETY: the range lies within the registered bytes, which stay until the event noted below has
-        // passed.
+        // passed, or as long as the graph that keeps them.
         let copied =
             unsafe { self.device().raw().copy_in(to.address(), from.host(start), end - start, self.inner().raw()) };
         self.device().ok(copied)?;
-        pending.note(self.device(), self.inner().raw(), self.inner().id())?;
+        if !recorded {
+            pending.note(self.device(), self.inner().raw(), self.inner().id())?;
+        }
         self.count_in(end - start);
         used.done()
     }

@@ -11,6 +11,7 @@ use super::event::Event;
 use super::memory::{DeviceBuffer, Memory, bytes_of, resolve};
 use crate::error::{Error, Result};
 use bytemuck::Pod;
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -233,8 +234,13 @@ impl<T: Pod> PinnedBuffer<T> {
 }
 
 /// An existing read-only mapping (a model file), page-locked so that copies from it run at full speed without
-/// staging.
+/// staging. Cheap to clone: clones are the same mapping.
+#[derive(Clone)]
 pub struct HostMap {
+    locked: Arc<Locked>,
+}
+
+struct Locked {
     device: Device,
     /// Keeps the mapping; dropped after the pages are unlocked.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
@@ -246,7 +252,7 @@ pub struct HostMap {
 
 impl std::fmt::Debug for HostMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HostMap({} bytes)", self.len)
+        write!(f, "HostMap({} bytes)", self.bytes())
     }
 }
 
@@ -264,7 +270,7 @@ impl Device {
         self.ok(unsafe { self.raw().register_host(bytes.as_ptr(), bytes.len()) })?;
         add(&self.inner.counters.pinned, 1);
         let (at, len) = (bytes.as_ptr() as usize, bytes.len());
-        Ok(HostMap { device: self.clone(), owner, at, len, pending: Mutex::default() })
+        Ok(HostMap { locked: Arc::new(Locked { device: self.clone(), owner, at, len, pending: Mutex::default() }) })
     }
 }
 
@@ -272,23 +278,30 @@ impl HostMap {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.len
+        self.locked.len
     }
 
     /// Where the bytes from `offset` on are.
     pub(crate) fn host(&self, offset: usize) -> *const u8 {
-        (self.at as *const u8).wrapping_add(offset)
+        (self.locked.at as *const u8).wrapping_add(offset)
     }
 
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locked.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a captured graph: the pages stay locked as long as it lives.
+    pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        let locked: Arc<Locked> = Arc::clone(&self.locked);
+        locked
     }
 }
 
-impl Drop for HostMap {
+impl Drop for Locked {
     fn drop(&mut self) {
-        // A lost context copies no more; otherwise every copy is waited for here.
-        let _ = self.pending().wait();
+        // A lost context copies no more; otherwise every copy is waited for here. Graphs with copies from here
+        // wait for their last run before they let go.
+        let _ = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
         let (device, owner, at) = (self.device.clone(), Arc::clone(&self.owner), self.at);
         self.device.outside_capture(move || {
             // SAFETY: registered in `register` with this pointer; `owner` keeps the mapping until afterwards.

@@ -150,6 +150,14 @@ impl<'a> Use<'a> {
         Ok(Use { stream, capture, pinned })
     }
 
+    /// Has the graph that is being captured keep something alive; whether there is one.
+    pub(super) fn keep(&self, what: impl FnOnce() -> Arc<dyn Any + Send + Sync>) -> bool {
+        if let Some(kept) = &self.capture {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(what());
+        }
+        self.capture.is_some()
+    }
+
     /// The work is in the stream.
     pub(super) fn done(self) -> Result<()> {
         debug_assert!(self.capture.is_none() || self.pinned.is_empty());
@@ -191,9 +199,7 @@ impl Stream {
         }
         let shape = Geometry { dependent: shape.dependent && self.device().target().arch().has("pdl"), ..*shape };
         let used = Use::of(&self.inner, memory, std::iter::empty())?;
-        if let Some(kept) = &used.capture {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(kernel.keep());
-        }
+        used.keep(|| kernel.keep());
         let info = kernel.info();
         let mut state = self.inner.lock();
         args::pack(info, args, &mut state.bytes)?;
@@ -299,6 +305,12 @@ impl Stream {
         add(&self.device().inner.counters.synchronisations, 1);
         // SAFETY: alive.
         self.device().ok(unsafe { self.device().raw().stream_wait_host(self.inner.raw) })
+    }
+
+    /// Whether what is put into it is recorded now.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.inner.is_capturing()
     }
 
     /// Whether all that is in the stream is done.

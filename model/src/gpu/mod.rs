@@ -22,14 +22,16 @@ mod process;
 #[doc(hidden)]
 pub mod prove;
 mod resident;
+mod ring;
 mod runner;
+mod stock;
 #[doc(hidden)]
 mod trust;
 pub mod tune;
 mod upload;
 
 pub use early::{Early, EarlyStatus};
-pub use open::{Statistics, jobs_for, plan_for};
+pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub use runner::GpuRunner;
 
 use crate::session::SessionError;

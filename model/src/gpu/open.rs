@@ -2,18 +2,18 @@
 
 use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
 use super::resident::{Persistent, Resident, Words};
+use super::ring::{Repacker, Ring, layout_of};
+use super::stock::Stock;
 use super::trust::{self, Verdict};
 use super::tune::Kept;
-use super::upload::{Matrix, Uploader, vector};
+use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Rope, WeightId};
 use crate::session::{KvType, OpenOptions, SessionError};
-use kjit_engine::{Arena, Arg, CompileCounts, Device, DeviceBuffer, Engine, Error, Kernel, Stream, Target};
-use kjit_kernels::family::Arguments;
+use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::heads::angles;
-use kjit_kernels::layout::Layout;
-use kjit_kernels::repack::{RepackArgs, RepackSpec};
+use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,10 +29,45 @@ pub struct Statistics {
     pub kv: u64,
     /// Bytes of the device in use, all told.
     pub peak: u64,
+    /// Layers that are copied for each step; none where all stay.
+    pub streamed: Option<Streamed>,
     /// Seconds from the call to the last byte of the weights.
     pub upload_s: f64,
     /// Seconds from the call to the last kernel.
     pub kernels_s: f64,
+}
+
+/// Layers that do not stay on the device, and how fast they come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streamed {
+    /// Such layers.
+    pub layers: usize,
+    /// Layers of the model.
+    pub of: usize,
+    /// Bytes that are copied for each step.
+    pub bytes: u64,
+    /// Bytes a second of these copies, measured when the model was opened.
+    pub rate: f64,
+}
+
+impl Streamed {
+    /// Steps a second that the copies allow: tokens, of one sequence.
+    pub fn most(&self) -> f64 {
+        self.rate / self.bytes.max(1) as f64
+    }
+}
+
+impl std::fmt::Display for Streamed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Streamed { layers, of, rate, .. } = self;
+        write!(
+            f,
+            "{} of {of} layers stay on the card, {layers} are streamed: at most {:.1} tok/s by the measured copy rate of {:.1} GB/s",
+            of - layers,
+            self.most(),
+            rate / 1e9
+        )
+    }
 }
 
 /// The compile jobs that opening this graph on such a target asks for, with an engine of this cache: `kjit
@@ -107,8 +142,8 @@ impl GpuRunner {
         let keep = options.keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         let kept = Kept::of(engine);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
-        let plan = plan(&request)?;
-        check_memory(device, &request, &plan)?;
+        let mut plan = plan(&request)?;
+        fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
         let opened = GpuRunner::open_plan(engine, device, gguf, &request, plan, (start, before));
         opened.map_err(|error| what_helps(error, memory, options))
@@ -136,7 +171,9 @@ impl GpuRunner {
                 (done, start.elapsed().as_secs_f64())
             });
             let tables = scope.spawn(|| tables(gguf, graph, context));
-            let early = if options.early { Early::begin(engine, &plan) } else { Ok(None) };
+            // Token by token a prompt would have all layers copied for each.
+            let early = options.early && plan.streaming.is_none();
+            let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
             let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref(), room)?, early)));
             let persistent = plan.persistent.as_ref().filter(|_| device.info().cooperative);
             let persistent = persistent.map(|one| engine.load(device, &one.job)?.kernel(one.entry));
@@ -149,6 +186,7 @@ impl GpuRunner {
         });
         let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
+        let remark = weights.remark.clone();
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables)?;
         if let Some(kernel) = persistent? {
             resident.persistent = Some(Persistent::new(&resident, kernel)?);
@@ -163,6 +201,7 @@ impl GpuRunner {
                 seconds: after.seconds - before.seconds,
             },
             weights: resident.plan.memory.weights,
+            streamed: resident.ring.as_ref().map(|ring| ring.streamed),
             kv: resident.plan.memory.kv,
             peak: total.saturating_sub(free),
             upload_s,
@@ -170,6 +209,7 @@ impl GpuRunner {
         };
         let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
         runner.remark(remarks);
+        runner.remark(remark.into_iter().collect());
         Ok(runner)
     }
 }
@@ -190,30 +230,38 @@ fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     Ok((free.max(system), total))
 }
 
-/// Refuses what cannot fit before anything is allocated, and says what would.
-fn check_memory(device: &Device, request: &Request, plan: &Plan) -> Result<(), SessionError> {
+/// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of it: with
+/// layers streamed where it must be. What cannot fit is refused, with what would.
+fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
     let (free, total) = free_memory(device)?;
-    let need = plan.memory.total();
-    if need <= free {
+    let OpenOptions { memory, stream, .. } = *request.options;
+    if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
     }
+    // Less what allocations are rounded up by: what is counted on, and a number that is named, must fit.
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    let budget = memory.unwrap_or(room).min(room);
+    let Err(need) = plan.fit(request.graph, budget, stream) else { return Ok(()) };
     let mib = |n: u64| n >> 20;
     // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it
     // from what is fixed.
     let context = request.context().max(2) as u64;
     let half = OpenOptions { context: Some((context / 2) as usize), ..request.options.clone() };
-    let fewer = super::plan::plan(&Request { options: &half, ..*request })?.memory.total();
+    let mut fewer = super::plan::plan(&Request { options: &half, ..*request })?;
+    let fewer = fewer.fit(request.graph, 0, stream).err().unwrap_or(0);
     let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
-    // Less what allocations are rounded up by: the number that is named must fit.
-    let room = free.saturating_sub((free / 256).max(1 << 20));
-    let fits = room.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
-    let hint = match fits {
-        0 => format!(
-            "{} MiB of {} MiB are free; a smaller model, or a smaller quantisation of it, is needed",
-            mib(free),
-            mib(total)
-        ),
-        n => format!("{} MiB of {} MiB are free; -c {n} would fit", mib(free), mib(total)),
+    let fits = budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    let limited = memory.filter(|m| *m < room);
+    let there = match limited {
+        Some(memory) => format!("--memory allows {} MiB", mib(memory)),
+        None => format!("{} MiB of {} MiB are free", mib(free), mib(total)),
+    };
+    let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
+    let hint = match (fits, limited.filter(|_| need <= room)) {
+        (0, Some(_)) => format!("{there}; {more}"),
+        (0, None) => format!("{there}; a smaller model, or a smaller quantisation of it, is needed"),
+        (n, Some(_)) => format!("{there}; {more}, and so would -c {n}"),
+        (n, None) => format!("{there}; -c {n} would fit"),
     };
     let sequences = plan.slots;
     let each = if sequences > 1 { format!(" for each of {sequences} sequences") } else { String::new() };
@@ -228,7 +276,7 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
         true => format!("a smaller -c{kept} would take less of them"),
-        false => "a smaller model, or a smaller quantisation of it, would take less of them".to_owned(),
+        false => format!("--memory with less than {} MiB streams layers and takes less of them", mib(need.total())),
     };
     let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
     let hint = format!(
@@ -275,6 +323,9 @@ fn load(
 struct Uploaded {
     matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     vectors: HashMap<WeightId, DeviceBuffer<f32>>,
+    ring: Option<Ring>,
+    /// What there is to say of how streamed layers are kept.
+    remark: Option<String>,
 }
 
 fn upload(
@@ -300,12 +351,16 @@ fn upload(
         stream.write(&buffer, &values)?;
         vectors.insert(id, buffer);
     }
-    let mut uploader = Uploader::new(stream, Arc::clone(gguf))?;
+    // What is laid out anew on the way must not take more than what comes after the weights.
+    let piece = match &plan.streaming {
+        None => SLOT,
+        Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
+    };
+    let mut uploader = Uploader::new(stream, Arc::clone(gguf), piece)?;
+    let streamed = |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
     let mut matrices = HashMap::new();
-    for (id, job) in order {
-        let w = graph.weight(id);
-        let layout =
-            Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+    for (id, job) in order.into_iter().filter(|(id, _)| !streamed(id)) {
+        let (w, layout) = (graph.weight(id), layout_of(graph, id)?);
         let bytes =
             layout.bytes(w.rows, w.experts).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
@@ -314,14 +369,9 @@ fn upload(
         let matrix = Matrix { name: &w.tensor, skip, bytes, raw_row, row: layout.row_bytes, to: to.clone() };
         match job.and_then(|j| repackers.get(&j)) {
             None => uploader.matrix(&matrix, None)?,
-            Some(kernel) => {
-                let (spec, units) = (RepackSpec { layout }, device.info().units);
+            Some(repacker) => {
                 let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
-                    let launch = spec.launch_rows(&plan.target, rows as u64, units);
-                    let shape = launch.map_err(|e| Error::Buffer(e.to_string()))?.geometry.dependent(false);
-                    let (rows, blocks) = ((rows as u64).into(), shape.grid[0].into());
-                    let args = RepackArgs::<Arg<'_>> { raw: raw.into(), records: to.into(), rows, blocks };
-                    stream.launch(kernel, &shape, &args.list())
+                    repacker.launch(stream, raw, to, rows)
                 };
                 uploader.matrix(&matrix, Some(&mut launch))?;
             }
@@ -330,7 +380,18 @@ fn upload(
     }
     // The one wait: after it the file's pages are unlocked, and every stream sees the weights.
     stream.synchronize()?;
-    Ok(Uploaded { matrices, vectors })
+    drop(uploader);
+    let (mut ring, mut remark) = (None, None);
+    if let Some(streaming) = &plan.streaming {
+        let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
+        let mut stock = Stock::new(device, gguf, graph, streaming)?;
+        remark = stock.remark.take();
+        if let Some((made, places)) = Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)? {
+            matrices.extend(places);
+            ring = Some(made);
+        }
+    }
+    Ok(Uploaded { matrices, vectors, ring, remark })
 }
 
 /// The kernels that lay rows out, by job.
@@ -339,7 +400,7 @@ fn repackers(
     device: &Device,
     (plan, room): (&Plan, u64),
     order: &[(WeightId, Option<JobId>)],
-) -> Result<HashMap<JobId, Kernel>, SessionError> {
+) -> Result<HashMap<JobId, Repacker>, SessionError> {
     let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -352,7 +413,10 @@ fn repackers(
         let kernel = engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
         match trust::verdict(engine, device, (&plan.target, job, room), &code, &kernel)? {
             Verdict::Wrong(why) => Err(SessionError::Wrong(vec![why])),
-            Verdict::Right | Verdict::Unproven(_) => Ok((id, kernel)),
+            Verdict::Right | Verdict::Unproven(_) => match &job.spec {
+                Spec::Repack(spec) => Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() })),
+                other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
+            },
         }
     };
     kernels.map(load).collect()
@@ -408,7 +472,20 @@ fn assemble(
         slots: device.buffer(slots)?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
-    let Uploaded { matrices, vectors } = weights;
+    let Uploaded { matrices, vectors, ring, .. } = weights;
     let (persistent, cooperative) = (None, device.info().cooperative);
-    Ok(Resident { plan, stream, kernels, persistent, cooperative, matrices, vectors, ropes, caches, arena, control })
+    Ok(Resident {
+        plan,
+        stream,
+        kernels,
+        persistent,
+        cooperative,
+        matrices,
+        vectors,
+        ropes,
+        caches,
+        arena,
+        control,
+        ring,
+    })
 }

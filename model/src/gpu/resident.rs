@@ -1,9 +1,10 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
 use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, OneLaunch, Plan, Program};
+use super::ring::Ring;
 use crate::graph::{ValueId, WeightId};
 use crate::session::SessionError;
-use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Kernel, PinnedBuffer, Result, Stream};
+use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub(super) struct Resident {
     /// What launches pass on to each other; the programs use it in turn.
     pub arena: DeviceBuffer<u8>,
     pub control: Words,
+    /// Of layers that are streamed; none where all stay.
+    pub ring: Option<Ring>,
 }
 
 /// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
@@ -148,12 +151,39 @@ impl Resident {
         }
     }
 
-    /// Puts launches into the stream.
+    /// Puts launches into the stream, and beside them the copies of streamed layers.
     pub fn issue(&self, program: &Program, launches: &[Launch], now: &Now, whose: Whose) -> Result<()> {
+        if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
+            let stretches = streaming.stretches(launches);
+            if !stretches.is_empty() {
+                let launch = |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
+                return ring.issue(&stretches, &self.stream, launches, launch);
+            }
+        }
         launches.iter().try_for_each(|l| self.launch(program, l, now, whose))
     }
 
+    /// Captures what `f` puts into the stream, copies of streamed layers included.
+    pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        match &self.ring {
+            None => self.stream.capture(f),
+            Some(ring) => self.stream.capture_across(&[ring.copies()], f),
+        }
+    }
+
     pub fn launch(&self, program: &Program, launch: &Launch, now: &Now, whose: Whose) -> Result<()> {
+        self.launch_behind(program, launch, now, whose, false)
+    }
+
+    /// The same; with `behind_all` it starts only when all before it has ended.
+    fn launch_behind(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        now: &Now,
+        whose: Whose,
+        behind_all: bool,
+    ) -> Result<()> {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         let together = launch.cooperative && self.cooperative;
@@ -183,7 +213,7 @@ impl Resident {
             .collect();
         let shape = Geometry::of(launch.grid.map(|d| d.at(now)), [launch.block, 1, 1])
             .shared(launch.shared)
-            .dependent(launch.dependent)
+            .dependent(launch.dependent && !behind_all)
             .cooperative(together && launch.grid[0].at(now) > 1);
         self.stream.launch(kernel, &shape, &args)
     }

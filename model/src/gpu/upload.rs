@@ -16,17 +16,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of the file that are locked at a time. A power of two, so that chunks begin at pages.
-const CHUNK: usize = 256 << 20;
+pub(super) const CHUNK: usize = 256 << 20;
 /// Chunks that stay locked while their copies are on their way.
 const CHUNKS: usize = 2;
 /// Bytes of a slot: one copy.
-const SLOT: usize = 32 << 20;
+pub(super) const SLOT: usize = 32 << 20;
 
 /// Part of a file, for the engine to lock.
-struct Pages {
+pub(super) struct Pages {
     gguf: Arc<Gguf>,
     part: usize,
     range: Range<usize>,
+}
+
+impl Pages {
+    pub fn new(gguf: &Arc<Gguf>, part: usize, range: Range<usize>) -> Pages {
+        Pages { gguf: Arc::clone(gguf), part, range }
+    }
 }
 
 impl AsRef<[u8]> for Pages {
@@ -53,6 +59,8 @@ pub struct Uploader {
     way: Way,
     /// Where pieces land that are laid out anew.
     slot: DeviceBuffer<u8>,
+    /// Bytes of such a piece.
+    piece: usize,
     /// Of a device that computes in the system's memory: the slots from which pieces are laid out anew,
     /// without a copy before.
     shared: Option<[PinnedBuffer<u8>; 2]>,
@@ -78,15 +86,16 @@ pub struct Matrix<'a> {
 }
 
 impl Uploader {
-    /// Copies go through `stream`.
+    /// Copies go through `stream`; beside the weights it takes `piece` bytes of the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when not even the slot can be had.
-    pub fn new(stream: &Stream, gguf: Arc<Gguf>) -> Result<Uploader> {
+    pub fn new(stream: &Stream, gguf: Arc<Gguf>, piece: usize) -> Result<Uploader> {
         let device = stream.device().clone();
         let shared = if device.info().integrated { slots(&device)? } else { None };
-        let slot = device.buffer(if shared.is_some() { 1 } else { SLOT })?;
-        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot, shared })
+        let piece = piece.min(SLOT);
+        let slot = device.buffer(if shared.is_some() { 1 } else { piece })?;
+        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot, piece, shared })
     }
 
     /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place;
@@ -112,7 +121,7 @@ impl Uploader {
         // buffer as large as itself.
         let step = match repack {
             None => rows,
-            Some(_) => (SLOT / m.raw_row.max(1)).max(1),
+            Some(_) => (self.piece / m.raw_row.max(1)).max(1),
         };
         let mut first = 0;
         while first < rows {
@@ -179,7 +188,7 @@ impl Uploader {
             && !chunks.iter().any(|(p, c, _)| (*p, *c) == (part, chunk))
         {
             let end = self.gguf.part_bytes(part).map_or(0, <[u8]>::len).min((chunk + 1) * CHUNK);
-            let pages = Pages { gguf: Arc::clone(&self.gguf), part, range: chunk * CHUNK..end };
+            let pages = Pages::new(&self.gguf, part, chunk * CHUNK..end);
             match self.device.register(Arc::new(pages)) {
                 Ok(map) => {
                     // Dropping the oldest waits for its copies, while the newer one's are on their way.

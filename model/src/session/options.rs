@@ -81,6 +81,11 @@ pub struct OpenOptions {
     pub early: bool,
     /// On a GPU: whether one launch does all of a token.
     pub persistent: Persistence,
+    /// On a GPU: bytes of it that weights, state and working memory may take together; none: what is free.
+    /// Layers that do not fit are copied to it for each step.
+    pub memory: Option<u64>,
+    /// On a GPU: copy all layers for each step, whether they would fit or not.
+    pub stream: bool,
     /// On a GPU: values of these names are there after each step, but for those that a fused step has in
     /// registers only.
     pub keep: Vec<String>,
@@ -100,6 +105,8 @@ impl Default for OpenOptions {
             prefill_chunk: None,
             early: false,
             persistent: Persistence::Auto,
+            memory: None,
+            stream: false,
             keep: vec![],
         }
     }

@@ -1,5 +1,6 @@
 //! The command line of `kjit cache`.
 
+use super::values::{Size, number_and_unit, whole_number};
 use super::{Json, Kv, positive};
 use crate::model::ModelName;
 use clap::{Args, Subcommand, ValueHint};
@@ -150,49 +151,8 @@ impl FromStr for Age {
             "" => return Err(format!("'{text}' of what? Give {text}s, {text}m, {text}h, {text}d or {text}w")),
             _ => return Err(wrong()),
         };
-        whole(number * seconds).map(Age).ok_or_else(wrong)
+        whole_number(number * seconds).map(Age).ok_or_else(wrong)
     }
-}
-
-/// Bytes, from a number and, where they are many, a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("'{text}' is no size: give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB");
-        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
-        let bytes = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 1.0,
-            "k" | "kb" => 1e3,
-            "m" | "mb" => 1e6,
-            "g" | "gb" => 1e9,
-            "t" | "tb" => 1e12,
-            "kib" => 1024.0,
-            "mib" => 1024.0 * 1024.0,
-            "gib" => 1024.0 * 1024.0 * 1024.0,
-            "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-            _ => return Err(wrong()),
-        };
-        whole(number * bytes).map(Size).ok_or_else(wrong)
-    }
-}
-
-/// Digits with at most one point between them, then what follows.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(end)?;
-    let digits_at_both_ends = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
-    let number = number.parse().ok().filter(|_| digits_at_both_ends)?;
-    Some((number, unit.trim_start()))
-}
-
-fn whole(value: f64) -> Option<u64> {
-    // Up to here every whole number is one: what is above is no age and no size of anything.
-    const LARGEST: f64 = (1u64 << 53) as f64;
-    (0.0..=LARGEST).contains(&value).then_some(value as u64)
 }
 
 #[cfg(test)]

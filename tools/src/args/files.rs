@@ -1,7 +1,7 @@
 //! The command line of what reads files, fetches and removes them.
 
 use super::Kv;
-use super::values::positive;
+use super::values::{Size, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
 use kjit_hub::Reference;
@@ -46,6 +46,18 @@ pub struct Inspect {
     /// Storage of keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
+    /// How it would lie in so much memory of a GPU: what stays there, what is streamed, what it takes in all
+    #[arg(long, value_name = "SIZE", conflicts_with = "graph")]
+    pub memory: Option<Size>,
+    /// The same with all layers streamed
+    #[arg(long, conflicts_with = "graph")]
+    pub stream: bool,
+    /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as `run`)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub prefill_chunk: Option<usize>,
+    /// The GPU's architecture for --memory and --stream (default: that of the one that is here)
+    #[arg(long, value_name = "ARCH")]
+    pub arch: Option<String>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! The command line of what runs a model and prints what came of it.
 
 use super::values::{id, positive, whole};
-use super::{Kv, Sampling, Setup, Switch};
+use super::{Kv, Room, Sampling, Setup, Switch};
 use crate::model::ModelName;
 use clap::{Args, ValueEnum, ValueHint};
 use kjit_model::graph::Pooling;
@@ -134,6 +134,8 @@ pub struct Perplexity {
     /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
+    #[command(flatten)]
+    pub room: Room,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

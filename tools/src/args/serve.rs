@@ -1,6 +1,6 @@
 //! The command line of `kjit serve`.
 
-use super::cache::Size;
+use super::values::Size;
 use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};

@@ -1,6 +1,6 @@
 //! How a model is set up, and how tokens are chosen.
 
-use super::values::{above_zero, finite, not_negative, positive, seed, unit, whole};
+use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{Args, ValueEnum};
 use kjit_model::session::{KvType, Persistence};
 
@@ -24,6 +24,20 @@ pub struct Setup {
     /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
+    #[command(flatten)]
+    pub room: Room,
+}
+
+/// How much of a GPU a model may take.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Room {
+    /// Memory of the GPU that weights, keys and values and working memory may take (default: what is free); layers that do
+    /// not fit are copied to it for each step
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Copy all layers for each step, whether they would fit or not
+    #[arg(long)]
+    pub stream: bool,
 }
 
 /// `--kv-type`.

@@ -1,6 +1,7 @@
 //! What several commands take, the commands with next to nothing to take, and readers of values.
 
 use clap::{Args, ValueEnum};
+use std::str::FromStr;
 
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,4 +79,45 @@ pub fn sequences(s: &str) -> Result<usize, String> {
 
 pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "give a whole number above 0".to_string())
+}
+
+/// Bytes, from a number and, where they are many, a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let wrong = || format!("'{text}' is no size: give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB");
+        let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
+        let bytes = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1.0,
+            "k" | "kb" => 1e3,
+            "m" | "mb" => 1e6,
+            "g" | "gb" => 1e9,
+            "t" | "tb" => 1e12,
+            "kib" => 1024.0,
+            "mib" => 1024.0 * 1024.0,
+            "gib" => 1024.0 * 1024.0 * 1024.0,
+            "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(wrong()),
+        };
+        whole_number(number * bytes).map(Size).ok_or_else(wrong)
+    }
+}
+
+/// Digits with at most one point between them, then what follows.
+pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end)?;
+    let digits_at_both_ends = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
+    let number = number.parse().ok().filter(|_| digits_at_both_ends)?;
+    Some((number, unit.trim_start()))
+}
+
+pub fn whole_number(value: f64) -> Option<u64> {
+    // Up to here every whole number is one: what is above is no age and no size of anything.
+    const LARGEST: f64 = (1u64 << 53) as f64;
+    (0.0..=LARGEST).contains(&value).then_some(value as u64)
 }

@@ -4,7 +4,9 @@ use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
 use crate::load::{How, open_one, weights};
 use anyhow::bail;
+use kjit_model::Model;
 use kjit_model::device::DeviceTaken;
+use kjit_model::gpu::Streamed;
 use kjit_model::session::{After, SequenceId, Session, SessionError, Want};
 use serde_json::json;
 use std::io::{self, Write};
@@ -28,6 +30,22 @@ pub(super) struct Head<'a> {
     pub per_token: u64,
     /// Bytes a second that the memory gives.
     pub limit: f64,
+    /// Layers that are copied for each step: then the copies' rate is the limit, and what they move is what a
+    /// token reads.
+    pub streamed: Option<Streamed>,
+}
+
+impl<'a> Head<'a> {
+    /// Of a model that was measured.
+    pub fn of(model: &'a Model, shared: &Shared) -> anyhow::Result<Head<'a>> {
+        let (weights, per_token) = weights(model);
+        let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
+        let (per_token, limit) = match streamed {
+            Some(streamed) => (streamed.bytes, streamed.rate),
+            None => (per_token, bandwidth(model.device(), shared)?),
+        };
+        Ok(Head { device: model.device(), weights, per_token, limit, streamed })
+    }
 }
 
 impl Row {
@@ -81,9 +99,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         let rates = measure(session, sequence, args, one_by_one, args.tokens)?;
         rows.push(Row { test: name("tg", args.tokens, args.depth), rates, together: Some(1) });
     }
-    let limit = bandwidth(model.device(), shared)?;
-    let (weights, per_token) = weights(&model);
-    print(&rows, args.output, &Head { device: model.device(), weights, per_token, limit })?;
+    print(&rows, args.output, &Head::of(&model, shared)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -121,7 +137,7 @@ fn measure(
 }
 
 /// Bytes a second that the device's memory gives, measured now.
-pub(super) fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
+fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
     match device.threads {
         None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
         Some(threads) => Ok(kjit_model::host::read_bandwidth(threads)),
@@ -139,7 +155,8 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
     let mut out = io::stdout().lock();
     match output {
         BenchOutput::Md => {
-            writeln!(out, "| device | test | tok/s | of {:.0} GB/s |\n|---|---|---|---|", limit / 1e9)?;
+            let what = if head.streamed.is_some() { " copied" } else { "" };
+            writeln!(out, "| device | test | tok/s | of {:.0} GB/s{what} |\n|---|---|---|---|", limit / 1e9)?;
             for r in rows {
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.0} %"));
                 writeln!(out, "| {} | {} | {:.2} ± {:.2} | {part} |", device.name, r.test, r.mean(), r.sd())?;
@@ -162,9 +179,12 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
                 })
                 .collect();
             let device = json!({ "kind": device.kind, "name": device.name, "arch": device.arch });
+            let streamed = head
+                .streamed
+                .map(|s| json!({ "layers": s.layers, "of": s.of, "bytes": s.bytes, "copy_gb_s": s.rate / 1e9 }));
             let doc = json!({
                 "device": device, "weights": head.weights, "bytes_per_token": head.per_token, "limit_gb_s": limit / 1e9,
-                "tests": rows,
+                "streamed": streamed, "tests": rows,
             });
             writeln!(out, "{doc}")?;
         }

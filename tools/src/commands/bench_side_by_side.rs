@@ -1,8 +1,8 @@
 //! `kjit bench -b`: sequences decoded side by side, all their tokens counted.
 
-use super::bench::{Head, Row, bandwidth, name, print};
+use super::bench::{Head, Row, name, print};
 use crate::args::{self, Setup, Shared};
-use crate::load::{How, open, weights};
+use crate::load::{How, open};
 use anyhow::bail;
 use kjit_model::SampleOptions;
 use kjit_model::graph::Op;
@@ -28,9 +28,7 @@ pub fn bench(path: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Result
         let test = format!("{} × {n}", name("tg", args.tokens, args.depth));
         rows.push(Row { test, rates, together: dense.then_some(n) });
     }
-    let limit = bandwidth(model.device(), shared)?;
-    let (weights, per_token) = weights(&model);
-    print(&rows, args.output, &Head { device: model.device(), weights, per_token, limit })?;
+    print(&rows, args.output, &Head::of(&model, shared)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

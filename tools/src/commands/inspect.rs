@@ -1,8 +1,14 @@
 //! `kjit inspect`: what is in a model file.
 
 use crate::args::{self, Shared};
+use crate::engine::engine;
+use crate::load::named_gpu;
 use crate::report::bytes;
+use anyhow::{Context, bail};
+use kjit_engine::{Engine, Target};
 use kjit_model::gguf::{Gguf, Summary};
+use kjit_model::gpu::plan::{MemoryNeed, Streaming};
+use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions};
 use serde_json::json;
@@ -19,7 +25,12 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     }
     let summary = gguf.summary();
     // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
-    let memory = kjit_model::arch::build(&gguf).map(|graph| Memory::of(&graph, args));
+    let graph = kjit_model::arch::build(&gguf);
+    let placed = match &graph {
+        Ok(graph) if args.memory.is_some() || args.stream => Some(Placed::of(graph, args, shared)?),
+        _ => None,
+    };
+    let memory = graph.map(|graph| Memory::of(&graph, args));
     if args.json {
         let mut doc = document(&summary);
         if let Some(map) = doc.as_object_mut() {
@@ -30,6 +41,13 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                     Err(e) => json!({ "not_runnable": e.to_string() }),
                 },
             );
+            if let Some(p) = &placed {
+                let doc = json!({
+                    "arch": p.target.id(), "layers": p.layers, "streamed_layers": p.streamed, "streamed": p.bytes,
+                    "weights": p.need.weights, "kv": p.need.kv, "rest": p.need.rest, "on_device": p.need.total(),
+                });
+                map.insert("placed".into(), doc);
+            }
         }
         serde_json::to_writer(&mut out, &doc)?;
         writeln!(out)?;
@@ -45,9 +63,85 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
             )?,
             Err(e) => writeln!(out, "cannot be run: {e}")?,
         }
+        if let Some(p) = placed {
+            writeln!(out, "{p}")?;
+        }
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the model would lie on a GPU.
+struct Placed {
+    target: Target,
+    layers: usize,
+    streamed: usize,
+    /// Bytes that are copied for each step.
+    bytes: u64,
+    need: MemoryNeed,
+}
+
+impl Placed {
+    fn of(graph: &Graph, args: &args::Inspect, shared: &Shared) -> anyhow::Result<Placed> {
+        let engine = engine(shared);
+        let target = match &args.arch {
+            Some(arch) => Target::parse(arch)?,
+            None => here(&engine, shared)?,
+        };
+        let memory = args.memory.map(|size| size.0);
+        let options = OpenOptions {
+            context: args.context,
+            kv: args.kv_type.into(),
+            prefill_chunk: args.prefill_chunk,
+            ..OpenOptions::default()
+        };
+        let mut plan = plan_for(&engine, graph, &target, &options)?;
+        if let Err(least) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
+            bail!(
+                "the model with {} tokens of context takes at least {} MiB, with all layers streamed: --memory gives {} MiB",
+                options.context_of(graph),
+                (least >> 20) + 1,
+                memory.unwrap_or_default() >> 20
+            );
+        }
+        let streaming = plan.streaming.as_ref();
+        Ok(Placed {
+            target,
+            layers: plan.layers(graph),
+            streamed: streaming.map_or(0, |s| s.layers.len()),
+            bytes: streaming.map_or(0, Streaming::bytes),
+            need: plan.memory,
+        })
+    }
+}
+
+/// The target of the GPU that the flags take.
+fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Target> {
+    let found = engine.devices();
+    let device = match named_gpu(shared) {
+        Some(label) => found.devices.iter().find(|d| d.label() == label),
+        None => found.preferred(),
+    };
+    let target = device.and_then(|d| d.target.clone());
+    target.context("there is no GPU here to place the model on: --arch names one (gfx1100, sm_90)")
+}
+
+impl std::fmt::Display for Placed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Placed { target, layers, streamed, need, .. } = self;
+        let parts = [need.weights, need.kv, need.rest].map(bytes);
+        let [weights, kv, rest] = parts;
+        write!(f, "on {}: {}: weights {weights} + KV {kv} + working memory {rest}", target.id(), bytes(need.total()))?;
+        match streamed {
+            0 => write!(f, "; all {layers} layers stay there"),
+            n => write!(
+                f,
+                "; {} of {layers} layers stay there, {n} are streamed: {} copied for each step",
+                layers - n,
+                bytes(self.bytes)
+            ),
+        }
+    }
 }
 
 /// What running the model takes.

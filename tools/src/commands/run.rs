@@ -178,6 +178,12 @@ fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
 
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
+    let mut memory =
+        json!({ "weights": weights(model).0, "kv": model.kv_bytes(), "peak": kjit_model::host::peak_memory() });
+    if let Some(gpu) = model.session.gpu().map(|gpu| gpu.statistics()) {
+        memory["on_device"] = gpu.peak.into();
+        memory["streamed"] = gpu.streamed.map(|s| s.bytes).into();
+    }
     json!({
         "text": a.text,
         "ids": a.ids,
@@ -194,7 +200,7 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
             "prompt_tok_s": prompt_rate(a, prompt),
             "decode_tok_s": rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
         },
-        "memory": { "weights": weights(model).0, "kv": model.kv_bytes(), "peak": kjit_model::host::peak_memory() },
+        "memory": memory,
     })
 }
 

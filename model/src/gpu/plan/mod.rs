@@ -16,12 +16,15 @@ mod print;
 mod product;
 mod prompt;
 mod small;
+mod stream;
 mod whole;
 
 #[doc(hidden)]
 pub use arena::{Life, place};
 pub(super) use map::function_of;
 pub use persistent::{Instruction, OneLaunch};
+#[doc(hidden)]
+pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
 pub use whole::{Request, plan};
 
 use crate::graph::{RopeId, StateId, ValueId, WeightId};
@@ -401,7 +404,7 @@ pub struct Batch {
 /// Bytes a plan needs on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Weights as they lie there.
+    /// Weights as they lie there, and the ring of those that are streamed.
     pub weights: u64,
     /// Keys and values of a full context.
     pub kv: u64,
@@ -445,6 +448,10 @@ pub struct Plan {
     pub batches: Vec<Batch>,
     /// Matrices, each once, with the job that lays it out.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
+    /// Bytes of each of them on the device.
+    pub matrix_bytes: Vec<u64>,
+    /// The layers whose matrices are copied for each pass; none where all stay ([`Plan::fit`]).
+    pub streaming: Option<Streaming>,
     /// Vectors, each once.
     pub vectors: Vec<WeightId>,
     /// Bytes of the keys, and of the values, of each cache, for one slot.

@@ -94,7 +94,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let caches = planner.caches()?;
     let kv = caches.iter().map(|c| 2 * c.saturating_mul(slots as u64).saturating_add(ALIGN)).sum();
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
-    let (matrices, vectors, weights) = planner.weights()?;
+    let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
+    // Positions, options and lists of slots, and a random number for each position.
+    let words = slots as u64 * (4 * (request.context() as u64 + 1) + 24) + 4 * ALIGN;
     Ok(Plan {
         target: target.clone(),
         jobs: planner.jobs.finish(),
@@ -108,9 +110,11 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         slots,
         batches,
         matrices,
+        matrix_bytes,
+        streaming: None,
         vectors,
         caches,
-        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes },
+        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words },
     })
 }
 
@@ -129,8 +133,8 @@ struct Planner<'a> {
     vectors: Vec<WeightId>,
 }
 
-/// Matrices with the jobs that lay them out, vectors, and bytes of both.
-type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<WeightId>, u64);
+/// Matrices with the jobs that lay them out, the bytes of each, vectors, and bytes of all.
+type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<u64>, Vec<WeightId>, u64);
 
 impl<'a> Planner<'a> {
     fn new(request: &'a Request<'a>, steps: &'a [Step]) -> Result<Self, PlanError> {
@@ -211,12 +215,14 @@ impl<'a> Planner<'a> {
 
     fn weights(&mut self) -> Result<Weights, PlanError> {
         let &Request { graph, target, .. } = self.request;
-        let (mut bytes, mut matrices) = (0, vec![]);
+        let (mut bytes, mut matrices, mut each) = (0, vec![], vec![]);
         for &id in &self.matrices {
             let w = graph.weight(id);
             let fail = |source| PlanError::Layout { name: w.name.clone(), source };
             let layout = Layout::new(w.format, w.cols).map_err(fail)?;
-            bytes += (layout.bytes(w.rows, w.experts).map_err(fail)? as u64).next_multiple_of(ALIGN);
+            let all = layout.bytes(w.rows, w.experts).map_err(fail)? as u64;
+            bytes += all.next_multiple_of(ALIGN);
+            each.push(all);
             matrices.push((id, repack(&mut self.jobs, w.name.as_str(), layout, target)?));
         }
         let mut vectors = std::mem::take(&mut self.vectors);
@@ -226,7 +232,7 @@ impl<'a> Planner<'a> {
             let w = graph.weight(id);
             bytes += (4 * (w.rows * w.cols) as u64).next_multiple_of(ALIGN);
         }
-        Ok((matrices, vectors, bytes))
+        Ok((matrices, each, vectors, bytes))
     }
 
     /// Bytes of the keys, and of the values, of each cache, for one slot.

@@ -128,6 +128,8 @@ impl GpuRunner {
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
         // What lies in the rings was never written.
         let slots = vec![Slot { used: context + 1, ..Slot::default() }; resident.plan.slots];
+        // Who traces streamed layers wants to see each copy: a replay shows none.
+        let captures = resident.ring.is_none() || resident.stream.device().trace().is_none();
         let mut runner = GpuRunner {
             resident,
             graph,
@@ -137,7 +139,7 @@ impl GpuRunner {
             listed: vec![],
             logits,
             recordings: vec![],
-            captures: true,
+            captures,
             last: Last::Rows(1),
             statistics,
             prompts_ready: early.is_none(),
@@ -146,7 +148,7 @@ impl GpuRunner {
         };
         // They may have come while the weights travelled.
         runner.prompts_ready(0)?;
-        if super::trust::wanted(runner.opened()) {
+        if captures && super::trust::wanted(runner.opened()) {
             runner.try_capture()?;
         }
         Ok(runner)
@@ -200,6 +202,14 @@ impl GpuRunner {
     /// What opening took and what is held.
     pub fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    /// Fills the slots of streamed layers with what is no number before each copy, so that what is read too
+    /// early shows: for tests. Before the first step.
+    pub fn poison_ring(&self) {
+        if let Some(ring) = &self.resident.ring {
+            ring.poison(true);
+        }
     }
 
     /// The device.
@@ -322,7 +332,7 @@ impl GpuRunner {
         let (r, rows) = (&self.resident, self.rows_of(n)?);
         let now = self.now(rows.program, n, choice.unwrap_or(Choice::Greedy))?;
         let recording = match self.captures {
-            true => Again::Replay(r.stream.capture(|| self.issue(what, &now))?),
+            true => Again::Replay(r.capture(|| self.issue(what, &now))?),
             false => Again::Launch(now),
         };
         // Where options are arguments, each choice is another recording: the last one of each kind is kept.

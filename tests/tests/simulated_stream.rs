@@ -1,0 +1,259 @@
+//! Layers that are copied to a simulated AMD device for each step: the same numbers, bit for bit, as with all
+//! of them there. The device takes streams and a graph's nodes in random order, and slots are poisoned before
+//! each copy, so that a launch that reads too early, or a copy that comes too early, shows.
+
+use kjit_engine::{Config, Device, Engine, Isolation, Trace};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan_for;
+use kjit_model::graph::Graph;
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{After, Given, KvType, OpenOptions, Persistence, SequenceId, Session, Want, Work};
+use kjit_tests::files::model_path;
+use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::sync::Arc;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn options(sequences: usize) -> OpenOptions {
+    OpenOptions {
+        context: Some(64),
+        kv: KvType::F16,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(32),
+        sequences,
+        ..OpenOptions::default()
+    }
+}
+
+/// Scores after all that a session does: prompts of several pieces, single tokens, several sequences in a
+/// step, choices on the device.
+fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let vocab = session.n_vocab() as u32;
+    let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
+    let all: Vec<SequenceId> = (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+    let mut rows: Vec<Vec<u32>> = vec![];
+    let mut keep = |logits: Vec<f32>| rows.push(logits.iter().map(|x| x.to_bits()).collect());
+    // Two pieces, the second of one token; then a short one, of all of whose rows something is wanted.
+    keep(session.feed(all[0], &ids(37, 33), Want::Last).unwrap());
+    keep(session.feed(all[0], &ids(11, 3), Want::All).unwrap());
+    for i in 0..3 {
+        keep(session.feed(all[0], &[7 * i + 3], Want::Last).unwrap());
+    }
+    if sequences > 1 {
+        let prompts: Vec<Vec<u32>> = (0..sequences as u32).map(|i| ids(13 + 2 * i, 2 + 5 * i)).collect();
+        let work =
+            |(sequence, tokens): (&SequenceId, &'static [u32])| Work { sequence: *sequence, tokens, want: Want::Last };
+        let prompts: Vec<&'static [u32]> = prompts.into_iter().map(|p| &*p.leak()).collect();
+        for given in session.step(&all.iter().zip(prompts).map(work).collect::<Vec<_>>()).unwrap() {
+            let Given::Logits(logits) = given else { panic!("no logits") };
+            keep(logits);
+        }
+    }
+    let mut tokens = vec![];
+    let starts: Vec<(SequenceId, &[u32])> = all.iter().map(|id| (*id, &[9][..])).collect();
+    session
+        .decode(&starts, &mut |_, token| {
+            tokens.push(token);
+            if tokens.len() == 5 * sequences { After::Pause } else { After::Go }
+        })
+        .unwrap();
+    (rows, tokens)
+}
+
+/// Opens with these options.
+fn open(engine: &Engine, device: &Device, gguf: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> Session {
+    Session::on_gpu(engine, device, gguf, graph.clone(), options).unwrap()
+}
+
+/// Decodes, and holds that a token is one replay: nothing is allocated, launched, copied by a call or waited for.
+fn a_token_is_one_replay(session: &mut Session) {
+    let device = session.gpu().unwrap().opened().clone();
+    let id = session.add(SampleOptions::default()).unwrap();
+    let (mut seen, mut counts) = (0, vec![]);
+    session
+        .decode(&[(id, &[3])], &mut |_, _| {
+            seen += 1;
+            if seen == 6 || seen == 16 {
+                counts.push(device.counts());
+            }
+            if seen == 20 { After::End } else { After::Go }
+        })
+        .unwrap();
+    let n = counts[1] - counts[0];
+    assert_eq!(n.replays, 10, "{n:?}");
+    let rest = [n.allocations, n.frees, n.pinned, n.synchronisations, n.copies_in, n.copies_out, n.copies_within];
+    assert_eq!((rest, n.launches, n.captures, n.modules), ([0; 7], 0, 0, 0), "{n:?}");
+    session.remove(id).unwrap();
+}
+
+fn as_resident(test: &str, name: &str, arch: &str, sequences: usize) {
+    let Some(path) = model_path(name) else { return };
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let before = Simulated::here().alive();
+        let resident = options(sequences);
+        let mut session = open(&engine, &device, &gguf, &graph, &resident);
+        a_token_is_one_replay(&mut session);
+        let want = all_that_comes(&mut session, sequences);
+        drop(session);
+        for round in 0..3 {
+            let streamed = OpenOptions { stream: true, ..resident.clone() };
+            let mut session = open(&engine, &device, &gguf, &graph, &streamed);
+            let gpu = session.gpu().unwrap();
+            let told = gpu.statistics().streamed.unwrap();
+            assert_eq!((told.layers, told.of), (graph.states.len(), graph.states.len()), "{told}");
+            assert!(told.rate > 0.0 && told.bytes > 0, "{told:?}");
+            gpu.poison_ring();
+            Simulated::here().poison(gpu.plan());
+            a_token_is_one_replay(&mut session);
+            let got = all_that_comes(&mut session, sequences);
+            assert!(got == want, "{name} on {arch}, round {round}: streamed layers give other numbers");
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+    });
+}
+
+#[test]
+fn layers_laid_out_anew_after_each_copy_on_simulated_gfx1030_give_the_same_bits() {
+    let test = "layers_laid_out_anew_after_each_copy_on_simulated_gfx1030_give_the_same_bits";
+    as_resident(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1030", 3);
+}
+
+#[test]
+fn layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits() {
+    let test = "layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits";
+    as_resident(test, "tiny/tiny-qwen2-f16.gguf", "gfx942:sramecc+:xnack-", 1);
+}
+
+#[test]
+fn streamed_experts_on_simulated_gfx90a_give_the_same_bits() {
+    let test = "streamed_experts_on_simulated_gfx90a_give_the_same_bits";
+    as_resident(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", 1);
+}
+
+/// Spans of a row of the trace: where they begin and end.
+fn spans(trace: &serde_json::Value, row: &str) -> Vec<(String, f64, f64)> {
+    let events = trace["traceEvents"].as_array().unwrap();
+    let names = events.iter().filter(|e| e["ph"] == "M");
+    let tid =
+        names.filter(|e| e["args"]["name"] == row).map(|e| &e["tid"]).next().unwrap_or_else(|| panic!("no row {row}"));
+    let of = events.iter().filter(|e| e["ph"] == "X" && e["tid"] == *tid);
+    of.map(|e| {
+        let (at, lasted) = (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
+        (e["name"].as_str().unwrap().to_owned(), at, at + lasted)
+    })
+    .collect()
+}
+
+#[test]
+fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before() {
+    let test = "a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before";
+    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
+    setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let trace = Trace::new();
+        let config = Config::new()
+            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(cache(TEMPORARY).join("none")))
+            .isolation(Isolation::Worker(WORKER.into()))
+            .compiler_kind("hiprtc")
+            .trace(trace.clone());
+        let engine = Engine::new(config);
+        let device = engine.device("rocm:0").unwrap();
+        let streamed = OpenOptions { stream: true, ..options(1) };
+        let mut session = open(&engine, &device, &gguf, &graph, &streamed);
+        let traced = all_that_comes(&mut session, 1);
+        let json = serde_json::from_str(&trace.to_json()).unwrap();
+        let (copies, steps) = (spans(&json, "rocm:0 copies"), spans(&json, "rocm:0 streamed layers"));
+        let layers = graph.states.len();
+        assert!(copies.len() == steps.len() && copies.len() > 5 * layers, "{} {}", copies.len(), steps.len());
+        let mut beside = 0;
+        for (i, (copy, step)) in copies.iter().zip(&steps).enumerate() {
+            assert!(copy.0 == step.0 && copy.2 <= step.1 + 1.0, "{i}: {copy:?} {step:?}");
+            // The next layer of the same pass.
+            if let Some(next) = copies.get(i + 1).filter(|_| (i + 1) % layers > 0) {
+                beside += usize::from(next.1 < step.2 && step.1 < next.2);
+            }
+        }
+        assert!(beside > 0, "no copy ran beside a layer: {copies:?} {steps:?}");
+        drop(session);
+        // Traced steps are issued one by one, and compute the same.
+        let engine = kjit_tests::simulator::engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        assert!(traced == all_that_comes(&mut open(&engine, &device, &gguf, &graph, &streamed), 1));
+    });
+}
+
+#[test]
+fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line() {
+    let test = "pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line";
+    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
+    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let want = all_that_comes(&mut open(&engine, &device, &gguf, &graph, &options(1)), 1);
+        let streamed = OpenOptions { stream: true, ..options(1) };
+        let mut session = open(&engine, &device, &gguf, &graph, &streamed);
+        let gpu = session.gpu().unwrap();
+        let said = gpu.remarks().join("; ");
+        assert!(said.contains("of streamed layers were copied into page-locked memory"), "{said}");
+        gpu.poison_ring();
+        assert!(all_that_comes(&mut session, 1) == want);
+        drop(session);
+        // From now on nothing can be locked.
+        for n in 1..200 {
+            Simulated::here().fail(c"hipHostMalloc", n, 2);
+        }
+        let error = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &streamed).err().unwrap().to_string();
+        assert!(error.starts_with("page-locked memory for streamed layers on rocm:0"), "{error}");
+        assert!(error.contains("a larger --memory streams less") && !error.contains('\n'), "{error}");
+    });
+}
+
+#[test]
+fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
+    let test = "a_budget_is_kept_and_one_that_is_too_small_names_the_least";
+    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
+    setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let resident = plan_for(&engine, &graph, device.target(), &options(1)).unwrap();
+        let all = resident.memory.total();
+        let least = resident.clone().fit(&graph, 0, false).unwrap_err();
+        assert!(least < all, "{least} {all}");
+        let with = |memory| OpenOptions { memory: Some(memory), persistent: Persistence::On, ..options(1) };
+        // All stays where all fits.
+        let session = open(&engine, &device, &gguf, &graph, &with(all));
+        assert_eq!(session.gpu().unwrap().statistics().streamed, None);
+        drop(session);
+        let session = open(&engine, &device, &gguf, &graph, &with(all - 1));
+        let gpu = session.gpu().unwrap();
+        let told = gpu.statistics();
+        assert!(told.streamed.is_some() && told.peak < all, "{told:?}");
+        let need = gpu.plan().memory.total();
+        let off = (need as f64 - told.peak as f64).abs() / told.peak as f64;
+        assert!(off < 0.05, "{need} were named, {} are in use", told.peak);
+        assert!(gpu.persistent().is_none() && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed"));
+        drop(session);
+        // The number that is named will do.
+        let refused = |memory| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &with(memory)).err();
+        let error = refused(least - 1).unwrap().to_string();
+        let named = error.split("--memory ").nth(2).and_then(|t| t.split("MiB would do").next()).unwrap_or_default();
+        assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
+    });
+}
