@@ -16,19 +16,18 @@ template <class S> struct Scores {
         return S::WINDOW != 0 && here + 1 > S::WINDOW ? here + 1 - S::WINDOW : 0;
     }
 
+    // The power of two below the number of heads, by its bits filled up.
+    static constexpr u32 TWO = S::HEADS | S::HEADS >> 1, FOUR = TWO | TWO >> 2, EIGHT = FOUR | FOUR >> 4;
+    static constexpr u32 FILLED = EIGHT | EIGHT >> 8, POWER = FILLED - FILLED / 2;
+    static_assert(POWER <= S::HEADS && S::HEADS < 2 * POWER, "below 65536 heads");
+
     // What a score of this head loses for each position of distance (ALiBi: Press et al. 2021, arXiv
-    // 2108.12409), in units of log 2: 2^(−ALIBI i / n) for heads i = 1 … n, n the power of two below their
-    // number; the rest take the odd ones of the series twice as dense.
+    // 2108.12409), in units of log 2: 2^(−ALIBI i / POWER) for heads i = 1 … POWER; the rest take the odd ones
+    // of the series twice as dense.
     STEP float slope(u32 head) {
-        constexpr u32 n = below(S::HEADS);
-        constexpr float each = S::ALIBI / (float)n;
-        float exponent = head < n ? each * (float)(head + 1) : 0.5f * each * (float)(2 * (head - n) + 1);
+        constexpr float each = S::ALIBI / (float)POWER;
+        float exponent = head < POWER ? each * (float)(head + 1) : 0.5f * each * (float)(2 * (head - POWER) + 1);
         return LOG2E * exp2_hw(-exponent);
-    }
-    static constexpr u32 below(u32 heads) {
-        u32 n = 1;
-        while (2 * n <= heads) n *= 2;
-        return n;
     }
 
     // What a score at position j loses, seen from `here`.
