@@ -12,7 +12,8 @@
 // bits, so sums do not depend on their order and the same seed gives the same token, however many blocks
 // share a sequence.
 //
-// Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. It reads its
+// Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. Among at most
+// DRAW_FEW of the likeliest draw_few.h draws. Else the first TEAM blocks do it together: each reads its
 // logits once for each step: the extremes, where top-k cuts, where top-p cuts, the weights that are left;
 // then the block that has the token looks for it. Between the steps the blocks of a sequence meet in `work`:
 // a launch of more than one block is cooperative, so they are all resident. On an H200 one block took 64 µs
@@ -21,9 +22,9 @@
 //
 // S: VOCAB.
 #pragma once
-#include "sample.h"
+#include "draw_few.h"
 
-constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 16;
+constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 32, DRAW_TEAM = 16;
 
 // Where the blocks of a sequence meet. Three sets of bins: while one is filled, the one before may still be
 // read.
@@ -36,7 +37,8 @@ struct DrawMeeting {
 
 // What each block says to the others.
 struct DrawSaid {
-    u64 extremes[DRAW_MOST_BLOCKS][2], sums[DRAW_MOST_BLOCKS];
+    u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // the likeliest of each block's range
+    u64 extremes[DRAW_TEAM][2], sums[DRAW_TEAM];
     u32 id, none;  // a token that one found for all
 };
 
@@ -55,8 +57,9 @@ struct DrawArgs {
 template <class S> struct Draw {
     static constexpr u32 BINS = DRAW_BINS, SETS = DRAW_SETS;
     static_assert(kj_waves > 1 && kj_waves <= KJ_WAVE, "parts grow smaller, and a wave holds their sums");
-    static_assert(DRAW_MOST_BLOCKS <= KJ_WAVE, "a wave holds the blocks' sums");
+    static_assert(DRAW_TEAM <= KJ_WAVE, "a wave holds the blocks' sums");
 
+    using Few = DrawFew<S>;
     struct Shared {
         u64 weights[BINS];
         u32 counts[BINS];
@@ -111,19 +114,18 @@ template <class S> struct Draw {
         u32 key;  // of the largest
     };
 
-    STEP u64 weight_of(const Row& row, float v) {
-        return (u64)(exp_f32((v - row.largest) * row.inverse) * 1099511627776.0f);
+    STEP u64 weight(float v, float largest, float inverse) {
+        return (u64)(exp_f32((v - largest) * inverse) * 1099511627776.0f);
     }
+    STEP u64 weight_of(const Row& row, float v) { return weight(v, row.largest, row.inverse); }
     STEP float distance(const Row& row, float v) { return (row.largest - v) * row.scale; }
-    // The logit with these order_bits.
-    STEP float of_order(u32 key) { return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
     // The lowest key whose distance is below `limit`: distances fall as keys rise.
     STEP u32 first_nearer(const Row& row, float limit) {
         u32 low = 0x007fffffu, high = row.key;  // −∞, and the largest, whose distance is 0
         NO_UNROLL while (low < high) {
             u32 middle = low + (high - low) / 2;
-            if (distance(row, of_order(middle)) < limit) high = middle;
+            if (distance(row, logit_of_order(middle)) < limit) high = middle;
             else low = middle + 1;
         }
         return high;
@@ -338,20 +340,24 @@ template <class S> struct Draw {
             block_sync();  // before the bins are emptied
         } while (!whole && low < high);
         if (whole) return low <= kept.key ? kept : Kept{low, S::VOCAB};
-        u64 each_has = weighted ? weight_of(row, of_order(low)) : 1;
+        u64 each_has = weighted ? weight_of(row, logit_of_order(low)) : 1;
         u64 wanted = each_has > 1 ? CEIL_DIV(want, each_has) : want;
         auto equal = [&](u32 i, float v) { return (u64)(order_bits(v) == low && is_kept(kept, low, i)); };
         return Kept{low, find_token_for_all(lds, team, row, equal, [&](u64) { return wanted - 1; }) + 1};
     }
 
-    STEP void step(DrawArgs a, Share share, Shared& lds) {
-        constexpr bool MEETS = KJ_WAVE == 32;
-        if (!MEETS && share.x > 0) return;
-        u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id(),
-            blocks = MEETS ? a.blocks : 1;
-        u32 range = CEIL_DIV(CEIL_DIV(S::VOCAB, blocks), 4) * 4, from = min_u32(share.x * range, S::VOCAB);
-        Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from,
-                  min_u32(from + range, S::VOCAB)};
+    // The first id of a block's range.
+    STEP u32 range_start(u32 block, u32 blocks) {
+        return min_u32(block * (CEIL_DIV(CEIL_DIV(S::VOCAB, blocks), 4) * 4), S::VOCAB);
+    }
+
+    union Memory {
+        Shared all;
+        typename Few::Shared few;
+    };
+
+    STEP void step(DrawArgs a, Share share, Memory& memory) {
+        u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
         u32 top_k = a.top_k;
         float temperature = a.temperature, top_p = a.top_p, min_p = a.min_p;
         if (a.options) {
@@ -361,6 +367,26 @@ template <class S> struct Draw {
         // Read before the block that finds the token moves on.
         float fraction = a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
         const float* x = a.logits + (u64)sequence * S::VOCAB;
+        // Neither infinite nor 0: no weight is NaN.
+        float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);
+        if (top_k >= 1 && top_k <= DRAW_FEW) {
+            auto weigh = [&](float v, float largest) { return weight(v, largest, inverse); };
+            u64* said = a.said[sequence].few;
+            u32 from = range_start(share.x, a.blocks), to = range_start(share.x + 1, a.blocks);
+            Few::keep_logits(memory.few, top_k, x, from, to);
+            if (t < top_k) said[share.x * top_k + t] = memory.few.best[t];
+            if (!last_block(&a.work[sequence].left, a.blocks)) return;
+            if (a.blocks > 1) Few::keep_keys(memory.few, top_k, said, a.blocks * top_k);
+            u32 token = Few::choose(memory.few, top_k, top_p, min_p, fraction, weigh);
+            if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
+            return;
+        }
+        // A constant where nobody meets: less code, and no scalar register is spilled for it.
+        u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
+        if (share.x >= blocks) return;
+        u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
+        Shared& lds = memory.all;
+        Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from, to};
         u64 best = 0, least = 0;
         each(x, team.from, team.to, t, KJ_BLOCK, [&](u32 i, float v) {
             u32 key = order_bits(v);
@@ -381,17 +407,15 @@ template <class S> struct Draw {
         }
         u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
         float largest = x[likeliest];
-        // Greedy, infinite, or nothing is a number.
-        if (top_k == 1 || !(abs_f32(largest) < as_f32(0x7f800000u))) {
+        // Infinite, or nothing is a number.
+        if (!(abs_f32(largest) < as_f32(0x7f800000u))) {
             if (t == 0 && team.block == 0) move_on(a.tokens, a.position, slot, a.capacity, likeliest);
             leave(team);
             return;
         }
         // exp(−28) is below 2^−40: no weight.
-        float span = min_f32(largest - of_order(~(u32)least), 28.0f * temperature);
+        float span = min_f32(largest - logit_of_order(~(u32)least), 28.0f * temperature);
         float scale = (float)(BINS - 1) / max_f32(span, 1e-30f);
-        // Neither infinite nor 0: no weight is NaN.
-        float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);
         Row row{x, largest, inverse, scale, (u32)(best >> 32)};
         Kept kept{0, 0};  // all that are numbers
         NO_UNROLL for (u32 weighted = 0; weighted < 2; weighted++) {

@@ -5,7 +5,7 @@
 KERNEL draw(const float* logits, const float* fractions, const u32x4* options, const u32* slots, u32* tokens,
             u32* position, DrawMeeting* work, DrawSaid* said, u32 capacity, u32 top_k, float temperature,
             float top_p, float min_p, u32 blocks) {
-    LDS_ARRAY(Draw<Shape>::Shared, lds, 1);
+    LDS_ARRAY(Draw<Shape>::Memory, lds, 1);
     launch_dependents();
     wait_for_producer();
     DrawArgs args{logits, fractions, options, slots, tokens, position, work, said, capacity, top_k,

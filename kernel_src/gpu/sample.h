@@ -7,6 +7,9 @@ STEP u32 order_bits(float x) {  // orders as floats do, −0 equals 0, NaN lowes
     return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+// The logit with these order_bits.
+STEP float logit_of_order(u32 key) { return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+
 // The slot of a row of logits.
 STEP u32 slot_of(const u32* slots, u32 row) { return slots ? slots[row] : row; }
 

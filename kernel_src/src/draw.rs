@@ -60,15 +60,16 @@ const NAME: &str = "draw";
 
 /// Threads of a block.
 const THREADS: u32 = 512;
-/// Blocks that draw from one row of logits at most.
-const MOST_BLOCKS: u32 = 16;
+/// Blocks that draw from one row of logits at most: with 32 a thread reads eight logits of a vocabulary of
+/// 128k at once. Among many (top-k off, or above 64) sixteen of them draw.
+const MOST_BLOCKS: u32 = 32;
 
 /// Bytes in which the blocks of one sequence meet: three sets of 2048 weights and counts, two counters
 /// (`DrawMeeting` in `gpu/draw.h`).
 pub const WORK: usize = 3 * 2048 * (8 + 4) + 8;
 
-/// Bytes in which they tell each other extremes, sums and an id (`DrawSaid`).
-pub const SAID: usize = MOST_BLOCKS as usize * (16 + 8) + 8;
+/// Bytes in which they tell each other the likeliest of each, extremes, sums and an id (`DrawSaid`).
+pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 /// Top-k, temperature, top-p, min-p.
 type Chances = (u32, f32, f32, f32);
@@ -235,6 +236,18 @@ impl Family for DrawSpec {
             [(0, 1.0, 1.0, 0.0), (40, 0.8, 1.0, 0.0), (0, 1.3, 0.9, 0.0), (100, 0.7, 0.95, 0.05), (1, 1.0, 1.0, 0.0)];
         for options in all {
             into.push(spec(vocab).of(target, (2, 9), (&logits, options, false), random)?);
+        }
+        // Among few: one, as many as there may be, one more; equals at the border of top-k and of top-p; by one
+        // block that reads its logits in several rounds, and by more than fit into a wave.
+        for (blocks, options) in [
+            (1, (64, 0.9, 1.0, 0.0)),
+            (7, (64, 1.1, 0.9, 0.0)),
+            (3, (65, 1.1, 0.9, 0.0)),
+            (5, (2, 2.0, 0.5, 0.0)),
+            (4, (63, 50.0, 0.999, 0.5)),
+            (6, (1, 0.7, 0.5, 0.1)),
+        ] {
+            into.push(spec(vocab).of(target, (blocks, 9), (&logits[3 * vocab..], options, false), random)?);
         }
         into.push(spec(vocab).of(target, (2, 9), (&logits, (40, 0.9, 0.95, 0.02), true), random)?);
         into.push(spec(vocab).of(target, (1, 9), (&logits, (40, 0.9, 0.95, 0.02), true), random)?);

@@ -117,6 +117,7 @@ const FILES: &[(&str, &str)] = files! {
     "dots.h"
     "draw.h"
     "draw.hip"
+    "draw_few.h"
     "embed.h"
     "embed.hip"
     "expert_sum.h"
