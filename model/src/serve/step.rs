@@ -85,8 +85,16 @@ impl Worker {
     /// Tokens that the next step takes of each.
     fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
-        let on_cpu = self.session.as_ref().is_some_and(|s| s.cpu().is_some());
-        let (usual, least) = if on_cpu { (BUDGET_ON_CPU, 1) } else { (BUDGET_ON_GPU, LEAST_ON_GPU) };
+        let session = self.session.as_ref();
+        let on_cpu = session.is_some_and(|s| s.cpu().is_some());
+        // Where layers are streamed a piece costs all their copies: as many tokens as go through at once.
+        let gpu = session.and_then(Session::gpu).filter(|gpu| gpu.statistics().streamed.is_some());
+        let chunk = gpu.and_then(|gpu| gpu.plan().prompts.last()).map(|p| p.tokens as usize);
+        let (usual, least) = match chunk {
+            _ if on_cpu => (BUDGET_ON_CPU, 1),
+            Some(chunk) => (chunk.max(BUDGET_ON_GPU), LEAST_ON_GPU),
+            None => (BUDGET_ON_GPU, LEAST_ON_GPU),
+        };
         let alone = if rest.contains(&1) { 1 } else { ALONE };
         compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least)
     }
