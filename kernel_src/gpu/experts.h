@@ -3,17 +3,18 @@
 //   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such columns as
 //           activations.h
 //           lays them out (X_GLOBAL); aux as activations.h has it
-//   experts TOKENS × TOP u32; shares  TOKENS × TOP f32 where SUM
+//   experts TOKENS × TOP u32 (ALL: none, slot s has matrix s); shares  TOKENS × TOP f32 where SUM
 //   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0
 //           where SUM
 //   tokens  rows in use, TOKENS at most. Nobody wrote `experts` of the others: no matrix is chosen by them,
 //           and their y stays as it is
-//   GATE: w0 is the gate and w1 the other factor, y = act(gate)·up
+//   BIAS: a row of offsets for each expert, b0 for w0, b1 for w1
+//   GATE: w0 is the gate and w1 the other factor, y = act(gate)·up; CLAMPED: both bounded by `limit` (gate.h)
 //   SUM: y[t] = Σ over slots of shares[t, s] · W[experts[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
 //     be y)
 //
 // S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL, SUM,
-// RESIDUAL. Share: x of `blocks`.
+// BIAS, CLAMPED, ALL, RESIDUAL. Share: x of `blocks`.
 #pragma once
 #include "dots.h"
 
@@ -22,8 +23,9 @@ struct ExpertsArgs {
     const u32* experts;
     const float *shares, *residual;
     const u8 *w0, *w1;
+    const float *b0, *b1;
     float* y;
-    float eps;
+    float eps, limit;
     u32 tokens, blocks;
 };
 
@@ -56,15 +58,30 @@ template <class S> struct Experts {
     }
     STEP u32 first_row(u32 tile) { return tile % TILES * D::TILE + D::team_id() * ROWS; }
 
+    STEP u32 matrix_of(ExpertsArgs a, u32 slot) {
+        if constexpr (S::ALL) return slot % TOP;
+        return a.experts[slot];
+    }
+
     using Slots = Units[TOGETHER];
     STEP void load_slots(Slots& units, ExpertsArgs a, u32 tile, u32 b) {
         UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-            u64 matrix = (u64)a.experts[slot_of(tile, b) + i] * S::ROWS_0 * W::ROW_BYTES;
+            u64 matrix = (u64)matrix_of(a, slot_of(tile, b) + i) * S::ROWS_0 * W::ROW_BYTES;
             u32 first = first_row(tile), step = b % LOADS * D::IN_FLIGHT;
             D::template load_rows<W>(units[i], 0, a.w0 + matrix, first, S::ROWS_0, step);
             if constexpr (LISTS == 2)
                 D::template load_rows<W>(units[i], 1, a.w1 + matrix, first, S::ROWS_0, step);
         }
+    }
+
+    // What the chosen experts add to a row: one, or all of a token by their shares.
+    STEP float offset(ExpertsArgs a, const float* b, u32 tile, u32 row) {
+        u32 at = tile / TILES;
+        if constexpr (!S::SUM) return b[(u64)matrix_of(a, at) * S::ROWS_0 + row];
+        float sum = 0.0f;
+        for (u32 s = at * TOP; s < (at + 1) * TOP; s++)
+            sum = fma_f32(a.shares[s], b[(u64)matrix_of(a, s) * S::ROWS_0 + row], sum);
+        return sum;
     }
 
     STEP void store_rows(Sums& acc, ExpertsArgs a, u32 tile, Shared& lds) {
@@ -74,7 +91,13 @@ template <class S> struct Experts {
             u32 row = first_row(tile) + r;
             if (D::team_lane() != 0 || row >= S::ROWS_0) continue;
             float v = acc[r][0];
-            if constexpr (LISTS == 2) v = (S::GATE == Gate::Silu ? silu(v) : gelu(v)) * acc[ROWS + r][0];
+            if constexpr (S::BIAS) v += offset(a, a.b0, tile, row);
+            if constexpr (LISTS == 2) {
+                float up = acc[ROWS + r][0];
+                if constexpr (S::BIAS) up += offset(a, a.b1, tile, row);
+                if constexpr (S::CLAMPED) v = clamped_silu(v, a.limit) * clamped_up(up, a.limit);
+                else v = (S::GATE == Gate::Silu ? silu(v) : gelu(v)) * up;
+            }
             if (S::RESIDUAL) v += a.residual[at + row];
             a.y[at + row] = v;
         }

@@ -4,6 +4,14 @@
 #include "kjit.h"
 
 STEP float silu(float x) { return x * sigmoid(x); }
+// By comparisons, which let a NaN through.
+STEP float between(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+// gpt-oss (arXiv 2508.10925): the gate, and what it is multiplied with.
+STEP float clamped_silu(float x, float limit) {
+    float g = x > limit ? limit : x;
+    return g * sigmoid(1.702f * g);
+}
+STEP float clamped_up(float x, float limit) { return between(x, -limit, limit) + 1.0f; }
 // GELU, its tanh form: Hendrycks & Gimpel 2016, arXiv 1606.08415.
 STEP float gelu(float x) {
     float inner = 0.7978845608f * (x + 0.044715f * x * x * x);

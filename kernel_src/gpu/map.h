@@ -1,4 +1,4 @@
-// map: rows made element by element, a thread each; possibly added to a residual.
+// map: rows made element by element, a thread each (a sum: a block); possibly added to a residual.
 //
 //   Map::Act        f(x)
 //   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without WEIGHTS or BIASES,
@@ -9,6 +9,9 @@
 //   Map::Spread     a[c / EACH] · x[c mod EACH]: one run for several factors
 //   Map::Sum        Σ of the SLOTS runs of a row
 //   Map::Slice      of each run of RUN elements the TAKE from AT on
+//   Map::Concat     runs of FIRST elements of x, behind each BEHIND of a: those of RUNS runs in turn; zeros
+//                   where RUNS is 0
+//   Map::Dot        Σ of x · a over a run of EACH elements
 //   Map::FromTiles  x, which lies as halves in tiles: blocks of 64 × 64, the inputs of a GEMM
 //   Map::Rotate     heads of HEAD elements by position: rope.h, a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
@@ -54,9 +57,6 @@ STEP float expm1_f32(float x) {
     return abs_f32(x) < 0.3f ? fma_f32(p * x, x, x) : exp_f32(x) - 1.0f;
 }
 
-// By comparisons, which let a NaN through.
-STEP float between(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
-
 template <Function F> STEP float function_of(float x, const MapArgs& a) {
     if constexpr (F == Function::Identity) return x;
     if constexpr (F == Function::Silu) return silu(x);
@@ -68,10 +68,9 @@ template <Function F> STEP float function_of(float x, const MapArgs& a) {
     if constexpr (F == Function::Softplus) return x > 20.0f ? x : ln_f32(1.0f + exp_f32(x));
     if constexpr (F == Function::Clamp) return between(x, -a.p0, a.p0);
     if constexpr (F == Function::SoftCap) return a.p0 * tanh_f32(x / a.p0);
-    if constexpr (F == Function::ClampedSilu) {
-        float g = x > a.p0 ? a.p0 : x;
-        return g * sigmoid(1.702f * g);
-    }
+    if constexpr (F == Function::Above) return x - a.p0 < 0.0f ? 0.0f : x - a.p0;
+    if constexpr (F == Function::Sqrt) return sqrt_f32(x);
+    if constexpr (F == Function::ClampedSilu) return clamped_silu(x, a.p0);
     // p0 the parabola's factor, p1 the exponential's, p2 the slope at zero, p3 the nearest to it.
     if constexpr (F == Function::Xielu)
         return x > 0.0f ? fma_f32(a.p0 * x, x, a.p2 * x)
@@ -97,7 +96,7 @@ template <class S> struct Mapped {
         }
         if constexpr (S::OP == Map::Gate) {
             float g = function_of<S::FUNCTION>(a.a[row * (COLS / S::EACH) + c / S::EACH], a), up = a.x[at];
-            if constexpr (S::FUNCTION == Function::ClampedSilu) up = between(up, -a.p0, a.p0) + 1.0f;
+            if constexpr (S::FUNCTION == Function::ClampedSilu) up = clamped_up(up, a.p0);
             return g * up;
         }
         if constexpr (S::OP == Map::AddChosen) {
@@ -113,6 +112,13 @@ template <class S> struct Mapped {
         }
         if constexpr (S::OP == Map::Slice)
             return a.x[(row * (COLS / S::TAKE) + c / S::TAKE) * S::RUN + S::AT + c % S::TAKE];
+        if constexpr (S::OP == Map::Concat) {
+            constexpr u32 RUN = S::FIRST + S::BEHIND;
+            u32 g = c / RUN, e = c % RUN;
+            if (e < S::FIRST) return a.x[(row * (COLS / RUN) + g) * S::FIRST + e];
+            if constexpr (S::RUNS == 0) return 0.0f;
+            else return a.a[(row * S::RUNS + g % S::RUNS) * S::BEHIND + e - S::FIRST];
+        }
         if constexpr (S::OP == Map::FromTiles) {
             u64 block = row / 64 * CEIL_DIV(COLS, 64) + c / 64;
             u32 r = (u32)(row % 64);
@@ -137,6 +143,15 @@ template <class S> struct Mapped {
 
     STEP void step(MapArgs a, Share share) {
         u64 row = share.y;
+        if constexpr (S::OP == Map::Dot) {
+            u64 at = row * COLS + share.x;
+            float v = 0.0f;
+            for (u32 e = thread_id(); e < S::EACH; e += KJ_BLOCK)
+                v = fma_f32(a.x[at * S::EACH + e], a.a[at * S::EACH + e], v);
+            v = block_sum(v);
+            if (thread_id() == 0) a.y[at] = S::RESIDUAL ? v + a.residual[at] : v;
+            return;
+        }
         u32 c = share.x * KJ_BLOCK + thread_id();
         if (c >= COLS) return;
         float v = made(a, row, c);

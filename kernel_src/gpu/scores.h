@@ -22,11 +22,12 @@ template <class S> struct Scores {
     static_assert(POWER <= S::HEADS && S::HEADS < 2 * POWER, "below 65536 heads");
 
     // What a score of this head loses for each position of distance (ALiBi: Press et al. 2021, arXiv
-    // 2108.12409), in units of log 2: 2^(−ALIBI i / POWER) for heads i = 1 … POWER; the rest take the odd ones
-    // of the series twice as dense.
+    // 2108.12409), in units of log 2: 2^(−ALIBI i / POWER) for heads i = 1 … POWER; the rest take the odd
+    // ones of the series twice as dense.
     STEP float slope(u32 head) {
         constexpr float each = S::ALIBI / (float)POWER;
-        float exponent = head < POWER ? each * (float)(head + 1) : 0.5f * each * (float)(2 * (head - POWER) + 1);
+        float exponent = head < POWER ? each * (float)(head + 1)
+                                      : 0.5f * each * (float)(2 * (head - POWER) + 1);
         return LOG2E * exp2_hw(-exponent);
     }
 

@@ -25,6 +25,8 @@ pub enum ExpertFinish {
     Silu,
     /// `gelu(first matrix) · second`, per slot.
     Gelu,
+    /// gpt-oss's gated unit, bounded by the argument `limit`, per slot.
+    ClampedSilu,
     /// `y[t] = Σ shares · rows` over slots, plus a residual.
     Sum {
         /// With a residual.
@@ -42,7 +44,7 @@ pub struct ExpertsSpec {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// Tokens at most: 1 to 32.
+    /// Tokens at most: 1 to 64; where all take part, as many as there are.
     pub tokens: usize,
     /// Chosen experts of each.
     pub top: usize,
@@ -52,6 +54,10 @@ pub struct ExpertsSpec {
     pub prologue: Prologue,
     /// `x` has quantised columns; then no prologue.
     pub quantized: bool,
+    /// All matrices take part, slot `s` has matrix `s`: nothing is chosen.
+    pub all: bool,
+    /// Each expert has offsets for its rows.
+    pub bias: bool,
     /// The end.
     pub finish: ExpertFinish,
     /// How the work is spread; `None`: the default.
@@ -63,7 +69,7 @@ impl Eq for ExpertsSpec {}
 impl std::hash::Hash for ExpertsSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.format.ggml_id, self.rows, self.cols, self.tokens, self.top, self.per_slot).hash(state);
-        (self.prologue, self.quantized, self.finish, self.tuning).hash(state);
+        (self.prologue, self.quantized, self.all, self.bias, self.finish, self.tuning).hash(state);
     }
 }
 
@@ -75,7 +81,7 @@ arguments! {
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// `tokens × top` u32.
+        /// `tokens × top` u32, or null where all take part.
         chosen: Pointer,
         /// `tokens × top` f32, or null where nothing is summed.
         shares: Pointer,
@@ -85,10 +91,16 @@ arguments! {
         w0: Pointer,
         /// Those of a gated unit's other matrix, or null.
         w1: Pointer,
+        /// An f32 for each row of all experts, or null.
+        b0: Pointer,
+        /// Those of the other matrix, or null.
+        b1: Pointer,
         /// `tokens × top × rows` f32; summed: `tokens × rows`.
         y: Pointer,
         /// The norm's epsilon.
         eps: F32,
+        /// What bounds a clamped unit.
+        limit: F32,
         /// Rows in use: the choices of the others are not read.
         tokens: U32,
         /// Blocks of the grid.
@@ -100,7 +112,7 @@ const NAME: &str = "experts";
 
 impl ExpertsSpec {
     fn gated(&self) -> bool {
-        matches!(self.finish, ExpertFinish::Silu | ExpertFinish::Gelu)
+        matches!(self.finish, ExpertFinish::Silu | ExpertFinish::Gelu | ExpertFinish::ClampedSilu)
     }
 
     fn sums(&self) -> bool {
@@ -150,7 +162,9 @@ impl Family for ExpertsSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slots = if self.per_slot { ", a column for each" } else { "" };
-        write!(f, "{} {} × {}, {:?}", self.format, self.rows, self.cols, self.finish)?;
+        let bias = if self.bias { " + offsets" } else { "" };
+        let bias = if self.all { " of all" } else { bias };
+        write!(f, "{} {} × {}{bias}, {:?}", self.format, self.rows, self.cols, self.finish)?;
         write!(f, "{}, {} tokens × {}{slots}", First(self.prologue, self.quantized), self.tokens, self.top)
     }
 
@@ -161,7 +175,9 @@ impl Family for ExpertsSpec {
     }
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
-        let fine = (1..=32).contains(&self.tokens) && (1..=32).contains(&self.top) && (1..1 << 24).contains(&self.rows);
+        let (most, rows) = if self.all { (256, 1 << 16) } else { (32, 64) };
+        let fine =
+            (1..=rows).contains(&self.tokens) && (1..=most).contains(&self.top) && (1..1 << 24).contains(&self.rows);
         require(fine, NAME, || format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows))?;
         require(!self.quantized || self.prologue == Prologue::None, NAME, || {
             "quantised columns with a prologue".to_owned()
@@ -184,7 +200,7 @@ impl Family for ExpertsSpec {
 
     fn render(&self, target: &Target, t: &MatvecTuning, block: Block) -> Result<Kernel, SpecError> {
         let gate = match self.finish {
-            ExpertFinish::Silu => Gate::Silu,
+            ExpertFinish::Silu | ExpertFinish::ClampedSilu => Gate::Silu,
             ExpertFinish::Gelu => Gate::Gelu,
             ExpertFinish::Store | ExpertFinish::Sum { .. } => Gate::None,
         };
@@ -199,6 +215,9 @@ impl Family for ExpertsSpec {
             .flag("X_PER_SLOT", self.per_slot)
             .flag("X_GLOBAL", self.quantized)
             .choice("GATE", &gate)
+            .flag("CLAMPED", self.finish == ExpertFinish::ClampedSilu)
+            .flag("BIAS", self.bias)
+            .flag("ALL", self.all)
             .flag("SUM", self.sums())
             .flag("RESIDUAL", self.finish == ExpertFinish::Sum { residual: true });
         let macros = t.macros(target, 1);

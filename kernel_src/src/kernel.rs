@@ -140,6 +140,8 @@ const FILES: &[(&str, &str)] = files! {
     "kjit.h"
     "kv.h"
     "kv_tiles.h"
+    "latent.h"
+    "latent.hip"
     "map.h"
     "map.hip"
     "matvec.h"

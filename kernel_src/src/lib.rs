@@ -60,6 +60,7 @@ pub mod heads;
 pub mod issue;
 pub mod kernel;
 pub mod kv;
+pub mod latent;
 pub mod layout;
 pub mod map;
 pub mod matrix;

@@ -37,6 +37,10 @@ pub enum Function {
     ClampedSilu,
     /// `p0 · x² + p2 · x` above zero, else `(e^min(x, p3) − 1 − x) · p1 + p2 · x`.
     Xielu,
+    /// `max(x − p0, 0)`.
+    Above,
+    /// `√x`.
+    Sqrt,
 }
 
 /// What is made of a row `x`, for its element `c`.
@@ -86,6 +90,20 @@ pub enum Map {
         at: usize,
         /// How many.
         take: usize,
+    },
+    /// Behind each run of a row some elements of `a`, or zeros.
+    Concat {
+        /// Elements of a run.
+        first: usize,
+        /// Elements behind it.
+        behind: usize,
+        /// Runs of `a`, taken in turn; 0: zeros.
+        runs: usize,
+    },
+    /// The sum of `x · a` over each run.
+    Dot {
+        /// Elements of a run.
+        each: usize,
     },
     /// `x`, which lies as halves in tiles.
     FromTiles,
@@ -157,7 +175,7 @@ impl MapSpec {
     /// Blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
-        (self.cols as u32).div_ceil(BLOCK)
+        if let Map::Dot { .. } = self.map { self.cols as u32 } else { (self.cols as u32).div_ceil(BLOCK) }
     }
 
     /// Elements of a row of `x`.
@@ -165,7 +183,9 @@ impl MapSpec {
         match self.map {
             Map::Spread { each } => each,
             Map::Sum { slots } => self.cols * slots,
+            Map::Dot { each } => self.cols * each,
             Map::Slice { run, take, .. } => self.cols / take * run,
+            Map::Concat { first, behind, .. } => self.cols / (first + behind) * first,
             _ => self.cols,
         }
     }
@@ -174,6 +194,8 @@ impl MapSpec {
     fn gates(&self) -> usize {
         match self.map {
             Map::Gate { each, .. } | Map::Spread { each } => self.cols / each,
+            Map::Concat { behind, runs, .. } => behind * runs,
+            Map::Dot { each } => self.cols * each,
             _ => 0,
         }
     }
@@ -193,11 +215,12 @@ impl Family for MapSpec {
             Map::Act { .. } | Map::FromTiles => 1,
             Map::Affine { each, .. } | Map::Gate { each, .. } => each,
             Map::AddChosen { each } | Map::Spread { each } => each,
-            Map::Sum { slots } => usize::from(slots > 0),
+            Map::Sum { slots: n } | Map::Dot { each: n } => usize::from(n > 0),
             Map::Slice { run, at, take } if at + take <= run => take,
+            Map::Concat { first, behind, .. } if first > 0 => first + behind,
             Map::Rotate { head, dims, .. } if dims.is_multiple_of(2) && dims > 0 && dims <= head => head,
             Map::Temper { period, .. } => usize::from(period > 0),
-            Map::Slice { .. } | Map::Rotate { .. } => 0,
+            Map::Slice { .. } | Map::Rotate { .. } | Map::Concat { .. } => 0,
         };
         let fine = self.cols > 0 && self.cols <= 1 << 30 && whole > 0 && self.cols.is_multiple_of(whole);
         require(fine, NAME, || format!("{self:?}"))
@@ -216,9 +239,12 @@ impl Family for MapSpec {
                 shape.number("WEIGHTS", weights).number("BIASES", biases).number("EACH", each)
             }
             Map::Gate { function, each } => shape.choice("FUNCTION", &function).number("EACH", each),
-            Map::AddChosen { each } | Map::Spread { each } => shape.number("EACH", each),
+            Map::AddChosen { each } | Map::Spread { each } | Map::Dot { each } => shape.number("EACH", each),
             Map::Sum { slots } => shape.number("SLOTS", slots),
             Map::Slice { run, at, take } => shape.number("RUN", run).number("AT", at).number("TAKE", take),
+            Map::Concat { first, behind, runs } => {
+                shape.number("FIRST", first).number("BEHIND", behind).number("RUNS", runs)
+            }
             Map::Rotate { head, dims, halves, each_own } => {
                 let shape = shape.number("HEAD", head).number("DIMS", dims);
                 shape.flag("HALVES", halves).flag("EACH_OWN", each_own)
@@ -250,12 +276,26 @@ impl Family for MapSpec {
             into.push(spec.case(target, 2, Size { tokens, past: 0 }, random)?);
             Ok(())
         };
-        let all =
-            [Identity, Silu, GeluTanh, Relu, ReluSquared, Sigmoid, Tanh, Softplus, Clamp, SoftCap, ClampedSilu, Xielu];
+        let all = [
+            Identity,
+            Silu,
+            GeluTanh,
+            Relu,
+            ReluSquared,
+            Sigmoid,
+            Tanh,
+            Softplus,
+            Clamp,
+            SoftCap,
+            ClampedSilu,
+            Xielu,
+            Above,
+        ];
         for (i, function) in all.into_iter().enumerate() {
             add(Map::Act { function }, 301 + i, i % 3 == 0, 2)?;
             add(Map::Gate { function, each: [1, 7, 43][i % 3] }, 301, i % 2 == 0, 3)?;
         }
+        add(Map::Act { function: Sqrt }, 77, false, 2)?;
         add(Map::Affine { weights: 0, biases: 0, each: 1 }, 257, true, 3)?;
         add(Map::Affine { weights: 1, biases: 0, each: 1 }, 5, false, 1)?;
         add(Map::Affine { weights: 0, biases: 259, each: 1 }, 259, false, 2)?;
@@ -266,6 +306,11 @@ impl Family for MapSpec {
         add(Map::Sum { slots: 5 }, 131, true, 3)?;
         add(Map::Slice { run: 26, at: 13, take: 13 }, 3 * 13, false, 2)?;
         add(Map::Slice { run: 9, at: 0, take: 4 }, 4 * 70, true, 2)?;
+        add(Map::Concat { first: 17, behind: 5, runs: 3 }, 3 * 22, false, 2)?;
+        add(Map::Concat { first: 70, behind: 9, runs: 1 }, 4 * 79, true, 2)?;
+        add(Map::Concat { first: 48, behind: 16, runs: 0 }, 5 * 64, false, 3)?;
+        add(Map::Dot { each: 70 }, 5, true, 2)?;
+        add(Map::Dot { each: 517 }, 1, false, 3)?;
         add(Map::FromTiles, 70, true, 67)?;
         for each_own in [false, true] {
             add(Map::Rotate { head: 20, dims: 12, halves: true, each_own }, 3 * 20, false, 3)?;
@@ -322,6 +367,8 @@ mod oracle {
                 }
             }
             Function::Clamp => x.clamp(-p[0], p[0]),
+            Function::Above => (x - p[0]).max(0.0),
+            Function::Sqrt => x.sqrt(),
             Function::SoftCap => p[0] * (x / p[0]).tanh(),
             Function::ClampedSilu => {
                 let g = x.min(p[0]);
@@ -356,6 +403,9 @@ mod oracle {
         for (v, edge) in x.iter_mut().zip([0.0, 60.0, -60.0, 1e-6, -1e-4]) {
             *v = edge;
         }
+        if map == (Map::Act { function: Function::Sqrt }) {
+            x.iter_mut().for_each(|v| *v = v.abs());
+        }
         let mut tiles = None;
         if map == Map::FromTiles {
             let (bytes, values) = tiled(rows, cols, random);
@@ -365,7 +415,9 @@ mod oracle {
         let experts = 9;
         let (a, b) = match map {
             Map::Affine { weights, biases, .. } => (random.normals(weights, 1.0), random.normals(biases, 1.0)),
-            Map::Gate { .. } | Map::Spread { .. } => (random.normals(rows * spec.gates(), 2.0), vec![]),
+            Map::Gate { .. } | Map::Spread { .. } | Map::Concat { .. } | Map::Dot { .. } => {
+                (random.normals(rows * spec.gates(), 2.0), vec![])
+            }
             Map::AddChosen { each } => (vec![], random.normals(experts * each, 1.0)),
             Map::Rotate { dims, .. } => {
                 let frequencies: Vec<f64> = (0..dims / 2).map(|i| 0.7f64.powi(i as i32)).collect();
@@ -410,6 +462,18 @@ mod oracle {
                     }
                     Map::Spread { each } => f(&a, row * (cols / each) + c / each) * f(&x, at(c % each)),
                     Map::Sum { slots } => (0..slots).map(|s| f(&x, at(s * cols + c))).sum(),
+                    Map::Dot { each } => {
+                        let i = row * spec.from() + c * each;
+                        (i..i + each).map(|i| f(&x, i) * f(&a, i)).sum()
+                    }
+                    Map::Concat { first, behind, runs } => {
+                        let (g, e) = (c / (first + behind), c % (first + behind));
+                        match e.checked_sub(first) {
+                            None => f(&x, at(g * first + e)),
+                            Some(_) if runs == 0 => 0.0,
+                            Some(e) => f(&a, (row * runs + g % runs) * behind + e),
+                        }
+                    }
                     Map::Slice { run, at: first, take } => f(&x, at(c / take * run + first + c % take)),
                     Map::Rotate { head, dims, halves, .. } => {
                         let (base, e, pairs) = (c - c % head, c % head, dims / 2);

@@ -63,9 +63,10 @@ gpu_enums! {
     ROW_ENUMS = "row_enums.h";
     Function {
         Identity, Silu, GeluTanh, Relu, ReluSquared, Sigmoid, Tanh, Softplus, Clamp, SoftCap, ClampedSilu, Xielu,
+        Above, Sqrt,
     }
     Gating { Softmax, Sigmoid, Chosen }
-    Map { Act, Affine, Gate, AddChosen, Spread, Sum, Slice, FromTiles, Rotate, Temper }
+    Map { Act, Affine, Gate, AddChosen, Spread, Sum, Slice, Concat, Dot, FromTiles, Rotate, Temper }
 }
 
 /// A field of a [`Shape`]: its type in the GPU's code, and its value.

@@ -206,6 +206,8 @@ registry! {
     SmallGemm(crate::small_gemm::SmallGemmSpec);
     /// Attention of new tokens, one a sequence.
     Attend(crate::attend::AttendSpec);
+    /// Attention of new tokens to latents.
+    Latent(crate::latent::LatentSpec);
     /// Attention of a prompt.
     Flash(crate::flash::FlashSpec);
     /// Heads of a prompt: normed, rotated, kept.

@@ -43,6 +43,8 @@ fn specs() -> Vec<Spec> {
             per_slot: false,
             prologue: Prologue::Norm,
             quantized: false,
+            all: false,
+            bias: false,
             finish: ExpertFinish::Silu,
             tuning: None,
         }

@@ -20,8 +20,9 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// One for each kind of what other architectures have: factors; post-norms, caps and windows; norms with the
-/// mean taken off, one part beside the other; sinks and experts with offsets; slopes.
-const FEW: [&str; 5] = ["granite", "gemma2", "phi2", "gpt-oss", "mpt"];
+/// mean taken off, one part beside the other; sinks and experts with offsets; slopes;
+/// latents.
+const FEW: [&str; 6] = ["granite", "gemma2", "phi2", "gpt-oss", "mpt", "deepseek2"];
 
 /// KL of the device's scores from the host's, at most: keys and values in halves, and prompts through halves.
 const LIMIT: f64 = 6e-3;

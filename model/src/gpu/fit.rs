@@ -16,14 +16,9 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     }
     for s in &graph.states {
         match &s.kind {
-            StateKind::Kv(kv) if kv.key == kv.value => {}
-            StateKind::Kv(_) => return Err(refuse(format!("keys and values of '{}' differ in size", s.name))),
-            StateKind::Latent { .. } => return Err(refuse(format!("no kernel reads the latents of '{}'", s.name))),
+            StateKind::Kv(_) | StateKind::Latent { .. } => {}
             StateKind::Recurrent { .. } => return Err(refuse(format!("no kernel keeps the state '{}'", s.name))),
         }
-    }
-    if let Some(w) = graph.weights.iter().find(|w| w.experts > 1 && !w.is_whole()) {
-        return Err(refuse(format!("no kernel reads '{}', a part of each expert", w.name)));
     }
     for op in &graph.ops {
         if let Some(why) = missing(graph, op) {
@@ -40,9 +35,11 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let elems = |w: Option<WeightId>| w.map_or(0, |w| graph.weight(w).elems());
     match op {
         Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
-        Op::ExpertMatMul(_) => None,
+        Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) => None,
         Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
-        Op::Norm(Norm { kind: NormKind::Length, .. }) => Some("a norm by length".to_owned()),
+        Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. }) if weight.is_some() || bias.is_some() => {
+            Some("a norm by length with factors".to_owned())
+        }
         Op::Norm(Norm { kind: NormKind::Layer, group, bias, .. }) if ![0, *group].contains(&elems(*bias)) => {
             Some("a norm with other offsets for each group".to_owned())
         }
@@ -52,6 +49,11 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         }
         Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
             function_of(*act).is_none().then(|| format!("the activation {act:?}"))
+        }
+        Op::Attention(a) if a.only.is_none() && graph.kv(a.state).is_none() => {
+            let plain = (a.mask, a.soft_cap, a.sinks, a.alibi) == (Mask::Causal, None, None, None);
+            let readers = graph.ops.iter().filter(|op| matches!(op, Op::Attention(b) if b.state == a.state)).count();
+            (!plain || readers > 1).then(|| "such attention to latents".to_owned())
         }
         Op::Attention(Attention { mask: Mask::Causal | Mask::Chunk(_), only: None, state, .. }) => {
             let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));

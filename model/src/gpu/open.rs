@@ -365,15 +365,22 @@ fn upload(
             layout.bytes(w.rows, w.experts).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
         let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
-        let (skip, bytes) = (w.bytes_of(w.at), w.bytes());
-        let matrix = Matrix { name: &w.tensor, skip, bytes, raw_row, row: layout.row_bytes, to: to.clone() };
-        match job.and_then(|j| repackers.get(&j)) {
-            None => uploader.matrix(&matrix, None)?,
-            Some(repacker) => {
-                let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
-                    repacker.launch(stream, raw, to, rows)
-                };
-                uploader.matrix(&matrix, Some(&mut launch))?;
+        // A part of each expert's matrix lies in as many pieces.
+        let pieces = if w.is_whole() { 1 } else { w.experts };
+        let each = w.bytes() / pieces.max(1);
+        for piece in 0..pieces {
+            let skip = w.bytes_of(piece * w.whole + w.at);
+            let room = to.len() / pieces;
+            let to = to.slice(piece * room..(piece + 1) * room)?;
+            let matrix = Matrix { name: &w.tensor, skip, bytes: each, raw_row, row: layout.row_bytes, to };
+            match job.and_then(|j| repackers.get(&j)) {
+                None => uploader.matrix(&matrix, None)?,
+                Some(repacker) => {
+                    let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
+                        repacker.launch(stream, raw, to, rows)
+                    };
+                    uploader.matrix(&matrix, Some(&mut launch))?;
+                }
             }
         }
         matrices.insert(id, to);
@@ -446,11 +453,13 @@ fn assemble(
     let all_slots = |n: u64| bytes(n.saturating_mul(slots as u64));
     let mut kv = 0;
     for c in &plan.caches {
-        kv += 2 * Arena::room::<u8>(all_slots(*c)?)?;
+        for side in c {
+            kv += Arena::room::<u8>(all_slots(*side)?)?;
+        }
     }
     let arena = device.arena(kv)?;
-    for c in &plan.caches {
-        caches.push((arena.buffer::<u8>(all_slots(*c)?)?, arena.buffer::<u8>(all_slots(*c)?)?));
+    for &[keys, values] in &plan.caches {
+        caches.push((arena.buffer::<u8>(all_slots(keys)?)?, arena.buffer::<u8>(all_slots(values)?)?));
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;

@@ -91,16 +91,25 @@ impl Stock {
 }
 
 fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>> {
-    let one = |m: &super::plan::StreamedMatrix| {
+    let mut all = vec![];
+    for m in &layer.matrices {
         let w = graph.weight(m.weight);
         let missing = || Error::Buffer(format!("tensor '{}' is not in the file", w.tensor));
         let info = gguf.tensor_info(&w.tensor).ok_or_else(missing)?;
-        let at = usize::try_from(info.data_offset()).map_err(|_| missing())? + w.bytes_of(w.at);
-        let range = at..at + w.bytes();
-        let there = gguf.part_bytes(info.part()).is_some_and(|b| range.end <= b.len());
-        if there { Ok(Found { lands: m.lands.start, part: info.part(), range }) } else { Err(missing()) }
-    };
-    layer.matrices.iter().map(one).collect()
+        let data = usize::try_from(info.data_offset()).map_err(|_| missing())?;
+        // A part of each expert's matrix lies in as many pieces.
+        let pieces = if w.is_whole() { 1 } else { w.experts };
+        let each = w.bytes() / pieces.max(1);
+        for piece in 0..pieces {
+            let at = data + w.bytes_of(piece * w.whole + w.at);
+            let range = at..at + each;
+            if gguf.part_bytes(info.part()).is_none_or(|b| range.end > b.len()) {
+                return Err(missing());
+            }
+            all.push(Found { lands: m.lands.start + (piece * each) as u64, part: info.part(), range });
+        }
+    }
+    Ok(all)
 }
 
 type Layers = HashMap<usize, Vec<(u64, Piece)>>;

@@ -91,7 +91,7 @@ impl<'a> Machine<'a> {
                 options.context_of(graph),
             ))
         };
-        let caches = plan.caches.iter().map(|&n| (vec![0xffu8; n as usize], vec![0xffu8; n as usize])).collect();
+        let caches = plan.caches.iter().map(|n| (vec![0xffu8; n[0] as usize], vec![0xffu8; n[1] as usize])).collect();
         let mut machine = Machine {
             arena: vec![0xff; plan.arena() as usize],
             ropes: graph.ropes.iter().map(table).collect(),

@@ -15,11 +15,17 @@ mod step;
 pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
 
 use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind, Rope};
-use crate::graph::{Activation, Graph, Op, RopeId, ValueId, WeightId};
+use crate::graph::{Activation, Graph, Kv, Op, RopeId, ValueId, WeightId};
 
 /// Fuses a graph.
 pub fn fuse(graph: &Graph) -> Vec<Step> {
     Fuser::new(graph).run()
+}
+
+/// Elements that a head of keys, and one of values, has in a cache: the larger size, in whole sixteens. The
+/// smaller one has zeros behind it.
+pub fn head_size(kv: &Kv) -> usize {
+    kv.key.max(kv.value).next_multiple_of(16)
 }
 
 struct Fuser<'g> {
@@ -68,7 +74,8 @@ impl<'g> Fuser<'g> {
             if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
                 continue;
             }
-            let step = self.attend(i).or_else(|| self.project(i)).or_else(|| self.experts(i)).or_else(|| self.tail(i));
+            let step = self.attend(i).or_else(|| self.latent(i)).or_else(|| self.project(i));
+            let step = step.or_else(|| self.experts(i)).or_else(|| self.tail(i));
             let step = step.unwrap_or_else(|| {
                 self.taken[i] = true;
                 (i, Step::Single(self.graph.ops[i].clone()))
@@ -124,7 +131,7 @@ impl<'g> Fuser<'g> {
                 needed = needed.min(self.first_reader(out));
             }
         }
-        let finish = self.glu(&segments).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
+        let finish = self.glu(&segments, false).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
         Some((finish.0, Step::Project { input, segments, finish: finish.1 }))
     }
 
@@ -133,23 +140,20 @@ impl<'g> Fuser<'g> {
         let input = self.input(x);
         self.taken[i] = true;
         let mut segments = vec![Segment { weight, bias, out }];
-        if bias.is_some() {
-            return Some((i, Step::Experts { input, experts, segments, finish: Finish::Store }));
-        }
         let (mut last, mut needed) = (i, self.first_reader(out));
         for j in self.readers[x.0 as usize].clone() {
-            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, bias: None, out, .. }) = self.graph.ops[j]
+            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, bias: also, out, .. }) = self.graph.ops[j]
                 && !self.taken[j]
                 && j < needed
-                && same == experts
+                && (same, also.is_some()) == (experts, bias.is_some())
             {
                 self.taken[j] = true;
-                segments.push(Segment { weight, bias: None, out });
+                segments.push(Segment { weight, bias: also, out });
                 last = j;
                 needed = needed.min(self.first_reader(out));
             }
         }
-        let finish = self.glu(&segments).or_else(|| self.expert_sum(&segments));
+        let finish = self.glu(&segments, true).or_else(|| self.expert_sum(&segments));
         let finish = finish.map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
         Some((finish.0, Step::Experts { input, experts, segments, finish: finish.1 }))
     }
@@ -165,13 +169,16 @@ impl<'g> Fuser<'g> {
     }
 
     /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes
-    /// a row of both.
-    fn glu(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
+    /// a row of both. Bounded ones have experts only.
+    fn glu(&mut self, segments: &[Segment], experts: bool) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
-        let &Op::Glu(Glu { gate, up, act: act @ (Activation::Silu | Activation::GeluTanh), out }) = op else {
-            return None;
-        };
+        let &Op::Glu(Glu { gate, up, act, out }) = op else { return None };
+        match act {
+            Activation::Silu | Activation::GeluTanh => {}
+            Activation::ClampedSilu(_) if experts => {}
+            _ => return None,
+        }
         let (wa, wb) = (self.graph.weight(a.weight), self.graph.weight(b.weight));
         let paired = gate == a.out && up == b.out && self.only_reader(b.out)?.0 == i;
         if !paired || wa.format != wb.format || wa.rows != wb.rows {
@@ -208,13 +215,16 @@ impl<'g> Fuser<'g> {
         };
         let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
         let at = self.maker[out.0 as usize]?;
-        let mut turned = self.turned(q, heads);
+        // What knows the size of a head is done before, where heads are filled up.
+        let filled = self.graph.kv(cache).is_some_and(|kv| kv.key != head_size(kv));
+        let of = |v, heads| if filled { Turned::plain(v) } else { self.turned(v, heads) };
+        let mut turned = of(q, heads);
         let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
         // The first that reads a cache writes it; the others find there what it wrote.
         let first = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == cache));
         if first == Some(at) {
             let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
-            let mut keys = self.turned(k, self.graph.kv(cache)?.heads);
+            let mut keys = of(k, self.graph.kv(cache)?.heads);
             if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
                 // What queries and keys do not share is done before.
                 (turned, keys) = (Turned::plain(q), Turned::plain(k));
@@ -231,6 +241,18 @@ impl<'g> Fuser<'g> {
         chain.iter().for_each(|&c| self.taken[c] = true);
         let scores = Attend { q, kv, q_norm, k_norm, rope, cache, heads, scale, soft_cap, chunk, alibi, sinks, out };
         Some((at, Step::Attend(scores)))
+    }
+
+    /// A latent that is kept, and the attention to it.
+    fn latent(&mut self, i: usize) -> Option<(usize, Step)> {
+        let Op::KvWrite(KvWrite { k: row, v: None, state }) = self.graph.ops[i] else { return None };
+        let at = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == state))?;
+        let Op::Attention(Attention { q, state: cache, heads, scale, out, .. }) = self.graph.ops[at] else {
+            return None;
+        };
+        self.taken[i] = true;
+        self.taken[at] = true;
+        Some((at, Step::Latent { q, row, cache, heads, scale, out }))
     }
 
     /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody else reads

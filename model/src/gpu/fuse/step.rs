@@ -126,13 +126,28 @@ pub enum Step {
         input: Input,
         /// Which experts.
         experts: ValueId,
-        /// The stacked matrices; with a bias, one that is stored.
+        /// The stacked matrices; all with a bias, or none.
         segments: Vec<Segment>,
         /// `Store`, `Glu` or `Sum`.
         finish: Finish,
     },
     /// Head norms, rotation, cache write and attention.
     Attend(Attend),
+    /// A latent kept, and attention to latents.
+    Latent {
+        /// Queries, ready.
+        q: ValueId,
+        /// The new row.
+        row: ValueId,
+        /// Rows kept.
+        cache: StateId,
+        /// Query heads.
+        heads: usize,
+        /// Factor on scores.
+        scale: f32,
+        /// Result.
+        out: ValueId,
+    },
     /// RMS norm, then possibly a sum.
     Norm {
         /// Input.
@@ -179,6 +194,7 @@ impl Step {
                 [input.value(), *experts].into_iter().chain(finish.reads()).collect()
             }
             Step::Attend(a) => std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect(),
+            Step::Latent { q, row, .. } => vec![*q, *row],
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
             Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),
@@ -194,7 +210,9 @@ impl Step {
                 Some(out) => vec![out],
             },
             Step::Attend(a) => vec![a.out],
-            Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } => vec![*out],
+            Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } | Step::Latent { out, .. } => {
+                vec![*out]
+            }
             Step::Single(op) => op.writes(),
         }
     }

@@ -5,7 +5,7 @@ use super::lower::{Lower, finish_of, unsupported};
 use super::small::Form;
 use super::{Bind, Chosen, Control, Dim, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
-use crate::graph::{Activation, Pairing, Rope, StateId, ValueId};
+use crate::graph::{Activation, Pairing, Rope, StateId, ValueId, WeightId};
 use kjit_kernels::Family;
 use kjit_kernels::activations::{Column, Prologue};
 use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec};
@@ -13,6 +13,8 @@ use kjit_kernels::attend::{AttendArgs, AttendSpec};
 use kjit_kernels::draw::{self, DrawArgs, DrawSpec};
 use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
 use kjit_kernels::heads::{HeadsForm, RopeForm, Scores};
+use kjit_kernels::kv::KvLayout;
+use kjit_kernels::latent::{LatentArgs, LatentSpec};
 use kjit_kernels::matvec::{MatvecArgs, MatvecSpec};
 use kjit_kernels::norm::NormKind;
 use kjit_kernels::quantize::{QuantizeArgs, QuantizeSpec};
@@ -24,6 +26,7 @@ impl Lower<'_> {
             Step::Project { input, segments, finish } => self.project(input, segments, finish),
             Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
             Step::Attend(a) => self.attend(a),
+            Step::Latent { .. } => self.latent(step),
             Step::Norm { x, weight, eps, residual, out } => {
                 let group = self.graph.weight(*weight).elems();
                 let form = Form { kind: NormKind::Rms, group, weight: Some(*weight), bias: None };
@@ -116,8 +119,11 @@ impl Lower<'_> {
             per_slot: self.graph.value(input.value()).slots > 1,
             prologue,
             quantized: false,
+            all: false,
+            bias: first.bias.is_some(),
             finish: match *finish {
                 Finish::Store => ExpertFinish::Store,
+                Finish::Glu { act: Activation::ClampedSilu(_), .. } => ExpertFinish::ClampedSilu,
                 Finish::Glu { act: Activation::Silu, .. } => ExpertFinish::Silu,
                 Finish::Glu { act: Activation::GeluTanh, .. } => ExpertFinish::Gelu,
                 Finish::Glu { act, .. } => return Err(unsupported(&name, format!("no kernel has {act:?}"))),
@@ -142,6 +148,9 @@ impl Lower<'_> {
         let chosen = self.value(experts)?;
         let w0 = self.matrix(first.weight);
         let w1 = segments.get(1).map_or(Bind::Null, |s| self.matrix(s.weight));
+        let [b0, b1] =
+            [Some(first), segments.get(1)].map(|s| s.and_then(|s| s.bias).map_or(Bind::Null, |bias| self.vector(bias)));
+        let limit = if let Finish::Glu { act: Activation::ClampedSilu(limit), .. } = *finish { limit } else { 0.0 };
         let y = match *finish {
             Finish::Sum { residual: Some(r), .. } => self.program.make_over(out, r, &[input.value()]),
             _ => self.program.make(out),
@@ -150,14 +159,62 @@ impl Lower<'_> {
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
-        let (eps, number) = (Bind::F32(eps), Bind::Dim(blocks));
+        let [eps, limit] = [eps, limit].map(Bind::F32);
+        let (tokens, number) = (Bind::Dim(TOKENS), Bind::Dim(blocks));
         let args =
-            ExpertsArgs { x, aux, chosen, shares, residual, w0, w1, y, eps, tokens: Bind::Dim(TOKENS), blocks: number };
+            ExpertsArgs { x, aux, chosen, shares, residual, w0, w1, b0, b1, y, eps, limit, tokens, blocks: number };
         self.run(name, &job, [blocks, ONE, ONE], args);
-        match first.bias {
-            Some(bias) => self.add_chosen(bias, experts, out),
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// A product of each head with its own matrix, or of one row with all of them.
+    pub(super) fn head_product(&mut self, x: ValueId, weight: WeightId, out: ValueId) -> Result<(), PlanError> {
+        let (w, name, width) = (self.graph.weight(weight), &self.graph.value(out).name, self.graph.value(x).width);
+        let mut spec = ExpertsSpec {
+            format: w.format,
+            rows: w.rows,
+            cols: w.cols,
+            tokens: self.program.tokens() as usize,
+            top: w.experts,
+            per_slot: width != w.cols,
+            prologue: Prologue::None,
+            quantized: false,
+            all: true,
+            bias: false,
+            finish: ExpertFinish::Store,
+            tuning: None,
+        };
+        let (mut x, name) = (self.value(x)?, name.clone());
+        if !spec.covered(&self.target) {
+            let column = self.spec(&name, spec.column())?;
+            (x, _, _) = self.quantize(&name, column, Prologue::None, spec.columns(), [x, Bind::Null], 0.0)?;
+            spec.quantized = true;
         }
+        let spec = self.tuned(spec);
+        let (w0, y) = (self.matrix(weight), self.program.make(out));
+        let job = self.job(&name, spec.clone())?;
+        let tuning = self.spec(&name, spec.tuning(&self.target))?;
+        let most = self.spec(&name, spec.blocks(&self.target, u32::MAX))?;
+        let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
+        let (none, zero) = (Bind::Null, Bind::F32(0.0));
+        let args = ExpertsArgs {
+            x,
+            aux: none,
+            chosen: none,
+            shares: none,
+            residual: none,
+            w0,
+            w1: none,
+            b0: none,
+            b1: none,
+            y,
+            eps: zero,
+            limit: zero,
+            tokens: Bind::Dim(TOKENS),
+            blocks: Bind::Dim(blocks),
+        };
+        self.run(name, &job, [blocks, ONE, ONE], args);
+        Ok(())
     }
 
     /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does first.
@@ -242,9 +299,12 @@ impl Lower<'_> {
         let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: spec.groups(), most };
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
-        let (q, [k, v]) = (self.value(a.q)?, self.kept(a)?);
+        let (q, [k, v]) = self.ready(a)?;
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
-        let out = self.program.make(a.out);
+        let size = self.value_size(a);
+        let whole = size == form.kv.head_dim;
+        let bytes = 4 * u64::from(sequences) * (a.heads * form.kv.head_dim) as u64;
+        let out = if whole { self.program.make(a.out) } else { self.program.scratch(format!("{name}.whole"), bytes) };
         let [q_norm, k_norm] = norms;
         let args = AttendArgs {
             q,
@@ -266,6 +326,33 @@ impl Lower<'_> {
             capacity: Bind::U32(self.context),
             splits: Bind::Dim(splits),
             sequence_bytes: Bind::U64(if self.batch { self.slot_bytes(&name, a.cache)? } else { 0 }),
+        };
+        self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
+        if whole { Ok(()) } else { self.cut(out, [form.kv.head_dim, size], a.out) }
+    }
+
+    /// A latent kept, and attention to latents: one launch.
+    pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
+        let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
+        let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
+        let spec = LatentSpec { heads, kv, rank: self.graph.state(cache).value_size(), one: !self.batch };
+        let (job, sequences) = (self.job(&name, spec.clone())?, self.program.tokens());
+        // Many tokens fill the device with one slice each.
+        let most = (SPLITS / sequences).max(1);
+        let splits = Dim::Spread { per_unit: LatentSpec::BLOCKS_PER_UNIT, over: spec.groups(), most };
+        let args = LatentArgs {
+            q: self.value(q)?,
+            row: self.value(row)?,
+            slots: self.slots(),
+            position: Bind::Control(Control::Position),
+            rows: Bind::Keys(cache),
+            part: self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64),
+            counters: self.program.counters("latent.counters", 4 * spec.counters(sequences) as u64),
+            out: self.program.make(out),
+            scale: Bind::F32(scale),
+            capacity: Bind::U32(self.context),
+            splits: Bind::Dim(splits),
+            sequence_bytes: Bind::U64(if self.batch { self.slot_bytes(&name, cache)? } else { 0 }),
         };
         self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
         Ok(())
@@ -303,9 +390,22 @@ impl Lower<'_> {
         Scores { window, chunk, soft_cap, alibi, sinks: sinks.is_some() }
     }
 
-    /// Keys and values that are to be kept; none where another layer has kept them.
-    pub(super) fn kept(&self, a: &Attend) -> Result<[Bind; 2], PlanError> {
-        a.kv.map_or(Ok([Bind::Null; 2]), |(k, v)| Ok([self.value(k)?, self.value(v)?]))
+    /// Elements of a head of the result.
+    pub(super) fn value_size(&self, a: &Attend) -> usize {
+        self.graph.value(a.out).width / a.heads.max(1)
+    }
+
+    /// Queries, and the keys and values that are to be kept (none where another layer has kept them), each head as
+    /// large as it is in the cache.
+    pub(super) fn ready(&mut self, a: &Attend) -> Result<(Bind, [Bind; 2]), PlanError> {
+        let (name, KvLayout { heads, head_dim, .. }) = (self.graph.value(a.out).name.clone(), self.kv(a.cache));
+        let of = |lower: &mut Self, what, v: ValueId, heads: usize| {
+            let (x, size) = (lower.value(v)?, lower.graph.value(v).width / heads.max(1));
+            lower.filled(&format!("{name}.{what}"), x, heads, [size, head_dim])
+        };
+        let q = of(self, "q_filled", a.q, a.heads)?;
+        let Some((k, v)) = a.kv else { return Ok((q, [Bind::Null; 2])) };
+        Ok((q, [of(self, "k_filled", k, heads)?, of(self, "v_filled", v, heads)?]))
     }
 }
 

@@ -3,8 +3,8 @@
 use super::build::{Builder, Jobs, Shape};
 use super::prompt::Group;
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
-use crate::gpu::fuse::{Finish, Input, Segment, Step};
-use crate::graph::{Activation, Graph, StateId, ValueId, WeightId};
+use crate::gpu::fuse::{Finish, Input, Segment, Step, head_size};
+use crate::graph::{Activation, Graph, StateId, StateKind, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::family::{Arguments, SegmentArgs};
 use kjit_kernels::kv::{KvLayout, KvStorage};
@@ -64,8 +64,7 @@ impl Lower<'_> {
 
     /// How a cache lies in memory.
     pub fn kv(&self, id: StateId) -> KvLayout {
-        let (heads, head_dim) = self.graph.kv(id).map_or((0, 0), |c| (c.heads, c.key));
-        KvLayout { heads, head_dim, storage: self.storage }
+        kept_as(self.graph, id, self.storage)
     }
 
     /// Where a value is, in rows of f32.
@@ -156,6 +155,16 @@ impl Lower<'_> {
         let shape = Shape { grid, block: ready.block, shared: ready.shared };
         self.program.launch(name, ready.job, shape, args.list());
     }
+}
+
+/// How what a state keeps lies in memory: keys, and values if it has any; or latents.
+pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayout {
+    let (heads, head_dim) = match &graph.state(id).kind {
+        StateKind::Kv(kv) => (kv.heads, head_size(kv)),
+        StateKind::Latent { rank, rope } => (1, rank + rope),
+        StateKind::Recurrent { .. } => (0, 0),
+    };
+    KvLayout { heads, head_dim, storage }
 }
 
 /// What happens to the rows of a projection without experts, as kernels describe it.

@@ -3,7 +3,7 @@
 use super::decode::rope_form;
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Act, Affine, ExpertSum, Glu, Slice, Spread, Temper};
+use crate::graph::op::{Act, Affine, Concat, Dot, ExpertSum, Glu, Slice, Spread, Temper};
 use crate::graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
 
@@ -42,7 +42,9 @@ pub(in crate::gpu) fn function_of(act: Activation) -> Option<(Function, [f32; 4]
         Activation::SoftCap(cap) => one(Function::SoftCap, cap),
         Activation::ClampedSilu(limit) => one(Function::ClampedSilu, limit),
         Activation::Xielu { positive, negative, beta, eps } => Some((Function::Xielu, [positive, negative, beta, eps])),
-        Activation::Exp | Activation::Sqrt | Activation::Above(_) => None,
+        Activation::Above(least) => one(Function::Above, least),
+        Activation::Sqrt => plain(Function::Sqrt),
+        Activation::Exp => None,
     }
 }
 
@@ -82,13 +84,21 @@ impl Lower<'_> {
             Op::Slice(Slice { x, groups, at, take, .. }) => {
                 Operands::of(Map::Slice { run: elems(x) / groups.max(1), at, take }, self.value(x)?)
             }
+            Op::Concat(Concat { a, b, groups, behind, .. }) => {
+                let (first, runs) = (elems(a) / groups.max(1), elems(b) / behind.max(1));
+                Operands { a: self.value(b)?, ..Operands::of(Map::Concat { first, behind, runs }, self.value(a)?) }
+            }
+            Op::Dot(Dot { a, b, .. }) => {
+                let map = Map::Dot { each: elems(a) / elems(out).max(1) };
+                Operands { a: self.value(b)?, ..Operands::of(map, self.value(a)?) }
+            }
             Op::Temper(Temper { x, scale, period, offset, .. }) => {
                 let map = Map::Temper { period, offset, each_own };
                 Operands { numbers: [scale, 0.0, 0.0, 0.0], ..self.positioned(map, x)? }
             }
             _ => return Err(unsupported(&name, format!("no kernel makes '{}' element by element", op.name()))),
         };
-        if let Map::Spread { .. } | Map::Sum { .. } | Map::Slice { .. } = o.map {
+        if let Map::Spread { .. } | Map::Sum { .. } | Map::Slice { .. } | Map::Concat { .. } = o.map {
             o.numbers = [0.0; 4];
         }
         self.run_map(name, &o, residual, &op.reads(), out)
@@ -103,10 +113,50 @@ impl Lower<'_> {
         self.run_map(name, &o, None, &[x], out)
     }
 
+    /// Rows of heads filled up with zeros from `size` elements to `to`; as they are where that is their size.
+    pub(super) fn filled(
+        &mut self,
+        name: &str,
+        x: Bind,
+        heads: usize,
+        [size, to]: [usize; 2],
+    ) -> Result<Bind, PlanError> {
+        if size == to {
+            return Ok(x);
+        }
+        let bytes = 4 * u64::from(self.program.tokens()) * (heads * to) as u64;
+        let y = self.program.scratch(name.to_owned(), bytes);
+        let map = Map::Concat { first: size, behind: to - size, runs: 0 };
+        self.launch_rows(name.to_owned(), &Operands::of(map, x), Bind::Null, y, heads * to)?;
+        Ok(y)
+    }
+
+    /// The first `take` elements of each head of `run`: what is left of heads that were filled up.
+    pub(super) fn cut(&mut self, x: Bind, [run, take]: [usize; 2], out: ValueId) -> Result<(), PlanError> {
+        let name = format!("{}.cut", self.graph.value(out).name);
+        self.run_map(name, &Operands::of(Map::Slice { run, at: 0, take }, x), None, &[], out)
+    }
+
+    /// Rows of `cols` elements, from tiles of halves, for this step alone.
+    pub(super) fn scratch_of_tiles(&mut self, name: &str, tiles: Bind, cols: usize) -> Result<Bind, PlanError> {
+        let bytes = 4 * u64::from(self.program.tokens()) * cols as u64;
+        let y = self.program.scratch(name.to_owned(), bytes);
+        self.launch_rows(name.to_owned(), &Operands::of(Map::FromTiles, tiles), Bind::Null, y, cols)?;
+        Ok(y)
+    }
+
     /// A value in rows, from tiles of halves.
     pub(super) fn rows_of_tiles(&mut self, tiles: Bind, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.rows", self.graph.value(out).name);
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
+    }
+
+    /// A value multiplied where it is.
+    pub(super) fn multiply(&mut self, by: f32, value: ValueId) -> Result<(), PlanError> {
+        let name = format!("{}.by", self.graph.value(value).name);
+        let x = self.value(value)?;
+        let map = Map::Affine { weights: 0, biases: 0, each: 1 };
+        self.launch_map(name, &Operands { numbers: [by, 0.0, 0.0, 0.0], ..Operands::of(map, x) }, Bind::Null, x, value)
     }
 
     /// Offsets added to a value where it is.
@@ -158,7 +208,18 @@ impl Lower<'_> {
         out: ValueId,
     ) -> Result<(), PlanError> {
         let value = self.graph.value(out);
-        let spec = MapSpec { map: o.map, cols: value.slots * value.width, residual: residual != Bind::Null };
+        self.launch_rows(name, o, residual, y, value.slots * value.width)
+    }
+
+    fn launch_rows(
+        &mut self,
+        name: String,
+        o: &Operands,
+        residual: Bind,
+        y: Bind,
+        cols: usize,
+    ) -> Result<(), PlanError> {
+        let spec = MapSpec { map: o.map, cols, residual: residual != Bind::Null };
         let job = self.job(&name, spec.clone())?;
         let [p0, p1, p2, p3] = o.numbers.map(Bind::F32);
         let Operands { x, a, b, which, position, .. } = *o;

@@ -455,7 +455,7 @@ pub struct Plan {
     /// Vectors, each once.
     pub vectors: Vec<WeightId>,
     /// Bytes of the keys, and of the values, of each cache, for one slot.
-    pub caches: Vec<u64>,
+    pub caches: Vec<[u64; 2]>,
     /// Memory.
     pub memory: MemoryNeed,
 }

@@ -5,7 +5,8 @@ use super::lower::{Lower, unsupported};
 use super::product::{Form, Operands};
 use super::{Bind, Control, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
-use crate::graph::{Activation, ValueId};
+use crate::graph::op::Glu;
+use crate::graph::{Activation, Op, ValueId};
 use kjit_kernels::Family;
 use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
@@ -46,9 +47,10 @@ impl Lower<'_> {
         let capacity = Bind::U32(self.context);
         let heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
         let job = self.job(&name, heads.clone())?;
-        let (q, [k, v]) = (self.value(a.q)?, self.kept(a)?);
+        let (q, [k, v]) = self.ready(a)?;
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
-        let bytes = 4 * u64::from(tokens) * self.graph.value(a.q).width as u64;
+        let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
+        let bytes = 4 * u64::from(tokens) * width as u64;
         let rotated = self.program.scratch(format!("{name}.q"), bytes);
         let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
         let [q_norm, k_norm] = norms;
@@ -61,18 +63,25 @@ impl Lower<'_> {
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
         // As products take it; where others read it, in rows behind that.
-        let direct = self.only_products_read(a.out);
+        let direct = size == form.kv.head_dim && self.only_products_read(a.out);
         let y = match direct {
             true => self.make_as(a.out, Form::Tiles),
             false => {
-                let bytes = Form::Tiles.bytes(tokens as usize, self.graph.value(a.out).width);
+                let bytes = Form::Tiles.bytes(tokens as usize, width);
                 self.program.scratch(format!("{name}.tiles"), bytes)
             }
         };
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
         let args = FlashArgs { q: rotated, sinks, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
         self.run(name, &job, grid, args);
-        if direct { Ok(()) } else { self.rows_of_tiles(y, a.out) }
+        match direct {
+            true => Ok(()),
+            false if size == form.kv.head_dim => self.rows_of_tiles(y, a.out),
+            false => {
+                let rows = self.scratch_of_tiles(&format!("{}.whole", self.graph.value(a.out).name), y, width)?;
+                self.cut(rows, [form.kv.head_dim, size], a.out)
+            }
+        }
     }
 
     /// A product through the matrices of chosen experts.
@@ -88,6 +97,21 @@ impl Lower<'_> {
             return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
+        // The tiles' product has no offsets, and no other gated unit: then each of these comes behind it.
+        let bounded = matches!(finish, Finish::Glu { act: Activation::ClampedSilu(_), .. });
+        if *finish != Finish::Store && (bounded || first.bias.is_some()) {
+            self.expert_product(input, experts, segments, &Finish::Store)?;
+            return match (*finish, segments) {
+                (Finish::Glu { act, out }, &[gate, up]) => {
+                    self.map(&Op::Glu(Glu { gate: gate.out, up: up.out, act, out }), None, out)
+                }
+                (Finish::Sum { shares, residual, out }, &[one]) => {
+                    let top = self.graph.value(experts).width;
+                    self.expert_sum(self.value(one.out)?, top, shares, residual, out)
+                }
+                _ => Err(unsupported(&self.name_of(segments, finish), "no kernel has such an end of experts")),
+            };
+        }
         let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
         let name = self.graph.value(out).name.clone();
         let (gate, sum) = match *finish {

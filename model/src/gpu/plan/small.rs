@@ -2,7 +2,7 @@
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Add, By, Embed, ExpertSum, Glu, Norm, NormKind as Kind, Rope, Route};
+use crate::graph::op::{Add, By, Embed, ExpertSum, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
@@ -121,13 +121,21 @@ impl Lower<'_> {
                     None => Ok(()),
                 }
             }
+            // A row divided by its length is one divided by its root mean square, over √n.
+            Op::Norm(Norm { x, kind: Kind::Length, group, weight: None, bias: None, eps, out }) => {
+                let n = group as f32;
+                let form = Form { kind: NormKind::Rms, group, weight: None, bias: None };
+                self.norm(x, &form, (eps * eps / n).max(1e-30), None, out)?;
+                self.multiply(1.0 / n.sqrt(), out)
+            }
             Op::ExpertSum(ExpertSum { x, shares: Some(shares), out }) => {
                 let (from, top) = (self.value(x)?, self.graph.value(x).slots);
                 self.expert_sum(from, top, shares, None, out)
             }
             Op::Embed(Embed { table, by, scale, out }) => self.embed(table, by, scale, out),
             Op::Rope(Rope { x, rope, heads, out }) => self.rotate(x, rope, heads, out),
-            Op::Temper(_) | Op::Spread(_) | Op::Slice(_) => {
+            Op::HeadMatMul(HeadMatMul { x, weight, out }) => self.head_product(x, weight, out),
+            Op::Temper(_) | Op::Spread(_) | Op::Slice(_) | Op::Concat(_) | Op::Dot(_) => {
                 let out = op.writes().first().copied();
                 out.map_or(Ok(()), |out| self.map(op, None, out))
             }

@@ -3,7 +3,7 @@
 use super::arena::ALIGN;
 use super::batch::{SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
-use super::lower::{Lower, unsupported};
+use super::lower::{Lower, kept_as, unsupported};
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
@@ -11,7 +11,7 @@ use crate::graph::{Graph, State, StateId, ValueId, WeightId};
 use crate::session::{KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
 use kjit_kernels::Family;
-use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::kv::KvStorage;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::RepackSpec;
 use kjit_kernels::tuning::Choices;
@@ -92,7 +92,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let slots = sequences;
     let caches = planner.caches()?;
-    let kv = caches.iter().map(|c| 2 * c.saturating_mul(slots as u64).saturating_add(ALIGN)).sum();
+    let all_slots = |bytes: &u64| bytes.saturating_mul(slots as u64).saturating_add(ALIGN);
+    let kv = caches.iter().flatten().map(all_slots).sum();
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
     let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
     // Positions, options and lists of slots, and a random number for each position.
@@ -236,14 +237,15 @@ impl<'a> Planner<'a> {
     }
 
     /// Bytes of the keys, and of the values, of each cache, for one slot.
-    fn caches(&self) -> Result<Vec<u64>, PlanError> {
+    fn caches(&self) -> Result<Vec<[u64; 2]>, PlanError> {
+        let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
-            let (heads, head_dim) = self.request.graph.kv(StateId(id)).map_or((0, 0), |kv| (kv.heads, kv.key));
-            let layout = KvLayout { heads, head_dim, storage: self.storage };
-            let bytes = layout.bytes(self.request.context());
-            bytes.map(|b| b as u64).ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))
+            let bytes = kept_as(graph, StateId(id), self.storage).bytes(self.request.context());
+            let keys = bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
+            // Latents are both.
+            Ok([keys, if graph.kv(StateId(id)).is_some() { keys } else { ALIGN }])
         };
-        self.request.graph.states.iter().zip(0..).map(bytes).collect()
+        graph.states.iter().zip(0..).map(bytes).collect()
     }
 }
 

@@ -1,0 +1,13 @@
+// latent.h says what the arguments are.
+#include "latent.h"
+#include "shape.h"
+
+KERNEL latent(const float* q, const float* row, const u32* slots, const u32* position, u8* rows, float* part,
+              u32* counters, float* out, float scale, u32 capacity, u32 splits, u64 sequence_bytes) {
+    LDS_ARRAY(Latent<Shape>::Shared, lds, 1);
+    launch_dependents();
+    wait_for_producer();
+    LatentArgs args{q, row, slots, position, rows, part, counters,
+                    out, scale, capacity, splits, sequence_bytes};
+    Latent<Shape>::step(args, launched_share(), lds[0]);
+}

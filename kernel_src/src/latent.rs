@@ -1,0 +1,239 @@
+//! Attention of new tokens to latents: `gpu/latent.h`.
+
+use crate::arguments;
+use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, output, words};
+use crate::family::{Block, Family, Fixed, Grid, Size, Work, no_choice};
+use crate::kernel::{Kernel, SpecError, of_shape, require};
+use crate::kv::{KvLayout, KvStorage};
+use crate::matrix::{CONTEXT, Samples};
+use kjit_engine::{Constants, Target};
+use std::fmt;
+
+/// Attention where a position's row is the key of all heads, and its beginning their value (DeepSeek-V2, arXiv
+/// 2405.04434): the new tokens' rows are kept on the way. Queries and rows come as they are multiplied.
+///
+/// Numerics: f32 throughout, rows as they are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LatentSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Rows: one head of [`LatentSpec::WIDEST`] elements at most.
+    pub kv: KvLayout,
+    /// Elements of a row that are the value.
+    pub rank: usize,
+    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    pub one: bool,
+}
+
+arguments! {
+    /// The arguments.
+    LatentArgs {
+        /// `tokens × heads × head_dim` f32.
+        q: Pointer,
+        /// `tokens × head_dim` f32.
+        row: Pointer,
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
+        slots: Pointer,
+        /// A u32 per slot: tokens before the new ones.
+        position: Pointer,
+        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        rows: Pointer,
+        /// [`LatentSpec::part_bytes`] of working memory.
+        part: Pointer,
+        /// [`LatentSpec::counters`] u32, zero before the first launch and after every one.
+        counters: Pointer,
+        /// `tokens × heads × rank` f32.
+        out: Pointer,
+        /// Factor on scores.
+        scale: F32,
+        /// Positions of a slot.
+        capacity: U32,
+        /// Slices of the context.
+        splits: U32,
+        /// Bytes from one slot's rows to the next one's.
+        sequence_bytes: U64,
+    }
+}
+
+const NAME: &str = "latent";
+const BLOCK: u32 = 256;
+/// Positions at a time.
+const TILE: usize = 8;
+
+impl LatentSpec {
+    /// Elements of a row at most: eight of them and the queries of eight heads are in shared memory.
+    pub const WIDEST: usize = 640;
+    /// Blocks of a compute unit.
+    pub const BLOCKS_PER_UNIT: u32 = 1;
+
+    /// Query heads that a block computes together.
+    fn group(&self) -> usize {
+        (1..=8).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
+    }
+
+    /// Blocks that share a sequence's heads.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        (self.heads / self.group()) as u32
+    }
+
+    /// Bytes of the working memory.
+    #[must_use]
+    pub fn part_bytes(&self, splits: u32, sequences: u32) -> usize {
+        self.heads * splits as usize * sequences as usize * (self.rank + 2) * 4
+    }
+
+    /// Counters (u32).
+    #[must_use]
+    pub fn counters(&self, sequences: u32) -> usize {
+        (self.groups() * sequences) as usize
+    }
+}
+
+impl Family for LatentSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = LatentArgs<A>;
+    no_choice!();
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = if self.one { ", one sequence" } else { "" };
+        write!(f, "{} × {} {:?}, values of {}{one}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)
+    }
+
+    fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
+        let (dim, one) = (self.kv.head_dim, self.kv.heads == 1);
+        let fine = one && dim.is_multiple_of(16) && (1..=dim).contains(&self.rank) && dim <= LatentSpec::WIDEST;
+        require(fine && self.heads > 0, NAME, || {
+            format!("{} heads on rows of {dim}: multiples of 16 up to {} are covered", self.heads, LatentSpec::WIDEST)
+        })
+    }
+
+    fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
+        Ok(Block::of(target.default_wave(), BLOCK))
+    }
+
+    fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
+        let shape = self
+            .kv
+            .shape()
+            .number("HEADS", self.heads)
+            .number("GROUP", self.group())
+            .number("GROUP_P", self.group().next_power_of_two())
+            .number("RANK", self.rank)
+            .number("TILE", TILE)
+            .flag("ONE", self.one);
+        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+    }
+
+    fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {
+        let sequences = size.tokens.max(1) as u32;
+        let splits = (units.max(1) * LatentSpec::BLOCKS_PER_UNIT / (self.groups() * sequences)).clamp(1, 256);
+        let grid = Grid::of([splits, self.groups(), sequences]).number("splits", splits);
+        Ok(grid.memory("part", self.part_bytes(splits, sequences)).counters("counters", self.counters(sequences)))
+    }
+
+    fn work(&self, Size { tokens, past }: Size) -> Work {
+        let ends = 4 * (self.kv.head_dim * (self.heads + 1) + self.rank * self.heads);
+        let operations = 2 * (past + 1) * self.heads * (self.kv.head_dim + self.rank);
+        let bytes = self.kv.bytes(past + 1).unwrap_or(0) + ends;
+        Work { bytes: (tokens * bytes) as u64, operations: (tokens * operations) as u64 }
+    }
+
+    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+        case(self, target, units, &vec![size.past; size.tokens.max(1)], random)
+    }
+
+    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        use KvStorage::{F16, F32, Q8_0};
+        // Groups of eight, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
+        // and several; the first token, ends of tiles.
+        for (heads, head_dim, rank, storage, splits, positions, one) in [
+            (16, 576, 512, F16, 3, vec![70], false),
+            (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false),
+            (5, 96, 96, Q8_0, 4, vec![50], false),
+            (3, 272, 257, F32, 1, vec![23, 40], false),
+            (8, 320, 256, Q8_0, 5, vec![100], false),
+            (4, 80, 64, F16, 1, vec![0; 11], true),
+            (6, 144, 128, Q8_0, 2, vec![13; 9], true),
+        ] {
+            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one };
+            let units = splits * spec.groups() * positions.len() as u32;
+            into.push(case(&spec, target, units, &positions, random)?);
+        }
+        Ok(())
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        let size = Size { tokens: 1, past: CONTEXT - 1 };
+        let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
+        list.add("latent 16 × 512 + 64 F16".to_owned(), LatentSpec { heads: 16, kv, rank: 512, one: false }, size)
+    }
+}
+
+/// What must come out, in f64, of sequences with so many tokens before the new one; of one, as many tokens.
+fn case(
+    spec: &LatentSpec,
+    target: &Target,
+    units: u32,
+    positions: &[usize],
+    random: &mut Random,
+) -> Result<Case, SpecError> {
+    let (kv, dim, n) = (spec.kv, spec.kv.head_dim, positions.len());
+    let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
+    let (bytes, scale) = (kv.bytes(capacity).unwrap_or(0), 1.0 / (dim as f32).sqrt());
+    let (q, new) = (random.normals(n * spec.heads * dim, 1.5), random.normals(n * dim, 1.0));
+    // Several sequences lie in another order, with one place free; what nobody wrote is poison.
+    let places = if n > 1 && !spec.one { n + 1 } else { 1 };
+    let slots: Vec<u32> = (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
+    let (mut before, mut by_place) = (vec![0xffu8; places * bytes], vec![u32::MAX; places]);
+    let (mut after, mut want) = (before.clone(), vec![]);
+    for (s, &here) in positions.iter().enumerate() {
+        let at = slots[s] as usize * bytes;
+        by_place[slots[s] as usize] = here as u32;
+        let (cache, all) = (&mut before[at..at + bytes], &mut after[at..at + bytes]);
+        // The new rows are seen as they came.
+        let first = if spec.one { 0 } else { s };
+        if first == s {
+            (0..here).for_each(|p| kv.write_row(cache, capacity, 0, p, &random.normals(dim, 1.0)));
+            all.copy_from_slice(cache);
+        }
+        kv.write_row(all, capacity, 0, here + s - first, &new[s * dim..][..dim]);
+        let old = (0..here).map(|p| kv.read_row(cache, capacity, 0, p));
+        let rows: Vec<Vec<f32>> = old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
+        for q in q[s * spec.heads * dim..][..spec.heads * dim].chunks(dim) {
+            let dot = |row: &Vec<f32>| q.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+            let scores: Vec<f64> = rows.iter().map(|row| f64::from(scale) * dot(row)).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+            let share = |i: usize| (scores[i] - most).exp() / sum;
+            want.extend((0..spec.rank).map(|c| (0..rows.len()).map(|i| share(i) * f64::from(rows[i][c])).sum::<f64>()));
+        }
+    }
+    let real = |storage: Storage, tolerance| Expect::Real { storage, want: storage.read(&after), tolerance };
+    let expect = match kv.storage {
+        KvStorage::F32 => real(Storage::F32, SINGLE),
+        KvStorage::F16 => real(Storage::F16, HALF),
+        KvStorage::Q8_0 => Expect::Anything,
+    };
+    let tolerance = Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
+    let launch = spec.launch(target, units, Size { tokens: n, past: capacity })?;
+    let name = format!(
+        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits",
+        spec.heads, spec.rank, kv.storage, spec.one, launch.geometry.grid[0]
+    );
+    let args = LatentArgs {
+        q: floats("q", &q),
+        row: floats("row", &new),
+        slots: if n > 1 && !spec.one { words("slots", &slots) } else { CaseArg::Null },
+        position: words("position", &by_place),
+        rows: CaseArg::Buffer { name: "rows", before, expect },
+        part: CaseArg::Null,
+        counters: CaseArg::Null,
+        out: output("out", Storage::F32, want, tolerance),
+        scale: CaseArg::F32(scale),
+        capacity: CaseArg::U32(capacity as u32),
+        splits: FOLLOWS,
+        sequence_bytes: CaseArg::U64(bytes as u64),
+    };
+    Case::of(name, spec, target, launch, args)
+}
