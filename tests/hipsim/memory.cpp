@@ -153,6 +153,8 @@ API hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_devic
     if (bytes == 0) return OK;
     Allocation *a = find(s, to, bytes), *b = find(s, from, bytes);
     if (!a || !b || a->device != to_device || b->device != from_device) return INVALID_VALUE;
+    const char* link = getenv("KJIT_HIPSIM_LINK");
+    if (link && !strcmp(link, "lies")) return OK;  // and nothing arrives
     return copy(call.hold, to, from, bytes, stream, false);
 }
 API hipMemsetAsync(void* to, int byte, size_t bytes, void* stream) {

@@ -5,12 +5,23 @@
 //! through a stream, and those from ordinary host memory end with a wait.
 
 use super::counters::add;
+use super::device::Device;
+use super::event::Event;
 use super::memory::{DeviceBuffer, resolve};
 use super::pinned::{HostMap, PinnedBuffer};
 use super::stream::{Stream, Use};
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
+
+/// What orders the copies from one device's stream into another's.
+#[derive(Debug, Clone)]
+pub struct Crossing {
+    /// What is copied has been made.
+    made: Event,
+    /// It may be written over.
+    copied: Event,
+}
 
 impl Stream {
     /// A new buffer with `data` in it. Waits; for set-up, not for the decode path.
@@ -144,34 +155,80 @@ impl Stream {
     }
 
     /// Copies from another device of the same vendor, directly where [`Device::reach`](crate::Device::reach)
-    /// said true, else the way that the vendor's runtime takes; returns when it is done, because the other
-    /// device's memory goes back the moment its owner drops it. What fills the source is to be waited for, as
-    /// between any two streams. AMD only so far.
+    /// said true, else the way that the vendor's runtime takes; returns when it is done. What fills the source
+    /// is to be waited for, as between any two streams.
     ///
     /// # Errors
     /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or
     /// during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
-        self.same_len("copy", to.len(), from.len())?;
-        self.not_capturing("a copy between devices")?;
-        self.here(to.memory().device(), "the destination")?;
-        let other = from.memory().device();
+        // The other device's memory goes back the moment its owner drops it: the wait keeps it until then.
+        self.put_copy_from(from, to)?;
+        self.synchronize()
+    }
+
+    /// The same between two streams: after all that is in the source's stream now, and before what comes
+    /// there next; returns at once.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_from`]; [`Error::Buffer`] when the source or the events are of other devices.
+    pub fn copy_between<T: Pod>(
+        &self,
+        other: &Stream,
+        from: &DeviceBuffer<T>,
+        to: &DeviceBuffer<T>,
+        crossing: &Crossing,
+    ) -> Result<()> {
+        self.is_peer(other.device())?;
+        other.here(from.memory().device(), "the source")?;
+        other.not_capturing("a copy between devices")?;
+        other.record(&crossing.made)?;
+        self.follow(&crossing.made)?;
+        self.put_copy_from(from, to)?;
+        self.record(&crossing.copied)?;
+        // Memory that is given back waits for its device, and that waits for the copy.
+        other.follow(&crossing.copied)
+    }
+
+    /// The events of [`Stream::copy_between`], for copies from that stream into this one.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn crossing(&self, other: &Stream) -> Result<Crossing> {
+        Ok(Crossing { made: other.device().event()?, copied: self.device().event()? })
+    }
+
+    fn is_peer(&self, other: &Device) -> Result<()> {
         if other.same(self.device()) || other.target().vendor() != self.device().target().vendor() {
             let (here, there) = (self.device().label(), other.label());
             return Err(Error::Buffer(format!(
                 "a copy from {there} to {here} is none between two devices of a vendor"
             )));
         }
+        Ok(())
+    }
+
+    /// What comes next in this stream starts after the event of another device of the vendor.
+    fn follow(&self, event: &Event) -> Result<()> {
+        // SAFETY: both alive; both vendors let streams wait for another device's events.
+        self.device().ok(unsafe { self.device().raw().stream_wait_event(self.inner().raw(), event.raw()) })
+    }
+
+    fn put_copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
+        self.same_len("copy", to.len(), from.len())?;
+        self.not_capturing("a copy between devices")?;
+        self.here(to.memory().device(), "the destination")?;
+        let other = from.memory().device();
+        self.is_peer(other)?;
         let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
-        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the wait below
-        // has ended.
+        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the callers'
+        // wait, or the other stream's, has ended.
         let copied =
             unsafe { device.raw().copy_peer(to.address(), from.address(), number, from.bytes(), self.inner().raw()) };
         device.ok(copied)?;
         add(&device.inner.counters.copies_within, 1);
-        used.done()?;
-        self.synchronize()
+        used.done()
     }
 
     /// Sets every byte of the buffer; returns at once.

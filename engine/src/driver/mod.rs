@@ -21,6 +21,7 @@ mod stream;
 pub(crate) use api::Driver;
 pub use blas::Blas;
 pub use call::HostArg;
+pub use copy::Crossing;
 pub use counters::Counts;
 pub use device::Device;
 pub use event::Event;

@@ -5,7 +5,7 @@
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
-use super::{Cuda, NOT_READY};
+use super::{Cuda, NOT_READY, PEER_ALREADY};
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_void};
@@ -93,6 +93,20 @@ impl CudaDevice {
         Ok(&self.cuda.symbols)
     }
 
+    /// Calls `f` with the primary context of another device.
+    fn with_peer<T>(&self, other: u32, f: impl FnOnce(CUdevice, CUcontext) -> Try<T>) -> Try<T> {
+        let device = self.cuda.device(other)?;
+        let mut context = null_mut();
+        // SAFETY: writes one handle; released below.
+        let code = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code)?;
+        let done = f(device, context);
+        // SAFETY: retained above.
+        let code = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(device) };
+        let released = self.check("cuDevicePrimaryCtxRelease", code);
+        done.and_then(|done| released.map(|()| done))
+    }
+
     /// Done, not yet, or failed.
     fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
         if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
@@ -104,6 +118,20 @@ impl CudaDevice {
 // more to say say it.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
 impl RawDevice for CudaDevice {
+    fn reach(&self, other: u32) -> Try<bool> {
+        self.with_peer(other, |device, context| {
+            let mut can = 0;
+            call!(self.cuDeviceCanAccessPeer(&mut can, self.device, device))?;
+            if can == 0 {
+                return Ok(false);
+            }
+            match unsafe { (self.current()?.cuCtxEnablePeerAccess)(context, 0) } {
+                PEER_ALREADY => Ok(true),
+                code => self.check("cuCtxEnablePeerAccess", code).map(|()| true),
+            }
+        })
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;
@@ -165,6 +193,13 @@ impl RawDevice for CudaDevice {
 
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()> {
         call!(self.cuMemcpyDtoDAsync_v2(to, from, bytes, h!(stream)))
+    }
+
+    unsafe fn copy_peer(&self, to: u64, from: u64, from_device: u32, bytes: usize, stream: Raw) -> Try<()> {
+        // The other device is open as long as it has the memory: its context is the one that is retained.
+        self.with_peer(from_device, |_, context| {
+            call!(self.cuMemcpyPeerAsync(to, self.context, from, context, bytes, h!(stream)))
+        })
     }
 
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()> {

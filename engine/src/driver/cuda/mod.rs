@@ -20,6 +20,8 @@ const NO_BINARY_FOR_GPU: u32 = 209;
 const UNSUPPORTED_PTX_VERSION: u32 = 222;
 const INVALID_SOURCE: u32 = 300;
 const NOT_READY: u32 = 600;
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+const PEER_ALREADY: u32 = 704;
 /// After these every call on the context fails (cuda.h says so of each): memory errors that cannot be
 /// corrected, an illegal address, a launch that took too long, an assertion, a fault of the stack, an illegal
 /// instruction, a misaligned address, a wrong address space, a wrong program counter, an unspecified failure.
