@@ -115,7 +115,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let device: DeviceChoice = options.device.parse()?;
     let open = |on_cpu: bool| {
         let setup = OpenOptions {
-            device,
+            device: device.clone(),
             sequences: if on_cpu { 8 } else { 64 },
             threads: options.threads,
             ..OpenOptions::new(if on_cpu { 1024 } else { 4096 })

@@ -4,8 +4,9 @@ use kjit_engine::Vendor;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its first device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its first device. Or
+/// several, `cuda:0,cuda:1`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The first NVIDIA GPU, else the first AMD one, else the CPU.
     #[default]
@@ -19,27 +20,81 @@ pub enum DeviceChoice {
         /// Which.
         ordinal: u32,
     },
+    /// Several: the model's layers are divided among them, in this order; the CPU's come first.
+    Several(Devices),
+}
+
+/// Two or more devices, none of them twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Devices(Vec<DeviceChoice>);
+
+impl Devices {
+    /// These.
+    ///
+    /// # Errors
+    /// Fewer than two, one of them twice, `auto`.
+    pub fn new(all: Vec<DeviceChoice>) -> Result<Devices, DeviceError> {
+        for (i, device) in all.iter().enumerate() {
+            if matches!(device, DeviceChoice::Auto | DeviceChoice::Several(_)) {
+                return Err(DeviceError::AutoAmong);
+            }
+            if all.iter().take(i).any(|before| before == device) {
+                return Err(DeviceError::Twice(device.to_string()));
+            }
+        }
+        if all.len() < 2 { Err(DeviceError::Unknown) } else { Ok(Devices(all)) }
+    }
+
+    /// One after the other: [`DeviceChoice::Cpu`] or [`DeviceChoice::Gpu`].
+    pub fn all(&self) -> &[DeviceChoice] {
+        &self.0
+    }
+}
+
+/// Why a text names no device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// What stands behind the colon.
+    #[error("'{0}' is no device number")]
+    Number(String),
+    /// The CPU has no numbers.
+    #[error("all cores together are one device: give cpu, or cpu:0")]
+    OneCpu,
+    /// A kind of device that kjit has no driver for.
+    #[error("kjit has no {0} driver: give auto, cpu, cuda:N or rocm:N")]
+    NoDriver(String),
+    /// The same device twice.
+    #[error("{0} is named twice")]
+    Twice(String),
+    /// `auto` among others.
+    #[error("auto is one device: give the several by their names, cuda:0,cuda:1 say")]
+    AutoAmong,
+    /// Anything else.
+    #[error("give auto, cpu, cuda:N or rocm:N, or several of them: cuda:0,cuda:1")]
+    Unknown,
 }
 
 impl FromStr for DeviceChoice {
-    type Err = String;
+    type Err = DeviceError;
 
-    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+    fn from_str(text: &str) -> Result<DeviceChoice, DeviceError> {
+        if text.contains(',') {
+            let all = text.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>()?;
+            return Devices::new(all).map(DeviceChoice::Several);
+        }
         let (word, number) = text.split_once(':').map_or((text, None), |(word, number)| (word, Some(number)));
         let ordinal = match number {
             None => 0,
-            Some(n) => n.parse().map_err(|_| format!("'{n}' is no device number"))?,
+            Some(n) => n.parse().map_err(|_| DeviceError::Number(n.to_owned()))?,
         };
         let gpu = [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word);
         match (word, gpu) {
             (_, Some(vendor)) => Ok(DeviceChoice::Gpu { vendor, ordinal }),
             ("auto", _) if number.is_none() => Ok(DeviceChoice::Auto),
             ("cpu", _) if ordinal == 0 => Ok(DeviceChoice::Cpu),
-            ("cpu", _) => Err("all cores together are one device: give cpu, or cpu:0".to_owned()),
-            ("metal" | "opencl" | "vulkan" | "sycl", _) => {
-                Err(format!("kjit has no {word} driver: give auto, cpu, cuda:N or rocm:N"))
-            }
-            _ => Err("give auto, cpu, cuda:N or rocm:N".to_owned()),
+            ("cpu", _) => Err(DeviceError::OneCpu),
+            ("metal" | "opencl" | "vulkan" | "sycl", _) => Err(DeviceError::NoDriver(word.to_owned())),
+            _ => Err(DeviceError::Unknown),
         }
     }
 }
@@ -50,6 +105,10 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Gpu { vendor, ordinal } => write!(f, "{}:{ordinal}", vendor.device_word()),
+            DeviceChoice::Several(Devices(all)) => all.iter().enumerate().try_for_each(|(i, device)| {
+                f.write_str(if i == 0 { "" } else { "," })?;
+                write!(f, "{device}")
+            }),
         }
     }
 }
@@ -72,6 +131,32 @@ pub struct DeviceTaken {
     /// What else there is to say of the choice: devices that were passed over, a chip that kjit has no row
     /// for.
     pub remarks: Vec<String>,
+    /// Where the layers are, if on several devices; the last of them is the one that the other fields tell of.
+    pub stages: Vec<StageTaken>,
+}
+
+/// Some layers on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageTaken {
+    /// Its label.
+    pub label: String,
+    /// Its name.
+    pub name: String,
+    /// What code is made for.
+    pub arch: String,
+    /// The first layer, and how many.
+    pub layers: (usize, usize),
+}
+
+impl fmt::Display for StageTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, n) = self.layers;
+        match n {
+            1 => write!(f, "layer {first}")?,
+            n => write!(f, "layers {first} to {}", first + n.saturating_sub(1))?,
+        }
+        write!(f, " on {}, {} ({})", self.label, self.name, self.arch)
+    }
 }
 
 impl DeviceTaken {
@@ -84,7 +169,12 @@ impl DeviceTaken {
 impl fmt::Display for DeviceTaken {
     /// `cuda:0, NVIDIA H200 (sm_90)`, `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no GPU: …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} ({})", self.label, self.name, self.arch)?;
+        for (i, stage) in self.stages.iter().enumerate() {
+            write!(f, "{}{stage}", if i == 0 { "" } else { "; " })?;
+        }
+        if self.stages.is_empty() {
+            write!(f, "{}, {} ({})", self.label, self.name, self.arch)?;
+        }
         if let Some(threads) = self.threads {
             write!(f, ", {threads} threads")?;
         }
@@ -98,9 +188,14 @@ mod tests {
 
     #[test]
     fn a_device_is_named_in_one_way_and_what_is_none_is_told_so() {
-        for (text, shown) in
-            [("auto", "auto"), ("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda", "cuda:0"), ("rocm:13", "rocm:13")]
-        {
+        for (text, shown) in [
+            ("auto", "auto"),
+            ("cpu", "cpu"),
+            ("cpu:0", "cpu"),
+            ("cuda", "cuda:0"),
+            ("rocm:13", "rocm:13"),
+            ("cuda:1, rocm,cpu", "cuda:1,rocm:0,cpu"),
+        ] {
             assert_eq!(text.parse::<DeviceChoice>().unwrap().to_string(), shown);
         }
         for (text, says) in [
@@ -111,6 +206,12 @@ mod tests {
             ("metal", "no metal driver"),
             ("metal:0", "no metal driver"),
             ("banana", "give auto"),
+            ("cuda:0,cuda", "cuda:0 is named twice"),
+            ("cpu,cpu:0", "cpu is named twice"),
+            ("cuda:0,auto", "auto is one device"),
+            ("cuda:0,banana", "give auto"),
+            ("cuda:0,", "give auto"),
+            (",", "give auto"),
             ("", "give auto"),
         ] {
             assert!(text.parse::<DeviceChoice>().unwrap_err().contains(says), "{text}");

@@ -58,6 +58,7 @@ pub mod host;
 pub mod lookup;
 pub mod model;
 pub mod perplexity;
+pub mod placement;
 pub mod sample;
 pub mod serve;
 pub mod session;

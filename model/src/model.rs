@@ -2,13 +2,14 @@
 
 use crate::arch;
 use crate::chat::{ChatError, ChatTemplate, Message};
-use crate::device::{DeviceChoice, DeviceTaken};
+use crate::device::{DeviceChoice, DeviceTaken, StageTaken};
 use crate::generate::{Answer, Request, generate};
 use crate::gguf::{self, Gguf};
 use crate::graph::{Graph, GraphError};
 use crate::host::Cpu;
+use crate::placement::{PlacementError, Wanted};
 use crate::sample::SampleOptions;
-use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError};
+use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError, StageRunner};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use kjit_engine::{CompileCounts, Config, Engine, Target};
 use std::ops::ControlFlow;
@@ -68,6 +69,9 @@ pub enum OpenError {
         /// What is wrong.
         source: SessionError,
     },
+    /// Its layers cannot be where they were asked to be.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
     /// The CPU cannot be used: memory was refused.
     #[error(transparent)]
     Cpu(SessionError),
@@ -238,10 +242,13 @@ fn on_device(
     config: Config,
 ) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
     let engine = Engine::new(config);
+    if let Some(wanted) = Wanted::of(options, &engine)? {
+        return on_stages(engine, &wanted, gguf, &graph, options);
+    }
     let mut remarks = vec![];
     let (label, why) = match options.device {
         DeviceChoice::Cpu => (None, None),
-        DeviceChoice::Gpu { .. } => (Some(options.device.to_string()), None),
+        DeviceChoice::Gpu { .. } | DeviceChoice::Several(_) => (Some(options.device.to_string()), None),
         DeviceChoice::Auto => {
             let here = engine.devices();
             match here.preferred() {
@@ -268,7 +275,7 @@ fn on_device(
         let (label, name) = ("cpu".to_owned(), Cpu::here().name);
         return Ok((
             session,
-            DeviceTaken { label, kind: "cpu", name, arch, threads: Some(threads), why, remarks },
+            DeviceTaken { label, kind: "cpu", name, arch, threads: Some(threads), why, remarks, stages: vec![] },
             None,
         ));
     };
@@ -293,6 +300,52 @@ fn on_device(
         remarks.push(format!("kjit has no row for {id}: compiled with what holds for all of {row}'s family"));
     }
     remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));
-    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks };
+    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![] };
+    Ok((session, device, Some(engine)))
+}
+
+/// A session on several devices.
+fn on_stages(
+    engine: Engine,
+    wanted: &Wanted,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
+    let (mut opened, mut lost) = wanted.open(&engine, gguf, graph, options);
+    for _ in 0..FAULTS {
+        if lost {
+            // What was opened there must be gone first.
+            drop(opened);
+            (opened, lost) = wanted.open(&engine, gguf, graph, options);
+        }
+    }
+    let (session, labels) = opened?;
+    let (mut stages, mut first, mut taken) = (vec![], 0, None);
+    let mut remarks = vec![];
+    for (runner, (label, n)) in session.stages().into_iter().zip(labels) {
+        let (kind, name, arch, threads) = match runner {
+            StageRunner::Cpu(cpu) => {
+                let arch = format!("{} {}", std::env::consts::ARCH, cpu.isa().name());
+                ("cpu", Cpu::here().name, arch, Some(cpu.threads()))
+            }
+            StageRunner::Gpu(gpu) => {
+                remarks.extend(gpu.remarks().iter().cloned());
+                let info = gpu.device();
+                (info.vendor.device_word(), info.name.clone(), info.arch_id.clone(), None)
+            }
+        };
+        let stage = StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers: (first, n) };
+        stages.push(stage);
+        first += n;
+        taken = Some((label, kind, name, arch, threads));
+    }
+    let none = || OpenError::Cpu(SessionError::Device("there is no device".to_owned()));
+    let (label, kind, name, arch, threads) = taken.ok_or_else(none)?;
+    // One stage is the device itself.
+    if stages.len() < 2 {
+        stages.clear();
+    }
+    let device = DeviceTaken { label, kind, name, arch, threads, why: None, remarks, stages };
     Ok((session, device, Some(engine)))
 }

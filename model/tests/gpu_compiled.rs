@@ -39,7 +39,7 @@ fn check(shape: &Shape, target: &str) {
     assert_eq!(plan.no_prompts, None);
     let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
     let codes: Vec<_> = engine.compile_all(&jobs).into_iter().map(|c| c.unwrap_or_else(|e| panic!("{e}"))).collect();
-    let choices = plan.batches.iter().flat_map(|b| [&b.greedy, &b.draw]).chain([&plan.greedy, &plan.draw]);
+    let choices = plan.batches.iter().flat_map(|b| [&b.greedy, &b.draw]).chain([&plan.greedy, &plan.draw]).flatten();
     let launches: Vec<&Launch> = plan.programs().into_iter().flat_map(|p| &p.launches).chain(choices).collect();
     for launch in launches {
         let (job, code) = (&plan.jobs[launch.job.0 as usize], &codes[launch.job.0 as usize]);

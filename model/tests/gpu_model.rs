@@ -6,6 +6,7 @@ mod support;
 use kjit_engine::{Config, Device, Engine, Isolation};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Dtype, Graph, Op};
+use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, KvType, OpenOptions, Persistence, Session, SessionError, Want};
 use std::ops::ControlFlow;
@@ -16,6 +17,7 @@ use support::near::off;
 use support::one::One;
 use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::side_by_side;
+use support::story::{same, story};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -529,4 +531,49 @@ fn a_full_context_ends_the_answer_and_more_is_refused() {
     assert_eq!((seen, gpu.tokens()), (38, 40));
     assert!(matches!(gpu.feed(&[1], Want::Last), Err(SessionError::Context { .. })));
     assert!(matches!(gpu.feed(&[u32::MAX], Want::Last), Err(SessionError::Token { .. })));
+}
+
+/// The device after the one that is tested, of the same vendor; none, said aloud, where there is one only.
+fn second(engine: &Engine) -> Option<Device> {
+    let (word, number) = asked().split_once(':').map(|(w, n)| (w.to_owned(), n.parse::<u32>().unwrap())).unwrap();
+    let label = format!("{word}:{}", number + 1);
+    if !engine.devices().devices.iter().any(|d| d.label() == label) {
+        eprintln!("SKIPPED: there is no {label} beside {}", asked());
+        return None;
+    }
+    Some(engine.device(&label).unwrap())
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
+fn layers_on_two_gpus_give_the_bits_of_one() {
+    let engine = engine();
+    let Some(second) = second(&engine) else { return };
+    let first = device(&engine);
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions { sequences: 3, ..options(96, 64) };
+        let mut one = Session::on_gpu(&engine, &first, &gguf, graph.clone(), &options).unwrap();
+        let want = story(&mut one);
+        drop(one);
+        let layers = Layers::of(&graph).unwrap().len();
+        let gpu = |device: &Device, n: usize| (Place::Gpu(device.clone()), n);
+        let stages = [gpu(&first, layers / 2), gpu(&second, layers - layers / 2)];
+        let mut two = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
+        eprintln!("{}: rows come {:?}", path.display(), two.gpu().unwrap().link());
+        assert_eq!(two.gpu().unwrap().link(), Some("device to device"));
+        same(&path.display().to_string(), &want, &story(&mut two));
+        drop(two);
+        // And with the CPU before them.
+        let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
+        if layers > 2 {
+            let mut three = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
+            let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
+            let mut host = One::cpu(&gguf, &graph, &precise);
+            let mut seen = side_by_side::scores(&mut three, &mut host, 3);
+            seen.sort_by(f64::total_cmp);
+            assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
+        }
+    }
 }

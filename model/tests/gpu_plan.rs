@@ -36,10 +36,10 @@ fn check(name: &str, plan: &Plan, program: &Program) {
     // The choice of a token works on the buffers of decoding.
     let mut all: Vec<&Launch> = program.launches.iter().collect();
     if std::ptr::eq(program, &plan.decode) {
-        all.extend([&plan.greedy, &plan.draw]);
+        all.extend([&plan.greedy, &plan.draw].into_iter().flatten());
     }
     if let Some(batch) = plan.batches.iter().find(|b| std::ptr::eq(program, &b.program)) {
-        all.extend([&batch.greedy, &batch.draw]);
+        all.extend([&batch.greedy, &batch.draw].into_iter().flatten());
     }
     // A buffer's life, as the launches tell.
     let life = |id: usize| {

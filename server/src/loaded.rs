@@ -168,6 +168,7 @@ fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
         device: DeviceChoice::Cpu,
         memory: None,
         stream: false,
+        host_layers: None,
         sequences: 1,
         output: Output::Vector(Some(pooling)),
         ..served.open.clone()

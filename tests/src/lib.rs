@@ -13,3 +13,5 @@ pub mod one;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
 pub mod simulator;
+#[path = "../../model/tests/support/story.rs"]
+pub mod story;

@@ -16,7 +16,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     }
     for s in &graph.states {
         match &s.kind {
-            StateKind::Kv(_) | StateKind::Latent { .. } => {}
+            StateKind::Kv(_) | StateKind::Latent { .. } | StateKind::Elsewhere => {}
             StateKind::Recurrent { .. } => return Err(refuse(format!("no kernel keeps the state '{}'", s.name))),
         }
     }
@@ -34,7 +34,7 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     let elems = |w: Option<WeightId>| w.map_or(0, |w| graph.weight(w).elems());
     match op {
-        Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
+        Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
         Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) => None,
         Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
         Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. }) if weight.is_some() || bias.is_some() => {

@@ -31,6 +31,7 @@ pub mod tune;
 mod upload;
 
 pub use early::{Early, EarlyStatus};
+pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub use runner::GpuRunner;
 

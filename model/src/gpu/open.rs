@@ -224,7 +224,7 @@ fn system_memory() -> u64 {
 /// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's own GPU is
 /// often the part that the firmware set aside. What it gets of the rest is found by trying; all of it is the
 /// bound.
-fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
+pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
     let system = if device.info().integrated { system_memory() } else { 0 };
     Ok((free.max(system), total))

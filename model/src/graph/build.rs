@@ -119,6 +119,7 @@ impl<'a> Builder<'a> {
             values: vec![],
             ops: vec![],
             logits: ValueId(0),
+            hands_on: false,
             pooling: None,
             positions: None,
         };

@@ -120,8 +120,11 @@ pub struct Graph {
     pub values: Vec<Value>,
     /// All operations, in an order that can be run.
     pub ops: Vec<Op>,
-    /// The result: one score per token of the vocabulary; of an encoder, the last layer's rows.
+    /// The result: one score per token of the vocabulary; of an encoder, the last layer's rows; of a part of
+    /// a model that others come behind, its last layer's rows.
     pub logits: ValueId,
+    /// Whether other layers come behind, on another device: then the result has a row for every token.
+    pub hands_on: bool,
     /// How the rows of the result become one vector; `None`: the result is logits.
     pub pooling: Option<Pooling>,
     /// Positions that a learned table has: no context is longer.

@@ -44,6 +44,8 @@ pub enum StateKind {
         /// How many.
         elems: usize,
     },
+    /// What a layer of another stage keeps ([`placement`](crate::placement)): nothing is kept here.
+    Elsewhere,
 }
 
 impl State {
@@ -52,7 +54,7 @@ impl State {
         match self.kind {
             StateKind::Kv(Kv { heads, key, value, .. }) => heads * (key + value),
             StateKind::Latent { rank, rope } => rank + rope,
-            StateKind::Recurrent { .. } => 0,
+            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
         }
     }
 
@@ -61,7 +63,7 @@ impl State {
         match self.kind {
             StateKind::Kv(kv) => kv.value,
             StateKind::Latent { rank, .. } => rank,
-            StateKind::Recurrent { .. } => 0,
+            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
         }
     }
 
@@ -86,6 +88,7 @@ impl Display for State {
             }
             StateKind::Latent { rank, rope } => write!(f, "latent {}: {rank} + rope {rope}", self.name),
             StateKind::Recurrent { elems } => write!(f, "recurrent {}: {elems}", self.name),
+            StateKind::Elsewhere => write!(f, "elsewhere {}", self.name),
         }
     }
 }

@@ -78,12 +78,13 @@ impl Plan {
     }
 }
 
-/// Values that are needed for every token: those that a state is made from or comes with, and all of an
-/// encoder.
+/// Values that are needed for every token: those that a state is made from or comes with, all of an encoder,
+/// and what one stage hands to the next.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {
-        let keeps = op.keeps().is_some() || graph.pooling.is_some();
+        let all = graph.pooling.is_some() || graph.hands_on || matches!(op, Op::Given(_));
+        let keeps = op.keeps().is_some() || all;
         if keeps {
             op.writes().iter().for_each(|v| full[v.0 as usize] = true);
         }

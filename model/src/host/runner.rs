@@ -15,6 +15,7 @@ use super::weights::Weights;
 use crate::gguf::Gguf;
 use crate::graph::op::run_together;
 use crate::graph::{Graph, Op, Pooling, Rope, ValueId};
+use crate::placement::{Made, Piece as Ahead, Sink, Stage};
 use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,6 +41,9 @@ pub struct HostRunner {
     /// The plan's buffers, with room for as many rows as were needed so far.
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, Tap>,
+    /// The layers before, on another device, and their rows for the pass at hand.
+    before: Option<Box<Stage>>,
+    given: Vec<f32>,
 }
 
 /// Rows of a value that were seen while feeding.
@@ -142,8 +146,21 @@ impl HostRunner {
             ropes,
             rounded: Quantised::default(),
             taps: HashMap::new(),
+            before: None,
+            given: vec![],
             graph,
         })
+    }
+
+    /// Behind these stages.
+    pub(crate) fn behind(mut self, before: Option<Box<Stage>>) -> HostRunner {
+        self.before = before;
+        self
+    }
+
+    /// The stage before.
+    pub(crate) fn before(&self) -> Option<&Stage> {
+        self.before.as_deref()
     }
 
     /// The graph that is run.
@@ -193,6 +210,9 @@ impl HostRunner {
             Some(state) => state,
             None => State::new(&self.graph, self.kv, self.context)?,
         };
+        if let Some(before) = &mut self.before {
+            before.add(slot)?;
+        }
         if self.states.len() <= slot {
             self.states.resize_with(slot + 1, || None);
         }
@@ -202,6 +222,9 @@ impl HostRunner {
 
     /// Forgets a slot's sequence.
     pub(crate) fn remove(&mut self, slot: usize) {
+        if let Some(before) = &mut self.before {
+            before.remove(slot);
+        }
         if let Some(mut state) = self.states.get_mut(slot).and_then(Option::take) {
             state.truncate(0);
             // One is kept at hand; the memory of others goes back to the system.
@@ -212,13 +235,17 @@ impl HostRunner {
     }
 
     /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has then.
-    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> usize {
-        let Some(mut state) = self.states.get_mut(to).and_then(Option::take) else { return 0 };
+    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        if let Some(before) = &mut self.before {
+            // As far as that can be: what is missing there is run again when rows of it are asked for.
+            before.copy(from, to, len)?;
+        }
+        let Some(mut state) = self.states.get_mut(to).and_then(Option::take) else { return Ok(0) };
         if let Some(Some(source)) = self.states.get(from) {
             state.copy(source, len);
         }
         self.states[to] = Some(state);
-        self.truncate(to, len)
+        Ok(self.truncate(to, len))
     }
 
     /// Forgets a slot's tokens from position `len` on; the number of those that are left.
@@ -335,6 +362,7 @@ impl HostRunner {
                 pool: &mut self.pool,
                 isa: self.isa,
                 rounded: (!self.precise).then_some(&mut self.rounded),
+                given: &[],
                 tokens,
                 rows,
                 pieces: vec![Piece { state, first, rows }],
@@ -350,10 +378,8 @@ impl HostRunner {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
         }
-        for t in tasks.iter().filter(|t| t.tokens.len() > 1 || t.first.is_multiple_of(256)) {
-            if let Some(Some(state)) = self.states.get_mut(t.slot) {
-                state.mark();
-            }
+        for t in tasks.iter() {
+            self.mark(t.slot, t.first, t.tokens.len());
         }
         let n_vocab = self.graph.n_vocab();
         let mut logits = vec![];
@@ -405,9 +431,80 @@ impl HostRunner {
         Ok(given.collect())
     }
 
+    /// Runs tokens for the stage behind, and hands their rows on.
+    pub(crate) fn rows(&mut self, pieces: &[Ahead<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+        for p in pieces {
+            // The sequence went back since, or a step failed behind this stage.
+            if self.truncate(p.slot, p.first) != p.first {
+                return Err(SessionError::Device(format!("the first layers have less than {} tokens", p.first)));
+            }
+            self.mark(p.slot, p.first, p.tokens.len());
+        }
+        let mut done = 0;
+        let mut pieces = pieces.iter().copied().filter(|p| !p.tokens.is_empty()).peekable();
+        while pieces.peek().is_some() {
+            let mut pass = Pass::default();
+            while let Some(p) = pieces.peek_mut() {
+                let now = p.tokens.len().min(self.chunk.saturating_sub(pass.tokens.len()));
+                if now == 0 {
+                    break;
+                }
+                pass.add(p.slot, p.first, &p.tokens[..now], 0);
+                (p.first, p.tokens) = (p.first + now, &p.tokens[now..]);
+                if p.tokens.is_empty() {
+                    pieces.next();
+                }
+            }
+            self.pass(&pass)?;
+            let (result, rows) = (self.graph.logits, pass.tokens.len());
+            let width = self.graph.value(result).width;
+            sink(done, Made::Host(&self.buffers[self.plan.place[result.0 as usize]][..rows * width]))?;
+            done += rows;
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of what cannot go back, before more tokens are run in one go or now and then.
+    fn mark(&mut self, slot: usize, first: usize, tokens: usize) {
+        if (tokens > 1 || first.is_multiple_of(256))
+            && let Some(Some(state)) = self.states.get_mut(slot)
+        {
+            state.mark();
+        }
+    }
+
+    /// Asks the stage before for the rows of a pass.
+    fn given(&mut self, pass: &Pass) -> Result<(), SessionError> {
+        let Some(before) = &mut self.before else { return Ok(()) };
+        let width = before.graph().value(before.graph().logits).width;
+        let (given, elems) = (&mut self.given, pass.tokens.len() * width);
+        if given.len() < elems {
+            given.try_reserve_exact(elems - given.len()).map_err(|_| SessionError::Memory {
+                what: format!("the rows of {} tokens", pass.tokens.len()),
+                bytes: 4 * elems as u64,
+                hint: "give a smaller --prefill-chunk".into(),
+            })?;
+        }
+        given.resize(elems, 0.0);
+        let piece =
+            |p: &Part| Ahead { slot: p.slot, first: p.first, tokens: &pass.tokens[p.start..p.start + p.tokens] };
+        let pieces: Vec<Ahead<'_>> = pass.parts.iter().map(piece).collect();
+        before.rows(&pieces, &mut |first, made| match made {
+            Made::Host(rows) => {
+                given[first * width..][..rows.len()].copy_from_slice(rows);
+                Ok(())
+            }
+            Made::Device(stream, rows) => {
+                given[first * width..][..rows.len()].copy_from_slice(&stream.read(&rows)?);
+                Ok(())
+            }
+        })
+    }
+
     /// Runs the graph for one pass; the wanted logits are in their buffer then.
     fn pass(&mut self, pass: &Pass) -> Result<(), SessionError> {
         self.reserve(pass)?;
+        self.given(pass)?;
         for s in 0..self.plan.steps.len() {
             self.run_step(s, pass);
             self.record(s, pass);
@@ -486,6 +583,7 @@ impl HostRunner {
             pool: &mut self.pool,
             isa: self.isa,
             rounded: (!self.precise).then_some(&mut self.rounded),
+            given: &self.given,
             tokens: &tokens,
             rows,
             pieces: pass.parts.iter().filter_map(piece).collect(),

@@ -21,6 +21,8 @@ enum Layer {
     Kv([KvStore; 2], usize),
     Latent(KvStore, usize),
     Recurrent(Vec<f32>),
+    /// Another stage's.
+    Elsewhere,
 }
 
 /// The recurrent states of all layers after so many tokens.
@@ -56,6 +58,7 @@ impl State {
                 }
                 StateKind::Latent { rank, rope } => Layer::Latent(new("latents", 1, rank + rope)?, rank),
                 StateKind::Recurrent { elems } => Layer::Recurrent(zeros(&s.name, elems)?),
+                StateKind::Elsewhere => Layer::Elsewhere,
             });
         }
         Ok(State { layers, len: 0, tokens: vec![], recurrent: graph.is_recurrent(), checkpoints: vec![] })
@@ -82,6 +85,7 @@ impl State {
             Layer::Kv(stores, _) => stores.iter().map(KvStore::bytes).sum(),
             Layer::Latent(store, _) => store.bytes(),
             Layer::Recurrent(numbers) => 4 * numbers.len(),
+            Layer::Elsewhere => 0,
         };
         self.layers.iter().map(of).sum()
     }
@@ -118,6 +122,7 @@ impl State {
                 }
                 (Layer::Latent(to, _), Layer::Latent(from, _)) => to.copy(from, rows),
                 (Layer::Recurrent(to), Layer::Recurrent(from)) => to.copy_from_slice(from),
+                (Layer::Elsewhere, Layer::Elsewhere) => {}
                 _ => other_kind(),
             }
         }
@@ -163,7 +168,7 @@ impl State {
         match &self.layers[id.0 as usize] {
             Layer::Kv([keys, values], size) => (keys, values, *size),
             Layer::Latent(store, rank) => (store, store, *rank),
-            Layer::Recurrent(_) => other_kind(),
+            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
         }
     }
 
@@ -172,7 +177,7 @@ impl State {
         match &mut self.layers[id.0 as usize] {
             Layer::Kv(stores, _) => &mut stores[which],
             Layer::Latent(store, _) => store,
-            Layer::Recurrent(_) => other_kind(),
+            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
         }
     }
 

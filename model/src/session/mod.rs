@@ -10,12 +10,13 @@ mod error;
 mod options;
 
 pub use error::{SessionError, check_scores};
-pub use options::{KvType, OpenOptions, Output, Persistence};
+pub use options::{KvType, OpenOptions, Output, Persistence, Split};
 
 use crate::gguf::Gguf;
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
+use crate::placement::{Layers, Place, Stage};
 use crate::sample::{Mark, SampleOptions, Sampler};
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -94,10 +95,13 @@ pub(crate) struct Task<'a> {
     pub sampler: &'a mut Sampler,
 }
 
-/// What computes.
-enum Runner {
-    Host(Box<HostRunner>),
-    Gpu(Box<GpuRunner>),
+/// What computes some of the layers, or all.
+#[derive(Clone, Copy)]
+pub enum StageRunner<'a> {
+    /// The CPU.
+    Cpu(&'a HostRunner),
+    /// A GPU.
+    Gpu(&'a GpuRunner),
 }
 
 struct Sequence {
@@ -108,7 +112,10 @@ struct Sequence {
 
 /// A model on a device, and the sequences in it.
 pub struct Session {
-    runner: Runner,
+    /// What computes: the last stage, which has those before it.
+    runner: Stage,
+    /// What the model computes, where that is several stages' work.
+    whole: Option<Graph>,
     /// By slot.
     sequences: Vec<Option<Sequence>>,
     context: usize,
@@ -143,7 +150,7 @@ impl Session {
         let runner = HostRunner::new(gguf, graph, options, isa)?;
         let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
         Ok(Session::with(
-            Runner::Host(Box::new(runner)),
+            Stage::Host(Box::new(runner)),
             options.sequences,
             context,
             n_vocab,
@@ -168,12 +175,64 @@ impl Session {
         // Halves are the most that a GPU keeps.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         // Whole prompts: between pieces the device would wait for the host.
-        Ok(Session::with(Runner::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv))
+        Ok(Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv))
     }
 
-    fn with(runner: Runner, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
+    /// On several devices: each of these places has so many layers, in this order.
+    ///
+    /// # Errors
+    /// A model that cannot be cut there, other numbers of layers than it has, what one of the devices says.
+    pub fn on_stages(
+        engine: &Engine,
+        stages: &[(Place, usize)],
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, SessionError> {
+        let layers = Layers::of(&graph).map_err(|e| SessionError::Device(e.to_string()))?;
+        let sum: usize = stages.iter().map(|(_, n)| n).sum();
+        if sum != layers.len() || stages.iter().any(|(_, n)| *n == 0) {
+            let (of, each) = (layers.len(), stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "));
+            return Err(SessionError::Device(format!("{each} layers on the devices, of {of} that the model has")));
+        }
+        // All kernels are waited for, on each device; a token is launches.
+        let options = &OpenOptions {
+            early: false,
+            persistent: Persistence::Off,
+            context: Some(options.context_of(&graph)),
+            ..options.clone()
+        };
+        let (mut before, mut first) = (None, 0);
+        for (place, n) in stages {
+            let part = layers.part(&graph, first..first + n);
+            first += n;
+            let stage = match place {
+                Place::Cpu => {
+                    Stage::Host(Box::new(HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before)))
+                }
+                Place::Gpu(device) => {
+                    Stage::Gpu(Box::new(GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?))
+                }
+            };
+            before = Some(Box::new(stage));
+        }
+        let Some(last) = before else { return Err(SessionError::Device("there is no device".to_owned())) };
+        let (context, n_vocab) = (options.context_of(&graph), graph.n_vocab());
+        let context = graph.positions.map_or(context, |n| n.min(context));
+        let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
+        let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
+        let kv = match (&*last, options.kv_stored()) {
+            // Halves are the most that a GPU keeps.
+            (Stage::Gpu(_), KvType::F32) => KvType::F16,
+            (_, kv) => kv,
+        };
+        let session = Session::with(*last, options.sequences, context, n_vocab, piece, kv);
+        Ok(Session { whole: Some(graph), ..session })
+    }
+
+    fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
-        Session { runner, sequences, context, n_vocab, piece, kv, lost: None }
+        Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
     }
 
     /// Sequences that fit.
@@ -204,33 +263,45 @@ impl Session {
 
     /// What the model computes.
     pub fn graph(&self) -> &Graph {
-        match &self.runner {
-            Runner::Host(host) => host.graph(),
-            Runner::Gpu(gpu) => gpu.graph(),
-        }
+        self.whole.as_ref().unwrap_or_else(|| self.runner.graph())
     }
 
-    /// What is particular to the CPU, if that computes.
+    /// What computes, the first layers' runner first.
+    pub fn stages(&self) -> Vec<StageRunner<'_>> {
+        let mut all = vec![];
+        let mut at = Some(&self.runner);
+        while let Some(stage) = at {
+            all.push(match stage {
+                Stage::Host(host) => StageRunner::Cpu(host),
+                Stage::Gpu(gpu) => StageRunner::Gpu(gpu),
+            });
+            at = stage.before();
+        }
+        all.reverse();
+        all
+    }
+
+    /// What is particular to the CPU, if that computes: of several stages the last.
     pub fn cpu(&self) -> Option<&HostRunner> {
         match &self.runner {
-            Runner::Host(host) => Some(host),
-            Runner::Gpu(_) => None,
+            Stage::Host(host) => Some(host),
+            Stage::Gpu(_) => None,
         }
     }
 
     /// The same, to tap values and run operations by themselves.
     pub fn cpu_mut(&mut self) -> Option<&mut HostRunner> {
         match &mut self.runner {
-            Runner::Host(host) => Some(host),
-            Runner::Gpu(_) => None,
+            Stage::Host(host) => Some(host),
+            Stage::Gpu(_) => None,
         }
     }
 
-    /// What is particular to a GPU, if one computes.
+    /// What is particular to a GPU, if one computes: of several stages the last.
     pub fn gpu(&self) -> Option<&GpuRunner> {
         match &self.runner {
-            Runner::Host(_) => None,
-            Runner::Gpu(gpu) => Some(gpu),
+            Stage::Host(_) => None,
+            Stage::Gpu(gpu) => Some(gpu),
         }
     }
 
@@ -243,9 +314,7 @@ impl Session {
         let sequences = self.sequences.len();
         let free = self.sequences.iter().position(Option::is_none);
         let slot = free.ok_or(SessionError::Full { sequences })?;
-        if let Runner::Host(host) = &mut self.runner {
-            host.add(slot)?;
-        }
+        self.runner.add(slot)?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         if let Some(place) = self.sequences.get_mut(slot) {
             *place = Some(Sequence { serial, len: 0, sampler: Sampler::new(options) });
@@ -263,11 +332,7 @@ impl Session {
     pub fn fork(&mut self, of: SequenceId, len: usize, options: SampleOptions) -> Result<SequenceId, SessionError> {
         let len = len.min(self.sequence(of)?.len);
         let id = self.add(options)?;
-        let copied = match &mut self.runner {
-            Runner::Host(host) => Ok(host.copy(of.slot, id.slot, len)),
-            Runner::Gpu(gpu) => gpu.copy(of.slot, id.slot).map(|()| len),
-        };
-        match copied {
+        match self.runner.copy(of.slot, id.slot, len) {
             Ok(kept) => self.sequence_mut(id)?.len = kept,
             Err(error) => {
                 self.remove(id)?;
@@ -286,9 +351,7 @@ impl Session {
         if let Some(place) = self.sequences.get_mut(id.slot) {
             *place = None;
         }
-        if let Runner::Host(host) = &mut self.runner {
-            host.remove(id.slot);
-        }
+        self.runner.remove(id.slot);
         Ok(())
     }
 
@@ -323,7 +386,7 @@ impl Session {
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<usize, SessionError> {
         let now = self.sequence(id)?.len;
         let kept = match &mut self.runner {
-            Runner::Host(host) if len < now => host.truncate(id.slot, len),
+            Stage::Host(host) if len < now => host.truncate(id.slot, len),
             _ => len.min(now),
         };
         self.sequence_mut(id)?.len = kept;
@@ -363,8 +426,8 @@ impl Session {
         tasks.retain(|t| !t.tokens.is_empty());
         let done = match (tasks.is_empty(), runner) {
             (true, _) => Ok(vec![]),
-            (false, Runner::Host(host)) => host.step(&mut tasks),
-            (false, Runner::Gpu(gpu)) => gpu.step(&mut tasks),
+            (false, Stage::Host(host)) => host.step(&mut tasks),
+            (false, Stage::Gpu(gpu)) => gpu.step(&mut tasks),
         };
         let given = match done {
             Ok(given) => given,
@@ -414,7 +477,8 @@ impl Session {
         let plain = !starts.is_empty() && samplers.all(Sampler::takes_logits_as_they_are);
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, &work);
         let gpu = match runner {
-            Runner::Gpu(gpu) if plain => gpu,
+            // Behind other stages a token must be known to the first one before there is a next.
+            Stage::Gpu(gpu) if plain && gpu.before().is_none() => gpu,
             _ => return self.decode_by_steps(starts, sink),
         };
         let mut handed = |index: usize, token| starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token));
@@ -490,7 +554,7 @@ impl Session {
 
     /// After a failed step: back to so many tokens in each slot, as far as there is a way.
     fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
-        if let Runner::Host(host) = &mut self.runner {
+        if let Stage::Host(host) = &mut self.runner {
             for &(slot, len) in slots {
                 let kept = host.truncate(slot, len);
                 if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
@@ -518,9 +582,9 @@ impl Session {
 /// Checked work as tasks, beside what does them.
 fn tasks<'s, 'w: 's>(
     sequences: &'s mut [Option<Sequence>],
-    runner: &'s mut Runner,
+    runner: &'s mut Stage,
     work: &[Work<'w>],
-) -> (Vec<Task<'s>>, &'s mut Runner) {
+) -> (Vec<Task<'s>>, &'s mut Stage) {
     let mut by_slot: Vec<Option<&mut Sequence>> = sequences.iter_mut().map(Option::as_mut).collect();
     let task = |w: &Work<'w>| {
         let s = by_slot.get_mut(w.sequence.slot).and_then(Option::take)?;

@@ -55,11 +55,26 @@ pub enum Persistence {
     Off,
 }
 
+/// How a model is divided among several devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Split {
+    /// By layers: each device has some of them, and rows go from one to the next.
+    #[default]
+    Layers,
+    /// By rows and heads of each layer: refused, there is no such thing yet.
+    Tensor,
+}
+
 /// How a model is opened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenOptions {
     /// What computes.
     pub device: DeviceChoice,
+    /// How it is divided among several devices.
+    pub split: Split,
+    /// The model's first layers that the CPU computes, with a GPU for the others; none: as many as do not fit
+    /// where the CPU is one of several devices, else no layers.
+    pub host_layers: Option<usize>,
     /// What it is opened for.
     pub output: Output,
     /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was trained on,
@@ -96,6 +111,8 @@ impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             device: DeviceChoice::Auto,
+            split: Split::Layers,
+            host_layers: None,
             output: Output::Own,
             context: None,
             sequences: 1,

@@ -12,4 +12,5 @@ pub mod peak;
 pub mod shapes;
 pub mod side_by_side;
 pub mod simulated;
+pub mod story;
 pub mod writer;

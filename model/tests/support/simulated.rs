@@ -133,7 +133,7 @@ impl<'a> Machine<'a> {
 
     /// Chooses the next token greedily.
     pub fn choose(&mut self, now: &Now) {
-        let (launch, program) = (self.plan.greedy.clone(), self.plan.decode.clone());
+        let (launch, program) = (self.plan.greedy.clone().unwrap(), self.plan.decode.clone());
         self.launch(&program, &launch, now);
     }
 

@@ -49,6 +49,8 @@ enum Until {
     End,
     /// Always: counters, which stay zero between runs.
     Ever,
+    /// From before the first launch to the last one that binds it.
+    Given,
 }
 
 /// One kernel's shape: what a launch is made from, beside its arguments.
@@ -73,6 +75,7 @@ pub struct Builder<'g> {
     tiled: Vec<ValueId>,
     launches: Vec<Launch>,
     step: usize,
+    given: Option<BufferId>,
 }
 
 impl<'g> Builder<'g> {
@@ -89,7 +92,7 @@ impl<'g> Builder<'g> {
             }
         }
         let (buffers, values, launches) = (vec![], HashMap::new(), vec![]);
-        Builder { graph, tokens, keep, last_read, buffers, values, tiled: vec![], launches, step: 0 }
+        Builder { graph, tokens, keep, last_read, buffers, values, tiled: vec![], launches, step: 0, given: None }
     }
 
     /// Tokens it takes at most.
@@ -137,6 +140,15 @@ impl<'g> Builder<'g> {
     pub fn make(&mut self, v: ValueId) -> Bind {
         let bytes = self.value_bytes(v);
         self.make_sized(v, bytes)
+    }
+
+    /// A buffer for a value whose rows are there before the first launch.
+    pub fn give(&mut self, v: ValueId) {
+        let bytes = self.value_bytes(v);
+        if let Bind::Buffer(id) = self.add(self.graph.value(v).name.clone(), bytes, Until::Given) {
+            self.values.insert(v, id);
+            self.given = Some(id);
+        }
     }
 
     /// The same, for a value that will be halves in tiles.
@@ -207,6 +219,7 @@ impl<'g> Builder<'g> {
                 // Not yet seen in any launch.
                 Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
                 Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
+                Until::Given => Life { first: 0, last: 0, bytes: b.bytes },
             })
             .collect();
         for (i, launch) in self.launches.iter().enumerate() {
@@ -229,7 +242,7 @@ impl<'g> Builder<'g> {
         });
         let (kept, buffers) = (kept.collect(), buffers.collect());
         let head_from = self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
-        let (tokens, launches) = (self.tokens, self.launches);
-        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from }
+        let (tokens, launches, given) = (self.tokens, self.launches, self.given);
+        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from, given }
     }
 }

@@ -364,6 +364,8 @@ pub struct Program {
     pub head: BufferId,
     /// The first launch of those steps.
     pub head_from: usize,
+    /// Where rows of singles go before a run, one for each token: none where launches make them from ids.
+    pub given: Option<BufferId>,
 }
 
 /// A value that is there after a run.
@@ -395,10 +397,11 @@ impl Program {
 pub struct Batch {
     /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
     pub program: Program,
-    /// The likeliest token of each from the logits of the program, on whose buffers it works.
-    pub greedy: Launch,
+    /// The likeliest token of each from the logits of the program, on whose buffers it works; none where
+    /// other layers come behind.
+    pub greedy: Option<Launch>,
     /// Random ones, each by the options in its slot.
-    pub draw: Launch,
+    pub draw: Option<Launch>,
 }
 
 /// Bytes a plan needs on the device.
@@ -428,10 +431,11 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// One token, its logits.
     pub decode: Program,
-    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works.
-    pub greedy: Launch,
+    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works; none where other
+    /// layers come behind, on another device.
+    pub greedy: Option<Launch>,
     /// A random one, likewise.
-    pub draw: Launch,
+    pub draw: Option<Launch>,
     /// The launches of [`Plan::decode`] as one; none where it was not asked for, or not possible.
     pub persistent: Option<OneLaunch>,
     /// Why there is none, where it was asked for.

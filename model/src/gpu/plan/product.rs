@@ -115,10 +115,11 @@ impl Lower<'_> {
 
     /// Whether all that reads a value later are products, of the value as it is.
     pub(super) fn only_products_read(&self, v: ValueId) -> bool {
-        self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {
-            matches!(s, Step::Project { input: Input::Plain(x), finish, .. }
+        v != self.graph.logits
+            && self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {
+                matches!(s, Step::Project { input: Input::Plain(x), finish, .. }
                 if *x == v && !matches!(finish, Finish::Add { residual, .. } if *residual == v))
-        })
+            })
     }
 
     /// The input of products in their form; with a group, the rows of its tiles.

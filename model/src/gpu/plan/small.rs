@@ -2,7 +2,7 @@
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Add, By, Embed, ExpertSum, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route};
+use crate::graph::op::{Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
@@ -108,6 +108,10 @@ impl Lower<'_> {
             Op::Route(ref route) => self.route(route),
             Op::Glu(Glu { gate, up, act: Activation::Silu, out }) => self.combine(Combine::Silu, gate, up, out),
             Op::Glu(Glu { gate, up, act: Activation::GeluTanh, out }) => self.combine(Combine::Gelu, gate, up, out),
+            Op::Given(Given { out }) => {
+                self.program.give(out);
+                Ok(())
+            }
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
             Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {
                 let own = bias.filter(|_| kind == Kind::Layer);

@@ -7,7 +7,7 @@ use super::lower::{Lower, kept_as, unsupported};
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
-use crate::graph::{Graph, State, StateId, ValueId, WeightId};
+use crate::graph::{Graph, State, StateId, StateKind, ValueId, WeightId};
 use crate::session::{KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
 use kjit_kernels::Family;
@@ -69,7 +69,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let steps = fuse(graph);
     let mut planner = Planner::new(request, &steps)?;
     let mut decode = planner.program(For::Token)?;
-    let [greedy, draw] = choices(&mut decode)?;
+    let [greedy, draw] = choices(graph, &mut decode)?;
     let (persistent, no_persistent) = match (options.persistent, sequences) {
         (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target) {
             Ok(one) => (Some(one), None),
@@ -82,7 +82,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
         let mut program = planner.program(For::Batch(n))?;
-        let [greedy, draw] = choices(&mut program)?;
+        let [greedy, draw] = choices(graph, &mut program)?;
         batches.push(Batch { program, greedy, draw });
     }
     let mut base = decode.base + decode.arena;
@@ -188,7 +188,7 @@ impl<'a> Planner<'a> {
                 For::Prompt(_) => lower.prompt_step(step)?,
             }
         }
-        if !matches!(what, For::Prompt(_)) {
+        if !matches!(what, For::Prompt(_)) && !graph.hands_on {
             lower.choices()?;
         }
         let head = lower.buffer_of(self.head)?;
@@ -240,6 +240,9 @@ impl<'a> Planner<'a> {
     fn caches(&self) -> Result<Vec<[u64; 2]>, PlanError> {
         let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
+            if c.kind == StateKind::Elsewhere {
+                return Ok([0, 0]);
+            }
             let bytes = kept_as(graph, StateId(id), self.storage).bytes(self.request.context());
             let keys = bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
             // Latents are both.
@@ -252,6 +255,10 @@ impl<'a> Planner<'a> {
 /// The first of the steps that make logits, a projection, and what it reads. Behind it only what goes element
 /// by element follows: factors, a cap.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
+    // There are none where the result goes to other layers.
+    if graph.hands_on {
+        return Ok((steps.len(), graph.logits));
+    }
     let last = steps.iter().enumerate().rev().find_map(|(i, step)| match step {
         Step::Project { input, .. } => Some((i, input.value())),
         _ => None,
@@ -275,11 +282,16 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
     }
 }
 
-/// Takes the two ways to choose a token off the end of a program.
-fn choices(program: &mut Program) -> Result<[Launch; 2], PlanError> {
+/// Takes the two ways to choose a token off the end of a program that has logits.
+fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 2], PlanError> {
+    if graph.hands_on {
+        return Ok([None, None]);
+    }
     let (draw, greedy) = (program.launches.pop(), program.launches.pop());
-    let both = greedy.zip(draw).map(|(greedy, draw)| [greedy, draw]);
-    both.ok_or_else(|| unsupported("logits", "there are no steps"))
+    match (&greedy, &draw) {
+        (Some(_), Some(_)) => Ok([greedy, draw]),
+        _ => Err(unsupported("logits", "there are no steps")),
+    }
 }
 
 /// Tokens that the programs for prompts take at most, for chunks of up to `chunk`: short questions go through

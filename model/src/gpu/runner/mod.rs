@@ -11,6 +11,7 @@
 //! and leave. A model that was opened for one sequence has one row, and launches that know the slot.
 
 mod decode;
+mod staged;
 mod step;
 
 use super::early::Early;
@@ -55,6 +56,8 @@ pub struct GpuRunner {
     remarks: Vec<String>,
     /// Whether the kernels for prompts are there.
     prompts_ready: bool,
+    /// The layers before, on another device.
+    before: Option<staged::Before>,
 }
 
 /// What is known of a slot's words.
@@ -92,9 +95,17 @@ enum Last {
 /// The launches for some rows.
 struct Rows<'a> {
     program: &'a Program,
-    greedy: &'a Launch,
-    draw: &'a Launch,
+    greedy: Option<&'a Launch>,
+    draw: Option<&'a Launch>,
     whose: Whose,
+}
+
+impl<'a> Rows<'a> {
+    /// The launch that chooses so.
+    fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
+        let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
+        launch.ok_or_else(|| kjit_engine::Error::Buffer("a token is chosen where there are no logits".to_owned()))
+    }
 }
 
 /// The choice on the device that a sampler's options ask for.
@@ -145,6 +156,7 @@ impl GpuRunner {
             prompts_ready: early.is_none(),
             early,
             remarks: vec![],
+            before: None,
         };
         // They may have come while the weights travelled.
         runner.prompts_ready(0)?;
@@ -308,12 +320,13 @@ impl GpuRunner {
     fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
         let plan = &self.resident.plan;
         if plan.batches.is_empty() && n == 1 {
-            let (program, greedy, draw) = (&plan.decode, &plan.greedy, &plan.draw);
+            let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
             return Ok(Rows { program, greedy, draw, whose: Whose::Slot(0) });
         }
         let found = plan.batches.iter().find(|b| b.program.tokens as usize >= n);
         let batch = found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
-        Ok(Rows { program: &batch.program, greedy: &batch.greedy, draw: &batch.draw, whose: Whose::All })
+        let (greedy, draw) = (batch.greedy.as_ref(), batch.draw.as_ref());
+        Ok(Rows { program: &batch.program, greedy, draw, whose: Whose::All })
     }
 
     /// What launches of a program are evaluated with.
@@ -356,10 +369,13 @@ impl GpuRunner {
 
     /// Whether a token is recorded, and the launch that no greedy one has: that which draws.
     fn records(&mut self) -> Result<(), SessionError> {
-        self.record((1, Some(Choice::Greedy)))?;
+        let chooses = self.rows_of(1)?.greedy.is_some();
+        self.record((1, chooses.then_some(Choice::Greedy)))?;
         let (r, rows) = (&self.resident, self.rows_of(1)?);
         let now = self.now(rows.program, 1, DRAW)?;
-        drop(r.stream.capture(|| r.launch(rows.program, rows.draw, &now, rows.whose))?);
+        if let Some(draw) = rows.draw {
+            drop(r.stream.capture(|| r.launch(rows.program, draw, &now, rows.whose))?);
+        }
         Ok(())
     }
 
@@ -368,11 +384,8 @@ impl GpuRunner {
         let r = &self.resident;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
         r.issue_rows(rows.program, now, rows.whose)?;
-        match choice {
-            None => Ok(()),
-            Some(Choice::Greedy) => r.launch(rows.program, rows.greedy, now, rows.whose),
-            Some(Choice::Draw { .. }) => r.launch(rows.program, rows.draw, now, rows.whose),
-        }
+        let Some(choice) = choice else { return Ok(()) };
+        r.launch(rows.program, rows.choosing(choice)?, now, rows.whose)
     }
 
     /// The choice that is recorded behind rows: where each slot has its own options, a draw by those stands
@@ -413,14 +426,19 @@ impl GpuRunner {
 
     /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot has room for: one copy for each layer's,
     /// whatever their layout; 8b's 4096 tokens are half a gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
-    pub(crate) fn copy(&mut self, from: usize, to: usize) -> Result<(), SessionError> {
+    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        if let Some(before) = &mut self.before {
+            // What is missing there is run again when rows of it are asked for.
+            before.stage.copy(from, to, len)?;
+        }
         let (r, slots) = (&self.resident, self.slots.len().max(1));
-        for cache in r.caches.iter().flat_map(|(keys, values)| [keys, values]) {
+        let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
+        for cache in caches.filter(|c| !c.is_empty()) {
             let each = cache.len() / slots;
             let of = |slot: usize| cache.slice(slot * each..(slot + 1) * each);
             r.stream.copy(&of(from)?, &of(to)?)?;
         }
-        Ok(())
+        Ok(len)
     }
 
     /// Puts a sequence's position to this one, in the order of the stream.

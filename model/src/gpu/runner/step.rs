@@ -99,6 +99,10 @@ impl GpuRunner {
         }
         let what: Recorded = (at.len(), choice);
         let recording = self.record(what)?;
+        if self.before.is_some() {
+            let tokens: Vec<(usize, usize, usize)> = at.iter().map(|&(slot, position)| (slot, position, 1)).collect();
+            self.take_rows(|runner| Ok(runner.rows_of(at.len())?.program), &tokens)?;
+        }
         self.replay(recording)?;
         if choice.is_some() {
             at.iter().for_each(|&(slot, position)| self.moved_on(slot, position));
@@ -116,8 +120,7 @@ impl GpuRunner {
     pub(super) fn launch_choice(&mut self, choice: Choice) -> Result<(), SessionError> {
         let (r, rows) = (&self.resident, self.rows_of(1)?);
         let now = self.now(rows.program, 1, choice)?;
-        let launch = if choice == Choice::Greedy { rows.greedy } else { rows.draw };
-        Ok(r.launch(rows.program, launch, &now, rows.whose)?)
+        Ok(r.launch(rows.program, rows.choosing(choice)?, &now, rows.whose)?)
     }
 
     /// Feeds a task's first tokens, whose ids are in place; every row of their logits where somebody takes
@@ -132,10 +135,7 @@ impl GpuRunner {
         let mut at = task.first;
         while at < end {
             let left = end - at;
-            let many = left > 1 && self.prompts_ready(at)?;
-            let prompts = &self.resident.plan.prompts;
-            let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
-            match fits.filter(|_| many) {
+            match self.program_for(at, left)? {
                 Some(index) => {
                     let fed = self.feed_many(slot, at, index, left)?;
                     if let Some(out) = &mut out {
@@ -162,11 +162,28 @@ impl GpuRunner {
         Ok(())
     }
 
+    /// The program for so many tokens of a prompt; none where they go one by one.
+    fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
+        let many = left > 1 && self.prompts_ready(at)?;
+        let prompts = &self.resident.plan.prompts;
+        let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
+        Ok(fits.filter(|_| many))
+    }
+
+    /// Feeds some of these tokens, whose ids are in place, or one; their number.
+    pub(super) fn feed_some(&mut self, slot: usize, at: usize, left: usize) -> Result<usize, SessionError> {
+        match self.program_for(at, left)? {
+            Some(index) => self.feed_many(slot, at, index, left),
+            None => self.run_rows(&[(slot, at)], None).map(|()| 1),
+        }
+    }
+
     /// Feeds as many tokens as a program takes, up to `left`; their number. No logits are made.
     fn feed_many(&mut self, slot: usize, at: usize, index: usize, left: usize) -> Result<usize, SessionError> {
         self.move_to(slot, at)?;
+        let tokens = left.min(self.prompt(index)?.tokens as usize);
+        self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
         let (r, program) = (&self.resident, self.prompt(index)?);
-        let tokens = left.min(program.tokens as usize);
         let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = self.now(program, tokens, Choice::Greedy)?;
         r.issue(program, &program.launches, &now, Whose::Slot(slot))?;

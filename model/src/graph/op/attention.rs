@@ -72,6 +72,10 @@ impl Operation for Attention {
         self.sinks.into_iter().collect()
     }
 
+    fn states(&self) -> Vec<StateId> {
+        vec![self.state]
+    }
+
     fn name(&self) -> &'static str {
         "attention"
     }

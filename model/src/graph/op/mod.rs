@@ -22,6 +22,7 @@ mod dot;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
+mod given;
 mod glu;
 mod head_matmul;
 mod kv_write;
@@ -70,6 +71,11 @@ pub trait Operation: Into<Op> {
     /// The state that it changes: it must then be run for every token, in their order.
     fn keeps(&self) -> Option<StateId> {
         None
+    }
+
+    /// The states that it has to do with: it is run where they are.
+    fn states(&self) -> Vec<StateId> {
+        self.keeps().into_iter().collect()
     }
 
     /// Bytes of weights read for one token.
@@ -133,6 +139,11 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.keeps(),)* }
             }
 
+            /// The states that it has to do with.
+            pub fn states(&self) -> Vec<StateId> {
+                match self { $(Op::$Name(op) => op.states(),)* }
+            }
+
             /// Bytes of weights read for one token.
             pub fn bytes(&self, graph: &Graph) -> u64 {
                 match self { $(Op::$Name(op) => op.bytes(graph),)* }
@@ -167,6 +178,7 @@ operations! {
     embed::Embed,
     expert_matmul::ExpertMatMul,
     expert_sum::ExpertSum,
+    given::Given,
     glu::Glu,
     head_matmul::HeadMatMul,
     kv_write::KvWrite,

@@ -30,6 +30,10 @@ impl Operation for TopKeys {
         vec![self.out]
     }
 
+    fn states(&self) -> Vec<StateId> {
+        vec![self.state]
+    }
+
     fn name(&self) -> &'static str {
         "top_keys"
     }

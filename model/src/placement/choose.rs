@@ -1,0 +1,225 @@
+//! From what was asked for to stages: which devices, and which layers on each.
+
+use super::cut::{CutError, Layers};
+use super::divide::{DivideError, LayerNeed, Room, divide, needs};
+use super::stage::Place;
+use crate::device::DeviceChoice;
+use crate::gguf::Gguf;
+use crate::gpu::{free_memory, plan_for};
+use crate::graph::Graph;
+use crate::session::{OpenOptions, Persistence, Session, SessionError, Split};
+use kjit_engine::Engine;
+use std::sync::Arc;
+
+/// Memory of a device that is left alone besides what a stage's plan needs: what copies, kernels and their
+/// proofs take.
+const SPARE: u64 = 256 << 20;
+
+/// Why a model's layers cannot be placed as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    /// [`Split::Tensor`].
+    #[error("--split tensor is not there yet: --split layers gives each device some of the layers")]
+    Tensor,
+    /// [`Persistence::On`] with several stages.
+    #[error("--persistent on is one launch on one device: leave it out where several compute")]
+    Persistent,
+    /// Host layers without a device for the others.
+    #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
+    NoGpu(String),
+    /// More host layers than there may be.
+    #[error("--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one")]
+    HostLayers {
+        /// Asked for.
+        asked: usize,
+        /// Of the model.
+        layers: usize,
+        /// GPUs.
+        gpus: usize,
+    },
+    /// The model cannot be cut.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// It cannot be divided so.
+    #[error(transparent)]
+    Divide(#[from] DivideError),
+    /// A device cannot be used.
+    #[error("--device {label}: {source}")]
+    Device {
+        /// The device.
+        label: String,
+        /// What is wrong.
+        source: SessionError,
+    },
+}
+
+/// Layers of the CPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostLayers {
+    /// So many.
+    These(usize),
+    /// As few as can be.
+    Rest,
+}
+
+/// Devices that were asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// GPUs, in the order of their layers.
+    gpus: Vec<String>,
+    host: HostLayers,
+}
+
+/// A stage that was chosen.
+pub(crate) struct Chosen {
+    pub label: String,
+    pub place: Place,
+    pub layers: usize,
+}
+
+impl Wanted {
+    /// What the options ask for; none where one device has all layers.
+    pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
+        if options.split == Split::Tensor {
+            return Err(PlacementError::Tensor);
+        }
+        let asked = options.host_layers.filter(|n| *n > 0);
+        let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());
+        let (gpus, cpu) = match (&options.device, asked) {
+            (DeviceChoice::Several(devices), _) => {
+                let gpus = devices.all().iter().filter(|d| **d != DeviceChoice::Cpu).map(ToString::to_string);
+                (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
+            }
+            (_, None) => return Ok(None),
+            (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names none")),
+            (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
+            (DeviceChoice::Auto, _) => {
+                let here = engine.devices();
+                let first = here.preferred().map(|device| device.label());
+                (vec![first.ok_or_else(|| no_gpu(&format!("auto found none: {}", here.why_none())))?], false)
+            }
+        };
+        let host = match (options.host_layers, cpu) {
+            (None, true) => HostLayers::Rest,
+            (n, _) => HostLayers::These(n.unwrap_or(0)),
+        };
+        Ok(Some(Wanted { gpus, host }))
+    }
+
+    /// Opens the devices and divides the layers. The CPU has the first ones: so the head is on a GPU, which
+    /// reads its large matrix sooner and chooses the token, and rows of the embedding are looked up where they
+    /// lie.
+    pub fn choose(&self, engine: &Engine, graph: &Graph, options: &OpenOptions) -> Result<Vec<Chosen>, PlacementError> {
+        if options.persistent == Persistence::On {
+            return Err(PlacementError::Persistent);
+        }
+        let layers = Layers::of(graph)?;
+        let needs = needs(graph, &layers, options);
+        let (mut devices, mut rooms) = (vec![], vec![]);
+        for label in &self.gpus {
+            let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
+            let device = engine.device(label).map_err(|e| failed(e.into()))?;
+            let memory = plan_for(engine, graph, device.target(), options).map_err(failed)?.memory;
+            let (free, _) = free_memory(&device).map_err(failed)?;
+            let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
+            // Needs are counted as the file has them; the device's own layout takes more for some formats.
+            let file: u64 = needs.iter().map(|n| n.weights).sum();
+            let scale =
+                |n: u64| (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1))) as u64;
+            rooms.push(Room { label: label.clone(), bytes: scale(bytes) });
+            devices.push(device);
+        }
+        let (n, gpus) = (layers.len(), devices.len());
+        let rest = |host: usize| needs.get(host..).unwrap_or_default();
+        let host = match self.host {
+            HostLayers::These(asked) if asked + gpus > n => {
+                return Err(PlacementError::HostLayers { asked, layers: n, gpus });
+            }
+            HostLayers::These(asked) => asked,
+            HostLayers::Rest => fewest(&needs, &rooms)?,
+        };
+        let counts = divide(rest(host), &rooms)?;
+        let cpu = (host > 0).then(|| Chosen { label: "cpu".to_owned(), place: Place::Cpu, layers: host });
+        let gpus = self.gpus.iter().zip(devices).zip(counts);
+        let gpus =
+            gpus.map(|((label, device), layers)| Chosen { label: label.clone(), place: Place::Gpu(device), layers });
+        Ok(cpu.into_iter().chain(gpus).collect())
+    }
+
+    /// A session as the options ask for it, with the stages' labels and numbers of layers; and whether that
+    /// ended all that was on a device.
+    pub fn open(
+        &self,
+        engine: &Engine,
+        gguf: &Arc<Gguf>,
+        graph: &Graph,
+        options: &OpenOptions,
+    ) -> (Result<(Session, Vec<(String, usize)>), PlacementError>, bool) {
+        let chosen = match self.choose(engine, graph, options) {
+            Ok(chosen) => chosen,
+            Err(error) => return (Err(error), false),
+        };
+        let stages: Vec<(Place, usize)> = chosen.iter().map(|c| (c.place.clone(), c.layers)).collect();
+        let opened = Session::on_stages(engine, &stages, gguf, graph.clone(), options);
+        let ended = |place: &Place| matches!(place, Place::Gpu(device) if device.memory().is_err());
+        let lost = opened.is_err() && stages.iter().any(|(place, _)| ended(place));
+        let labels: Vec<(String, usize)> = chosen.into_iter().map(|c| (c.label, c.layers)).collect();
+        let all = || labels.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(",");
+        match opened {
+            Ok(session) => (Ok((session, labels)), false),
+            Err(source) => (Err(PlacementError::Device { label: all(), source }), lost),
+        }
+    }
+}
+
+/// The fewest layers that must go to the CPU so that the others fit.
+fn fewest(needs: &[LayerNeed], rooms: &[Room]) -> Result<usize, DivideError> {
+    let mut last = DivideError::Few { layers: needs.len(), devices: rooms.len() };
+    for host in 0..needs.len() {
+        match divide(needs.get(host..).unwrap_or_default(), rooms) {
+            Ok(_) => return Ok(host),
+            Err(few @ DivideError::Few { .. }) if host == 0 => return Err(few),
+            Err(DivideError::Few { .. }) => break,
+            Err(room) => last = room,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_gets_as_few_layers_as_can_be() {
+        let need = LayerNeed { weights: 10, state: 0 };
+        let room = |bytes| Room { label: "rocm:0".into(), bytes };
+        assert_eq!(fewest(&[need; 8], &[room(80)]), Ok(0));
+        assert_eq!(fewest(&[need; 8], &[room(79)]), Ok(1));
+        assert_eq!(fewest(&[need; 8], &[room(25), room(25)]), Ok(4));
+        assert!(matches!(fewest(&[need; 8], &[room(9)]), Err(DivideError::Room { .. })));
+        assert!(matches!(fewest(&[need; 1], &[room(9), room(9)]), Err(DivideError::Few { .. })));
+    }
+
+    fn wanted(device: &str, options: OpenOptions) -> Result<Option<Wanted>, PlacementError> {
+        let engine = Engine::new(kjit_engine::Config::new());
+        Wanted::of(&OpenOptions { device: device.parse().unwrap(), ..options }, &engine)
+    }
+
+    #[test]
+    fn one_device_has_no_stages_and_several_have_the_cpu_first() {
+        let plain = OpenOptions::default;
+        let host = |n| OpenOptions { host_layers: Some(n), ..plain() };
+        assert_eq!(wanted("cuda:1", plain()).unwrap(), None);
+        assert_eq!(wanted("cuda:1", host(0)).unwrap(), None);
+        assert_eq!(wanted("cpu", plain()).unwrap(), None);
+        let of = |gpus: &[&str], host| Some(Wanted { gpus: gpus.iter().map(ToString::to_string).collect(), host });
+        assert_eq!(wanted("cuda:1", host(3)).unwrap(), of(&["cuda:1"], HostLayers::These(3)));
+        assert_eq!(wanted("cuda:1,rocm:0", plain()).unwrap(), of(&["cuda:1", "rocm:0"], HostLayers::These(0)));
+        assert_eq!(wanted("cuda:1,cpu", plain()).unwrap(), of(&["cuda:1"], HostLayers::Rest));
+        assert_eq!(wanted("cuda:1,cpu", host(2)).unwrap(), of(&["cuda:1"], HostLayers::These(2)));
+        assert!(matches!(wanted("cpu", host(1)), Err(PlacementError::NoGpu(_))));
+        let tensor = OpenOptions { split: Split::Tensor, ..plain() };
+        assert!(matches!(wanted("cuda:0,cuda:1", tensor), Err(PlacementError::Tensor)));
+    }
+}
