@@ -2,9 +2,9 @@
 
 use crate::args::{Setup, Shared};
 use crate::engine::config;
-use crate::report::say;
+use crate::report::{bytes, say};
 use kjit_engine::{Target, Trace};
-use kjit_model::session::{OpenOptions, Output, Persistence, SequenceId};
+use kjit_model::session::{OpenOptions, Output, Persistence, SequenceId, StageRunner};
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
@@ -32,6 +32,8 @@ impl Setup {
             persistent: self.persistent.into(),
             memory: self.room.memory.map(|size| size.0),
             stream: self.room.stream,
+            split: self.placing.split.into(),
+            host_layers: self.placing.host_layers,
             ..OpenOptions::default()
         }
     }
@@ -44,7 +46,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         setup_of_engine = setup_of_engine.trace(trace.clone());
     }
     let options = OpenOptions {
-        device: shared.device,
+        device: shared.device.clone(),
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
         early: how.early,
         sequences: how.sequences.max(1),
@@ -73,6 +75,22 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         say(streamed);
         if let (Persistence::On, Some(why)) = (options.persistent, &gpu.plan().no_persistent) {
             say(format_args!("--persistent on is left out: {why}"));
+        }
+    }
+    if shared.verbose > 0 && model.device().stages.len() > 1 {
+        for (runner, stage) in model.session.stages().into_iter().zip(&model.device().stages) {
+            let said = match runner {
+                StageRunner::Cpu(_) => "computed where the file lies".to_owned(),
+                StageRunner::Gpu(gpu) => {
+                    let s = gpu.statistics();
+                    format!("{} of weights, {} of keys and values", bytes(s.weights), bytes(s.kv))
+                }
+            };
+            let link = match runner {
+                StageRunner::Gpu(gpu) => gpu.link().map_or(String::new(), |link| format!("; rows come {link}")),
+                StageRunner::Cpu(_) => String::new(),
+            };
+            say(format_args!("{stage}: {said}{link}"));
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {

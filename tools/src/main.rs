@@ -20,6 +20,7 @@ mod template;
 
 use args::{Cli, Command};
 use clap::Parser;
+use kjit_model::DeviceChoice;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -32,6 +33,9 @@ fn main() -> ExitCode {
         Err(e) => return wrong_usage(&e),
     };
     let shared = &cli.shared;
+    if let Err(e) = one_device(&cli) {
+        return report::failed(&e);
+    }
     let done = match &cli.command {
         Command::Run(a) => commands::run::run(a, shared),
         Command::Pull(a) => commands::hub::pull(a, shared),
@@ -59,6 +63,15 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(e) => report::failed(&e),
+    }
+}
+
+/// Only what runs a model has use for several devices.
+fn one_device(cli: &Cli) -> anyhow::Result<()> {
+    let DeviceChoice::Several(_) = &cli.shared.device else { return Ok(()) };
+    match &cli.command {
+        Command::Run(_) | Command::Serve(_) | Command::Bench(_) | Command::Logits(_) | Command::Perplexity(_) => Ok(()),
+        _ => anyhow::bail!("--device {}: this command takes one device", cli.shared.device),
     }
 }
 

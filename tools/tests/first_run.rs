@@ -151,6 +151,27 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         right(&output);
         assert_eq!(document(&output)["device"]["arch"], arch, "{device}");
     }
+    // And together, some of the layers on each.
+    let said = right(&run_with(&both, "rocm:1,rocm:0", &[]));
+    let line = said.lines().find(|l| l.starts_with("device: ")).unwrap_or_default();
+    assert!(line.contains("layers 0 to ") && line.contains("on rocm:1") && line.contains(" on rocm:0"), "{said}");
+    assert!(said.contains("rows come device to device"), "{said}");
+    let output = asks(&mut both.command(), "rocm:0").args(["--host-layers", "1"]).output().unwrap();
+    assert!(right(&output).contains("layer 0 on cpu"), "{}", err(&output));
+    // What fits needs no CPU; what does not, does.
+    assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
+    for (device, flags, says) in [
+        ("rocm:0,rocm:1", &["--split", "tensor"][..], "--split layers"),
+        ("rocm:0,rocm:1", &["--persistent", "on"], "--persistent on is one launch on one device"),
+        ("rocm:0,rocm:7", &[], "rocm:7"),
+        ("rocm:0", &["--host-layers", "99"], "--host-layers 99: the model has"),
+        ("cpu", &["--host-layers", "1"], "--host-layers is for a model whose other layers are on a GPU"),
+    ] {
+        let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());
+        assert!(line.contains(says), "{device} {flags:?}: {line}");
+    }
+    let line = failure(&both.command().args(["doctor", "--device", "rocm:0,rocm:1"]).output().unwrap());
+    assert!(line.contains("this command takes one device"), "{line}");
 }
 
 #[test]

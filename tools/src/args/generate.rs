@@ -1,7 +1,7 @@
 //! The command line of what runs a model and prints what came of it.
 
 use super::values::{id, positive, whole};
-use super::{Kv, Room, Sampling, Setup, Switch};
+use super::{Kv, Placing, Room, Sampling, Setup, Switch};
 use crate::model::ModelName;
 use clap::{Args, ValueEnum, ValueHint};
 use kjit_model::graph::Pooling;
@@ -136,6 +136,8 @@ pub struct Perplexity {
     pub precise: bool,
     #[command(flatten)]
     pub room: Room,
+    #[command(flatten)]
+    pub placing: Placing,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

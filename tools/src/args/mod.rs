@@ -13,7 +13,7 @@ pub use files::{Dequant, Detokenize, Inspect, Pull, Rm, Template, Tokenize};
 pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Warm};
 pub use serve::Serve;
-pub use setup::{Kv, Room, Sampling, Setup, Whole};
+pub use setup::{Kv, Placing, Room, Sampling, Setup, Whole};
 pub use values::{Completions, Json, Man, Switch, positive};
 
 use clap::{Args, Parser, Subcommand};
@@ -37,7 +37,7 @@ pub struct Cli {
 #[command(next_help_heading = "Options of every command")]
 pub struct Shared {
     /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu, cuda:N or
-    /// rocm:N
+    /// rocm:N; several, cuda:0,cuda:1 say, share a model's layers
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
     /// Threads for work on the CPU (default: all cores)

@@ -2,7 +2,7 @@
 
 use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{Args, ValueEnum};
-use kjit_model::session::{KvType, Persistence};
+use kjit_model::session::{KvType, Persistence, Split};
 
 /// How a model is set up.
 #[derive(Debug, Clone, Args)]
@@ -26,6 +26,37 @@ pub struct Setup {
     pub prefill_chunk: Option<usize>,
     #[command(flatten)]
     pub room: Room,
+    #[command(flatten)]
+    pub placing: Placing,
+}
+
+/// Where a model's layers are.
+#[derive(Debug, Clone, Args)]
+pub struct Placing {
+    /// How the model is divided among several devices (--device cuda:0,cuda:1): by layers; tensor is not there
+    /// yet
+    #[arg(long, value_name = "HOW", default_value = "layers")]
+    pub split: SplitBy,
+    /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among several
+    /// devices, as many as do not fit)
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    pub host_layers: Option<usize>,
+}
+
+/// `--split`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SplitBy {
+    Layers,
+    Tensor,
+}
+
+impl From<SplitBy> for Split {
+    fn from(by: SplitBy) -> Split {
+        match by {
+            SplitBy::Layers => Split::Layers,
+            SplitBy::Tensor => Split::Tensor,
+        }
+    }
 }
 
 /// How much of a GPU a model may take.

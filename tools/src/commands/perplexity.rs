@@ -16,6 +16,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         persistent: Whole::default(),
         prefill_chunk: None,
         room: args.room.clone(),
+        placing: args.placing.clone(),
     };
     let text = input::file(&args.file)?;
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &setup, shared, &How::default())?;

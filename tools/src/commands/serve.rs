@@ -94,7 +94,7 @@ fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
     let label = match (args.rocm_device, args.cuda_device) {
         (Some(n), _) => format!("rocm:{n}"),
         (None, Some(n)) => format!("cuda:{n}"),
-        (None, None) => return Ok(shared.device),
+        (None, None) => return Ok(shared.device.clone()),
     };
     if shared.device != DeviceChoice::Auto {
         bail!("--device {} and another word for a device: give one of them", shared.device);

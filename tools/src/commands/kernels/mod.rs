@@ -76,6 +76,9 @@ fn open_device(engine: &Engine, shared: &Shared, flag: &str) -> anyhow::Result<k
     if shared.device == DeviceChoice::Cpu {
         bail!("{flag} is about a GPU's kernels: --device cpu has none");
     }
+    if let DeviceChoice::Several(_) = shared.device {
+        bail!("{flag} is about one GPU: --device {} names several", shared.device);
+    }
     engine.device(&shared.device.to_string()).with_context(|| match flag {
         "--kernels" => "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string(),
         _ => format!("{flag} needs a GPU"),
