@@ -214,7 +214,7 @@ mod tests {
             (",", "give auto"),
             ("", "give auto"),
         ] {
-            assert!(text.parse::<DeviceChoice>().unwrap_err().contains(says), "{text}");
+            assert!(text.parse::<DeviceChoice>().unwrap_err().to_string().contains(says), "{text}");
         }
     }
 }
