@@ -24,6 +24,9 @@ pub enum PlacementError {
     /// [`Persistence::On`] with several stages.
     #[error("--persistent on is one launch on one device: leave it out where several compute")]
     Persistent,
+    /// [`OpenOptions::stream`] with several stages.
+    #[error("--stream copies all layers to one device: leave it out where several compute")]
+    Stream,
     /// Host layers without a device for the others.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
@@ -113,6 +116,9 @@ impl Wanted {
         if options.persistent == Persistence::On {
             return Err(PlacementError::Persistent);
         }
+        if options.stream {
+            return Err(PlacementError::Stream);
+        }
         let layers = Layers::of(graph)?;
         let needs = needs(graph, &layers, options);
         let (mut devices, mut rooms) = (vec![], vec![]);
@@ -121,6 +127,7 @@ impl Wanted {
             let device = engine.device(label).map_err(|e| failed(e.into()))?;
             let memory = plan_for(engine, graph, device.target(), options).map_err(failed)?.memory;
             let (free, _) = free_memory(&device).map_err(failed)?;
+            let free = options.memory.map_or(free, |most| most.min(free));
             let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
             // Needs are counted as the file has them; the device's own layout takes more for some formats.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
