@@ -177,7 +177,7 @@ fn windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one(
     as_one_device(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201,gfx1201", KvType::F16);
 }
 
-/// A real model, two devices against one. Twelve seconds of two cores: only where it is asked for.
+/// A real model, two devices against one: only where it is asked for.
 #[test]
 fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
     let test = "smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
