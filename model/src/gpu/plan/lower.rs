@@ -162,7 +162,7 @@ pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayou
     let (heads, head_dim) = match &graph.state(id).kind {
         StateKind::Kv(kv) => (kv.heads, head_size(kv)),
         StateKind::Latent { rank, rope } => (1, rank + rope),
-        StateKind::Recurrent { .. } => (0, 0),
+        StateKind::Recurrent { .. } | StateKind::Elsewhere => (0, 0),
     };
     KvLayout { heads, head_dim, storage }
 }
