@@ -57,6 +57,25 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
     }
 }
 
+/// Every flag of the server is in its page.
+#[test]
+fn every_flag_of_serve_is_in_its_page() {
+    let help = Command::new(env!("CARGO_BIN_EXE_kjit")).args(["serve", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    let option = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with('-')
+            .then(|| line.split([' ', ',', '.', '=']).find(|w| w.starts_with("--")))?
+            .map(str::to_owned)
+    };
+    let flags: BTreeSet<String> = help.lines().filter_map(option).collect();
+    assert!(flags.len() > 30 && flags.contains("--lookup") && flags.contains("--device"), "{flags:?}");
+    let page = fs::read_to_string(root().join("docs/serve.md")).unwrap();
+    let words: BTreeSet<&str> = page.split(|c: char| !(c.is_ascii_alphanumeric() || "-_".contains(c))).collect();
+    let missing: Vec<&String> = flags.iter().filter(|flag| !words.contains(flag.as_str())).collect();
+    assert!(missing.is_empty(), "not in docs/serve.md: {missing:?}");
+}
+
 /// The guide for owners of AMD cards says what `kjit doctor` says.
 #[test]
 fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
