@@ -50,7 +50,7 @@ template <class S> struct DrawFew {
             u64 least = larger(larger(lds.threshold, lds.best[k - 1]), 1);
             if (rank < k)
                 UNROLL for (u32 e = 0; e < EACH; e++)
-                    if (key[e] >= least) lds.list[MOST + atomic_add(&lds.count, 1)] = key[e];
+                    if (key[e] >= least) lds.list[MOST + lds_take(&lds.count)] = key[e];
             block_sync();
             if (t < MOST) lds.best[t] = 0;
             block_sync();

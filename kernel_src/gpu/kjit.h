@@ -134,6 +134,7 @@ STEP u32 atomic_load(const u32* p) {
 }
 // To memory of the block, order free: exact for integers.
 STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }
+STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // the number before
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
 // Likewise to memory of the device, for all blocks of a launch.
 STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
@@ -319,6 +320,9 @@ STEP void atomic_store(u32* p, u32 v) {
 STEP u32 atomic_load(const u32* p) {
     return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
 }
+STEP u32 lds_take(u32* p) {
+    return __hip_atomic_fetch_add(p, 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 STEP void lds_add(u32* p, u32 v) {
     __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
@@ -395,6 +399,7 @@ STEP u32 atomic_add(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_AC
 STEP void atomic_store(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 STEP u32 atomic_load(const u32* p) { kjsim::yield(); return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 STEP void lds_add(u32* p, u32 v) { *p += v; }
+STEP u32 lds_take(u32* p) { return (*p)++; }
 STEP void lds_add(u64* p, u64 v) { *p += v; }
 STEP void global_add(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 STEP void global_add(u64* p, u64 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }

@@ -143,9 +143,10 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
     }
 }
 
-/// Where somebody chooses a kernel, and so names it: plans; the upload, which lays weights out; the limits of
-/// a card, which are two kernels' times.
-const CHOOSERS: [&str; 3] = ["model/src/gpu/plan", "model/src/gpu/open.rs", "model/src/gpu/measure/limits.rs"];
+/// Where somebody chooses a kernel, and so names it: plans; the upload, which lays weights out, and the ring, which
+/// does so for each layer that is streamed; the limits of a card, which are two kernels' times.
+const CHOOSERS: [&str; 4] =
+    ["model/src/gpu/plan", "model/src/gpu/open.rs", "model/src/gpu/ring.rs", "model/src/gpu/measure/limits.rs"];
 
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {

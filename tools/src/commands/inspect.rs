@@ -52,7 +52,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
         serde_json::to_writer(&mut out, &doc)?;
         writeln!(out)?;
     } else {
-        write!(out, "{summary}")?;
+        writeln!(out, "{summary}\n")?;
         match memory {
             Ok(m) => writeln!(
                 out,
