@@ -104,6 +104,8 @@ macro_rules! files {
 /// `row_enums.h` and `shape.h` are rendered.
 const FILES: &[(&str, &str)] = files! {
     "activations.h"
+    "adjust.h"
+    "adjust.hip"
     "argmax.h"
     "argmax.hip"
     "attend.h"

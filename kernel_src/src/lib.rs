@@ -43,9 +43,11 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod activations;
+pub mod adjust;
 pub mod argmax;
 pub mod attend;
 pub mod cases;
+pub mod changes;
 pub mod combine;
 pub mod draw;
 pub mod embed;

@@ -240,6 +240,8 @@ registry! {
     Route(crate::route::RouteSpec);
     /// Weighted sums of experts' results.
     ExpertSum(crate::expert_sum::ExpertSumSpec);
+    /// Biases, masks and penalties.
+    Adjust(crate::adjust::AdjustSpec);
     /// The likeliest token.
     Argmax(crate::argmax::ArgmaxSpec);
     /// A token at random.

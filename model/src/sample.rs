@@ -1,6 +1,8 @@
 //! Choosing the next token.
 
+use kjit_kernels::changes::Entry;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless greedy)
 /// top-k, temperature, top-p, min-p, and a draw.
@@ -149,6 +151,42 @@ impl Sampler {
     /// then a device can make it.
     pub fn takes_logits_as_they_are(&self) -> bool {
         !self.options.penalises() && self.options.bias.is_empty() && self.mask.is_none()
+    }
+
+    /// What it does to the logits before the choice, beside the mask, as a list with each token once, ids up to
+    /// `n_vocab`: for a device that does it. None where that may be more than `most` tokens: then the host does.
+    pub(crate) fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
+        let o = &self.options;
+        let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
+        if !self.is_adjustable(most) {
+            return None;
+        }
+        let mut entries: BTreeMap<u32, (f32, u32)> = BTreeMap::new();
+        o.bias.iter().for_each(|(id, bias)| entries.entry(*id).or_default().0 += bias);
+        recent.iter().for_each(|id| entries.entry(*id).or_default().1 += 1);
+        let known = entries.into_iter().filter(|(id, _)| (*id as usize) < n_vocab);
+        let entry = |(id, (bias, count)): (u32, (f32, u32))| {
+            let minus = if count > 0 { o.presence_penalty + o.frequency_penalty * count as f32 } else { 0.0 };
+            Entry { id, bias, minus, repeated: count > 0 }
+        };
+        Some(known.map(entry).collect())
+    }
+
+    /// Whether [`Sampler::adjustments`] has a list of so many tokens.
+    pub(crate) fn is_adjustable(&self, most: usize) -> bool {
+        let recent = if self.options.penalises() { self.recent.len() } else { 0 };
+        self.options.bias.len() + recent <= most
+    }
+
+    /// The mask's words, if there is one.
+    pub(crate) fn mask_words(&self) -> Option<&[u64]> {
+        self.mask.as_ref().map(|mask| mask.words.as_slice())
+    }
+
+    /// Whether biases and the mask let a token through.
+    pub(crate) fn may_choose(&self, token: u32) -> bool {
+        let forbidden = |(id, bias): &(u32, f32)| *id == token && *bias == f32::NEG_INFINITY;
+        self.mask.as_ref().is_none_or(|mask| mask.allows(token)) && !self.options.bias.iter().any(forbidden)
     }
 
     /// Where it is, to come back to.

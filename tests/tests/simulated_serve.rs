@@ -4,9 +4,9 @@
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
-use kjit_model::sample::SampleOptions;
-use kjit_model::serve::{Failure, Reason, Scheduler, SchedulerOptions, State};
-use kjit_model::session::{OpenOptions, Session};
+use kjit_model::sample::{SampleOptions, Sampler, TokenMask};
+use kjit_model::serve::{Constraint, Failure, Reason, Scheduler, SchedulerOptions, State};
+use kjit_model::session::{Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
 use kjit_tests::asked::{Asked, Got, ask};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
@@ -127,5 +127,111 @@ fn after_a_fault_those_that_ran_fail_and_the_queue_goes_on() {
         let status = scheduler.status();
         assert_eq!((status.reopened, status.state), (1, State::Ready), "{status:?}");
         assert_eq!((status.failed, status.done), (failed as u64, done as u64));
+    });
+}
+
+/// Every third token, another third after each.
+struct Thirds(u32, u32);
+
+impl Constraint for Thirds {
+    fn allowed(&mut self) -> Result<TokenMask, String> {
+        Ok(TokenMask::new(self.1 as usize, (0..self.1).filter(|id| id % 3 == self.0 % 3)))
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        assert_eq!(token % 3, self.0 % 3, "what the mask let through");
+        self.0 += 1;
+        Ok(false)
+    }
+}
+
+/// Samplers with biases, penalties and masks, one of them too long for the device's list, and one that is plain.
+fn manners(n_vocab: usize) -> Vec<(SampleOptions, bool)> {
+    let warm = |seed| SampleOptions { temperature: 0.9, top_k: 30, top_p: 0.95, seed, ..SampleOptions::default() };
+    let repeated = SampleOptions { repeat_penalty: 1.3, window: 6, ..SampleOptions::default() };
+    let counted = SampleOptions { presence_penalty: 0.4, frequency_penalty: 0.7, window: 64, ..warm(3) };
+    let bias = vec![(5, 3.0), (9, f32::NEG_INFINITY), (200, 1.5), (n_vocab as u32 + 7, 100.0)];
+    let many = (0..1500).map(|i| (i % n_vocab as u32, 0.01)).collect();
+    vec![
+        (warm(1), false),
+        (repeated.clone(), false),
+        (counted.clone(), true),
+        (SampleOptions { bias: bias.clone(), ..counted }, true),
+        (SampleOptions { bias, ..repeated }, true),
+        (SampleOptions { bias: many, ..warm(4) }, true),
+        (SampleOptions { temperature: 0.0, ..warm(2) }, false),
+    ]
+}
+
+#[test]
+fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_chooses() {
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    setup().run("biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_chooses", TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let mut session = open(&engine, &gguf);
+        let n_vocab = session.n_vocab();
+        let mask = |i: usize| TokenMask::new(n_vocab, (0..n_vocab as u32).filter(|id| *id as usize % 4 == i % 4));
+        for pair in manners(n_vocab).chunks(2) {
+            // Two that the device chooses for, and one whose rows come over, of the same text as the first.
+            let mut all: Vec<(SequenceId, Sampler, bool, Vec<u32>)> = vec![];
+            for (i, (options, masked)) in pair.iter().enumerate() {
+                let id = session.add(options.clone()).unwrap();
+                all.push((id, Sampler::new(options.clone()), *masked, prompt(i, 5 + 6 * i)));
+            }
+            let twins: Vec<SequenceId> = pair.iter().map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+            for step in 0..9 {
+                let work: Vec<Work<'_>> = (all.iter().map(|(id, _, _, tokens)| (*id, tokens, Want::Choose)))
+                    .chain(all.iter().zip(&twins).map(|((_, _, _, tokens), twin)| (*twin, tokens, Want::Last)))
+                    .map(|(sequence, tokens, want)| Work { sequence, tokens, want })
+                    .collect();
+                let known = || (all.iter()).filter(|(_, _, masked, _)| *masked).map(|(id, ..)| (*id, mask(step)));
+                let mut asked = 0;
+                let mut masks = || {
+                    asked += 1;
+                    known().collect()
+                };
+                let given = session.step_masked(&work, &mut masks).unwrap();
+                assert_eq!(asked, 1);
+                let (tokens, rows) = given.split_at(pair.len());
+                for ((one, token), row) in all.iter_mut().zip(tokens).zip(rows) {
+                    let (Given::Token(token), Given::Logits(row)) = (token, row) else { panic!("{token:?}") };
+                    let (_, sampler, masked, text) = one;
+                    if *masked {
+                        sampler.set_mask(Some(mask(step)));
+                    }
+                    let last = row[row.len() - n_vocab..].to_vec();
+                    let want = sampler.sample(&mut last.clone());
+                    assert_eq!(*token, want, "step {step}: {:?}", sampler.options());
+                    *text = vec![*token];
+                }
+            }
+            // A mask that lets nothing through is an error, and nobody has moved on.
+            let (id, _, _, text) = &all[0];
+            let before = session.len(*id).unwrap();
+            let none = Work { sequence: *id, tokens: text, want: Want::Choose };
+            let nothing = session.step_masked(&[none], &mut || vec![(*id, TokenMask::new(n_vocab, []))]);
+            assert!(matches!(nothing, Err(SessionError::NothingAllowed)), "{nothing:?}");
+            assert_eq!(session.len(*id).unwrap(), before);
+            all.iter().map(|(id, ..)| *id).chain(twins).for_each(|id| session.remove(id).unwrap());
+        }
+        // Plain steps are replayed without it, before and after.
+        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let constrained = |r: &mut kjit_model::serve::Request| {
+            r.constraint = Some(Box::new(Thirds(0, n_vocab as u32)));
+        };
+        let plain = |n| all((0..n).map(|i| ask(&scheduler, &prompt(i, 7), 8, |_| {})).collect());
+        let before = plain(3);
+        let mut asked: Vec<Asked> = (0..2).map(|i| ask(&scheduler, &prompt(i, 9), 12, constrained)).collect();
+        asked.extend((0..3).map(|i| ask(&scheduler, &prompt(i, 7), 8, |_| {})));
+        let got = all(asked);
+        for one in &got[..2] {
+            assert_eq!((one.reason(), one.ids.len()), (Reason::Length, 12));
+            assert!(one.ids.iter().zip(0..).all(|(id, i)| id % 3 == i % 3), "{one:?}");
+        }
+        for (one, before) in got[2..].iter().zip(&before) {
+            assert_eq!(one.ids, before.ids);
+        }
+        assert_eq!(Simulated::here().fault(0), "");
     });
 }

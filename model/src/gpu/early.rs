@@ -160,10 +160,10 @@ impl State {
 fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
     let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
     let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
-    now.extend([&plan.greedy, &plan.draw].into_iter().flatten().map(|l| l.job));
+    now.extend([&plan.adjust, &plan.greedy, &plan.draw].into_iter().flatten().map(|l| l.job));
     for rows in &plan.batches {
         now.extend(launched(&rows.program.launches));
-        now.extend([&rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
+        now.extend([&rows.adjust, &rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
     }
     now.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let mut late: Vec<JobId> = plan.prompts.iter().flat_map(|p| launched(&p.launches)).collect();

@@ -12,6 +12,7 @@ use crate::gguf::Gguf;
 use crate::graph::{Graph, Rope, WeightId};
 use crate::session::{KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
+use kjit_kernels::changes;
 use kjit_kernels::heads::angles;
 use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
@@ -187,7 +188,7 @@ impl GpuRunner {
         let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let remark = weights.remark.clone();
-        let mut resident = assemble(plan, context, stream, kernels, weights, &tables)?;
+        let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         if let Some(kernel) = persistent? {
             resident.persistent = Some(Persistent::new(&resident, kernel)?);
         }
@@ -445,6 +446,7 @@ fn assemble(
     kernels: Vec<Option<Kernel>>,
     weights: Uploaded,
     tables: &[Vec<f32>],
+    n_vocab: usize,
 ) -> Result<Resident, SessionError> {
     let device = stream.device().clone();
     let bytes = |n: u64| usize::try_from(n).map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")));
@@ -478,6 +480,7 @@ fn assemble(
         numbers: device.pinned(words)?,
         fractions: device.buffer(words * slots)?,
         options: device.buffer(slots)?,
+        adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
         slots: device.buffer(slots)?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;

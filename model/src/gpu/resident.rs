@@ -123,6 +123,8 @@ pub(super) struct Words {
     pub fractions: DeviceBuffer<f32>,
     /// Top-k, temperature, top-p, min-p, as bits.
     pub options: DeviceBuffer<[u32; 4]>,
+    /// What is done to logits before a token is chosen: `kjit_kernels::changes::stride` words a slot.
+    pub adjustments: DeviceBuffer<u32>,
     /// The slots of the sequences that are decoded.
     pub slots: DeviceBuffer<u32>,
 }
@@ -241,6 +243,7 @@ impl Resident {
             Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,
             Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
+            Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Null
             | Bind::Dim(_)

@@ -2,7 +2,7 @@
 
 use super::request::{Failure, Refused};
 use super::running::{End, guarded};
-use super::step::{chosen_here, hand_out};
+use super::step::hand_out;
 use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{After, SequenceId, SessionError};
@@ -19,7 +19,9 @@ impl Worker {
         let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else { return false };
         let plain = |id| session.sampler(id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
         let quiet = !self.shared.news() && self.held_tokens == usize::MAX;
-        let alone = |r: &super::running::Running| r.rest().len() == 1 && !r.job.lookup && !chosen_here(&r.job);
+        let alone = |r: &super::running::Running| {
+            r.rest().len() == 1 && !r.job.lookup && r.job.logprobs.is_none() && !r.job.constrained
+        };
         quiet && self.running.len() <= FEW && self.running.iter().all(alone) && {
             let ids: Vec<SequenceId> = self.running.iter().map(|r| r.id).collect();
             ids.into_iter().all(plain)

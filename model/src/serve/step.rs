@@ -8,7 +8,7 @@ use super::running::{End, Job, Running, guarded};
 use super::worker::Worker;
 use crate::lookup::MOST;
 use crate::sample::TokenMask;
-use crate::session::{Given, Session, SessionError, Want, Work};
+use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
 
 /// Tokens of a step where answers wait for it, on a GPU: some 20 ms of prompt for 8b on an H200.
@@ -44,16 +44,27 @@ impl Worker {
         }
         let parts = self.parts(&take);
         self.ask_masks(&parts);
-        let session = self.session.as_mut()?;
-        let with = parts.iter().filter_map(|p| Some((self.running.get(p.at)?.id, p)));
+        let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
+        // What the session chooses it must know before; what is chosen here is known when the row is.
+        let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
+        let Worker { session, running, masks, .. } = self;
+        let session = session.as_mut()?;
+        let ids: Vec<(usize, SequenceId)> = parts.iter().filter_map(|p| Some((p.at, running.get(p.at)?.id))).collect();
+        let with = ids.iter().zip(&parts);
         let work: Vec<Work<'_>> =
-            with.map(|(sequence, p)| Work { sequence, tokens: &p.tokens, want: p.want }).collect();
+            with.map(|(&(_, sequence), p)| Work { sequence, tokens: &p.tokens, want: p.want }).collect();
         let start = Instant::now();
-        let done = guarded(|| together_or_alone(session, &work));
+        let mut known: Option<Vec<(usize, Mask)>> = None;
+        let mut ask = || {
+            let known = known.get_or_insert_with(|| answers(masks, running));
+            let id = |at: usize| ids.iter().find(|(place, _)| *place == at).map(|(_, id)| *id);
+            known.iter().filter_map(|(at, mask)| Some((id(*at)?, mask.as_ref().ok()?.clone()))).collect()
+        };
+        let done = guarded(|| together_or_alone(session, &work, late.then_some(&mut ask)));
         let took = start.elapsed();
         self.seen.busy += took.as_secs_f64();
         self.seen.steps += 1;
-        let mut masks = self.masks_of(&parts);
+        let mut masks = known.unwrap_or_else(|| answers(&mut self.masks, &mut self.running));
         let given = match done {
             Ok(Ok(given)) => given,
             Ok(Err(error)) => return self.fault(Failure::Device(error.to_string())),
@@ -102,7 +113,7 @@ impl Worker {
     /// The same as parts of a step, with drafts where they are wanted and pay.
     fn parts(&mut self, take: &[usize]) -> Vec<Part> {
         let Some(session) = &self.session else { return vec![] };
-        let context = session.context();
+        let (context, on_gpu) = (session.context(), session.gpu().is_some());
         // A state that cannot go back step by step computes more than it wins.
         let drafts = !session.graph().is_recurrent() && self.pays.go(self.running.len());
         let mut parts = vec![];
@@ -121,7 +132,7 @@ impl Worker {
             let want = match (all, drafted) {
                 (false, _) => Want::Nothing,
                 (true, 1..) => Want::All,
-                (true, 0) if chosen_here(&r.job) => Want::Last,
+                (true, 0) if chosen_here(&r.job, on_gpu) => Want::Last,
                 (true, 0) => Want::Choose,
             };
             parts.push(Part { at, tokens, drafted, want });
@@ -142,20 +153,6 @@ impl Worker {
         }
     }
 
-    /// What the constraints allow. Each is its request's again.
-    fn masks_of(&mut self, parts: &[Part]) -> Vec<(usize, Mask)> {
-        let Some(masks) = &mut self.masks else { return vec![] };
-        let mut all = vec![];
-        for (at, constraint, mask) in masks.answers() {
-            if let Some(r) = self.running.get_mut(at) {
-                r.job.constraint = Some(constraint);
-            }
-            all.push((at, mask));
-        }
-        debug_assert!(all.len() <= parts.len());
-        all
-    }
-
     /// Enters what a step gave for a sequence; its end, if this was it.
     fn enter(
         &mut self,
@@ -173,6 +170,11 @@ impl Worker {
         let row = match given {
             Given::Nothing => return Ok(None),
             Given::Token(id) => {
+                match mask {
+                    Some(mask) => drop(mask?),
+                    None if r.job.constrained => return Err(lost_constraint()),
+                    None => {}
+                }
                 let full = r.fed >= context;
                 return Ok(hand_out(&mut self.seen, r, id, None, full));
             }
@@ -180,7 +182,7 @@ impl Worker {
         };
         let mut mask: Option<TokenMask> = match (mask, r.job.constrained) {
             (Some(mask), _) => Some(mask?),
-            (None, true) => return Err(Failure::Panic("a constraint was lost".to_owned())),
+            (None, true) => return Err(lost_constraint()),
             (None, false) => None,
         };
         self.seen.drafted_tokens += part.drafted as u64;
@@ -210,6 +212,23 @@ impl Worker {
     }
 }
 
+/// What the constraints that were asked allow. Each is its request's again.
+fn answers(masks: &mut Option<Masks>, running: &mut [Running]) -> Vec<(usize, Mask)> {
+    let Some(masks) = masks else { return vec![] };
+    let mut all = vec![];
+    for (at, constraint, mask) in masks.answers() {
+        if let Some(r) = running.get_mut(at) {
+            r.job.constraint = Some(constraint);
+        }
+        all.push((at, mask));
+    }
+    all
+}
+
+fn lost_constraint() -> Failure {
+    Failure::Panic("a constraint was lost".to_owned())
+}
+
 /// Hands a token out; the end, if it was the last.
 pub(super) fn hand_out(
     seen: &mut super::status::Status,
@@ -229,9 +248,10 @@ pub(super) fn hand_out(
     end
 }
 
-/// Whether a token is chosen here, of a row of logits, not by the session.
-pub(super) fn chosen_here(job: &Job) -> bool {
-    job.logprobs.is_some() || job.constrained
+/// Whether a token is chosen here, of a row of logits, not by the session. A GPU takes a constraint's mask and
+/// chooses by itself; on the CPU the row is here anyway, and is computed while the constraint is asked.
+fn chosen_here(job: &Job, on_gpu: bool) -> bool {
+    job.logprobs.is_some() || job.constrained && !on_gpu
 }
 
 /// One step; where somebody in it makes that impossible, one for each, so that only he fails. An error: there is
@@ -239,8 +259,13 @@ pub(super) fn chosen_here(job: &Job) -> bool {
 fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],
+    mut masks: Option<&mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>>,
 ) -> Result<Vec<Result<Given, SessionError>>, SessionError> {
-    match session.step(work) {
+    let mut step = |work: &[Work<'_>]| match &mut masks {
+        Some(masks) => session.step_masked(work, masks),
+        None => session.step(work),
+    };
+    match step(work) {
         Ok(given) => return Ok(given.into_iter().map(Ok).collect()),
         Err(lost @ SessionError::Lost(_)) => return Err(lost),
         Err(error) if work.len() == 1 => return Ok(vec![Err(error)]),
@@ -248,7 +273,7 @@ fn together_or_alone(
     }
     let mut all = vec![];
     for w in work {
-        all.push(match session.step(std::slice::from_ref(w)) {
+        all.push(match step(std::slice::from_ref(w)) {
             Ok(mut given) => Ok(given.pop().unwrap_or(Given::Nothing)),
             Err(lost @ SessionError::Lost(_)) => return Err(lost),
             Err(error) => Err(error),

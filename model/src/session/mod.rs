@@ -17,7 +17,7 @@ use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
 use crate::placement::{Layers, Place, Stage};
-use crate::sample::{Mark, SampleOptions, Sampler};
+use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -419,6 +419,30 @@ impl Session {
     /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], and what a device may say.
     /// No sequence has more tokens then.
     pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
+        self.step_by(work, None)
+    }
+
+    /// The same, where it is not known yet which tokens some of them may choose: `masks` says so, once what comes
+    /// before the choice is on its way to the device.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_masked(
+        &mut self,
+        work: &[Work<'_>],
+        masks: &mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>,
+    ) -> Result<Vec<Given>, SessionError> {
+        let mut set = |tasks: &mut [Task<'_>]| {
+            for (id, mask) in masks() {
+                if let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) {
+                    task.sampler.set_mask(Some(mask));
+                }
+            }
+        };
+        self.step_by(work, Some(&mut set))
+    }
+
+    fn step_by(&mut self, work: &[Work<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
         // Who gives no tokens has no part in it.
@@ -426,8 +450,13 @@ impl Session {
         tasks.retain(|t| !t.tokens.is_empty());
         let done = match (tasks.is_empty(), runner) {
             (true, _) => Ok(vec![]),
-            (false, Stage::Host(host)) => host.step(&mut tasks),
-            (false, Stage::Gpu(gpu)) => gpu.step(&mut tasks),
+            (false, Stage::Host(host)) => {
+                if let Some(late) = late {
+                    late(&mut tasks);
+                }
+                host.step(&mut tasks)
+            }
+            (false, Stage::Gpu(gpu)) => gpu.step(&mut tasks, late),
         };
         let given = match done {
             Ok(given) => given,
@@ -460,8 +489,7 @@ impl Session {
     /// pauses is not appended: to go on, start again with it.
     ///
     /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
-    /// a sequence has penalties, biases or a mask, all are decoded step by step instead, the choice of those
-    /// that have them made on the host.
+    /// a sequence has penalties, biases or a mask, all are decoded step by step instead.
     ///
     /// # Errors
     /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
@@ -578,6 +606,9 @@ impl Session {
         found.ok_or(SessionError::NoSequence)
     }
 }
+
+/// Tells the samplers what was not known before.
+pub(crate) type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
 /// Checked work as tasks, beside what does them.
 fn tasks<'s, 'w: 's>(

@@ -27,21 +27,21 @@ type Named<'p> = (&'p Program, String, Size, Vec<&'p Launch>);
 /// that decode.
 fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
     let decode = Size { tokens: 1, past: depth };
-    let mut all = vec![(&plan.decode, "decode".to_owned(), decode, both(&plan.greedy, &plan.draw))];
+    let mut all = vec![(&plan.decode, "decode".to_owned(), decode, all_of([&plan.adjust, &plan.greedy, &plan.draw]))];
     all.extend(plan.prompts.iter().map(|p| {
         let size = Size { tokens: p.tokens as usize, past: 0 };
         (p, format!("prompt {}", p.tokens), size, vec![])
     }));
     all.extend(plan.batches.iter().map(|b| {
         let size = Size { tokens: b.program.tokens as usize, past: depth };
-        (&b.program, format!("{} sequences", b.program.tokens), size, both(&b.greedy, &b.draw))
+        (&b.program, format!("{} sequences", b.program.tokens), size, all_of([&b.adjust, &b.greedy, &b.draw]))
     }));
     all
 }
 
 /// What chooses, where that is there.
-fn both<'p>(greedy: &'p Option<Launch>, draw: &'p Option<Launch>) -> Vec<&'p Launch> {
-    greedy.iter().chain(draw).collect()
+fn all_of<'p>(launches: [&'p Option<Launch>; 3]) -> Vec<&'p Launch> {
+    launches.into_iter().flatten().collect()
 }
 
 /// The kernels of a plan, each in every program that launches it: where a kernel serves one token and many,

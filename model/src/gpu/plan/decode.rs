@@ -8,6 +8,7 @@ use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
 use crate::graph::{Activation, Pairing, Rope, StateId, ValueId, WeightId};
 use kjit_kernels::Family;
 use kjit_kernels::activations::{Column, Prologue};
+use kjit_kernels::adjust::{AdjustArgs, AdjustSpec};
 use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec};
 use kjit_kernels::attend::{AttendArgs, AttendSpec};
 use kjit_kernels::draw::{self, DrawArgs, DrawSpec};
@@ -243,12 +244,19 @@ impl Lower<'_> {
         Ok((out, Bind::Null, 0.0))
     }
 
-    /// The two ways to choose a token from the logits, as the last two launches: the likeliest, and at
-    /// random.
+    /// What is done to the logits where a sequence asks for it, and the two ways to choose a token from them, as
+    /// the last three launches: biases, a mask, penalties; the likeliest; at random.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
         let capacity = Bind::U32(self.context + 1);
         let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
+        let adjust = AdjustSpec { vocab };
+        let most = adjust.blocks(u32::MAX);
+        let blocks = Dim::Fill { per_unit: 1, most };
+        let job = self.job("adjust", adjust)?;
+        let (slots, lists) = (self.slots(), Bind::Control(Control::Adjustments));
+        let args = AdjustArgs { logits, slots, lists, blocks: Bind::Dim(blocks) };
+        self.run("adjust".to_string(), &job, [blocks, TOKENS, ONE], args);
         let largest = self.tuned(ArgmaxSpec { vocab, tuning: None });
         let job = self.job("greedy", largest.clone())?;
         let most = largest.blocks(u32::MAX);

@@ -92,6 +92,8 @@ pub enum Control {
     Fractions,
     /// Top-k as `u32`, temperature, top-p, min-p as `f32`.
     Options,
+    /// `u32`s: what is done to the logits before the next token is chosen (`kjit_kernels::changes`).
+    Adjustments,
     /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for all.
     Slots,
 }
@@ -397,6 +399,8 @@ impl Program {
 pub struct Batch {
     /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
     pub program: Program,
+    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no logits.
+    pub adjust: Option<Launch>,
     /// The likeliest token of each from the logits of the program, on whose buffers it works; none where
     /// other layers come behind.
     pub greedy: Option<Launch>,
@@ -431,6 +435,8 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// One token, its logits.
     pub decode: Program,
+    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no logits.
+    pub adjust: Option<Launch>,
     /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works; none where other
     /// layers come behind, on another device.
     pub greedy: Option<Launch>,

@@ -69,7 +69,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let steps = fuse(graph);
     let mut planner = Planner::new(request, &steps)?;
     let mut decode = planner.program(For::Token)?;
-    let [greedy, draw] = choices(graph, &mut decode)?;
+    let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (persistent, no_persistent) = match (options.persistent, sequences) {
         (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target) {
             Ok(one) => (Some(one), None),
@@ -82,8 +82,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
         let mut program = planner.program(For::Batch(n))?;
-        let [greedy, draw] = choices(graph, &mut program)?;
-        batches.push(Batch { program, greedy, draw });
+        let [adjust, greedy, draw] = choices(graph, &mut program)?;
+        batches.push(Batch { program, adjust, greedy, draw });
     }
     let mut base = decode.base + decode.arena;
     for p in prompts.iter_mut().chain(batches.iter_mut().map(|b| &mut b.program)) {
@@ -102,6 +102,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         target: target.clone(),
         jobs: planner.jobs.finish(),
         decode,
+        adjust,
         greedy,
         draw,
         persistent,
@@ -282,14 +283,14 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
     }
 }
 
-/// Takes the two ways to choose a token off the end of a program that has logits.
-fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 2], PlanError> {
+/// Takes the adjustments and the two ways to choose a token off the end of a program that has logits.
+fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], PlanError> {
     if graph.hands_on {
-        return Ok([None, None]);
+        return Ok([None, None, None]);
     }
-    let (draw, greedy) = (program.launches.pop(), program.launches.pop());
-    match (&greedy, &draw) {
-        (Some(_), Some(_)) => Ok([greedy, draw]),
+    let (draw, greedy, adjust) = (program.launches.pop(), program.launches.pop(), program.launches.pop());
+    match (&adjust, &greedy, &draw) {
+        (Some(_), Some(_), Some(_)) => Ok([adjust, greedy, draw]),
         _ => Err(unsupported("logits", "there are no steps")),
     }
 }

@@ -75,7 +75,7 @@ impl GpuRunner {
             }
             if alone {
                 self.row_after_prompt(t.slot, last)?;
-                self.launch_choice(choice)?;
+                self.launch_choice(1, choice.into())?;
                 (r.next, r.written) = (last + 1, last + 2);
             } else {
                 self.move_to(t.slot, last)?;
@@ -111,7 +111,7 @@ impl GpuRunner {
                     None => {
                         let slots: Vec<usize> = running.iter().filter(|r| r.live).map(|r| r.slot).collect();
                         self.list(&slots)?;
-                        self.record((n, Some(choice)))?
+                        self.record((n, Some(choice.into())))?
                     }
                 };
                 recording = Some(step);

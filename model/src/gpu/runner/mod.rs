@@ -16,13 +16,14 @@ mod step;
 
 use super::early::Early;
 use super::open::Statistics;
-use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
+use super::plan::{Batch, BufferId, Choice, Launch, Now, Plan, Program};
 use super::resident::{NONE, Resident, Whose};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SessionError;
 use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::product::tiled_index;
 
 /// What is drawn where a slot's own options say how.
@@ -72,10 +73,26 @@ struct Slot {
     /// Random numbers that are in place: the position of the first that was not used, the state that gives
     /// it, and the position behind the last.
     numbers: Option<(usize, [u64; 4], usize)>,
+    /// Its list of adjustments may have something in it.
+    adjusted: bool,
 }
 
-/// What a recording is for: rows, and the choice behind them.
-type Recorded = (usize, Option<Choice>);
+/// What a recording is for: rows, and what comes behind them.
+type Recorded = (usize, Option<Chosen>);
+
+/// How tokens are chosen behind rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Chosen {
+    choice: Choice,
+    /// Some slots have biases, a mask or penalties. Where none has, nothing is launched for them.
+    adjusted: bool,
+}
+
+impl From<Choice> for Chosen {
+    fn from(choice: Choice) -> Chosen {
+        Chosen { choice, adjusted: false }
+    }
+}
 
 /// How a recording's launches are made again.
 enum Again {
@@ -95,6 +112,7 @@ enum Last {
 /// The launches for some rows.
 struct Rows<'a> {
     program: &'a Program,
+    adjust: Option<&'a Launch>,
     greedy: Option<&'a Launch>,
     draw: Option<&'a Launch>,
     whose: Whose,
@@ -138,7 +156,7 @@ impl GpuRunner {
         let device = resident.stream.device();
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
         // What lies in the rings was never written.
-        let slots = vec![Slot { used: context + 1, ..Slot::default() }; resident.plan.slots];
+        let slots = vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; resident.plan.slots];
         // Who traces streamed layers wants to see each copy: a replay shows none.
         let captures = resident.ring.is_none() || resident.stream.device().trace().is_none();
         let mut runner = GpuRunner {
@@ -320,13 +338,14 @@ impl GpuRunner {
     fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
         let plan = &self.resident.plan;
         if plan.batches.is_empty() && n == 1 {
+            let adjust = plan.adjust.as_ref();
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
-            return Ok(Rows { program, greedy, draw, whose: Whose::Slot(0) });
+            return Ok(Rows { program, adjust, greedy, draw, whose: Whose::Slot(0) });
         }
         let found = plan.batches.iter().find(|b| b.program.tokens as usize >= n);
         let batch = found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
-        let (greedy, draw) = (batch.greedy.as_ref(), batch.draw.as_ref());
-        Ok(Rows { program: &batch.program, greedy, draw, whose: Whose::All })
+        let (adjust, greedy, draw) = (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
+        Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })
     }
 
     /// What launches of a program are evaluated with.
@@ -343,14 +362,16 @@ impl GpuRunner {
         }
         let (n, choice) = what;
         let (r, rows) = (&self.resident, self.rows_of(n)?);
-        let now = self.now(rows.program, n, choice.unwrap_or(Choice::Greedy))?;
+        let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
         let recording = match self.captures {
             true => Again::Replay(r.capture(|| self.issue(what, &now))?),
             false => Again::Launch(now),
         };
         // Where options are arguments, each choice is another recording: the last one of each kind is kept.
         let same = |(w, _): &(Recorded, Again)| {
-            w.0 == n && w.1.is_some_and(|c| c != Choice::Greedy) && choice.is_some_and(|c| c != Choice::Greedy)
+            let drawn = |c: &Chosen| c.choice != Choice::Greedy;
+            let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
+            w.0 == n && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
         };
         self.recordings.retain(|one| !same(one));
         self.recordings.push((what, recording));
@@ -367,15 +388,15 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether a token is recorded, and the launch that no greedy one has: that which draws.
+    /// Whether a token is recorded, and the launches that no plain greedy one has.
     fn records(&mut self) -> Result<(), SessionError> {
         let chooses = self.rows_of(1)?.greedy.is_some();
-        self.record((1, chooses.then_some(Choice::Greedy)))?;
+        self.record((1, chooses.then_some(Choice::Greedy.into())))?;
         let (r, rows) = (&self.resident, self.rows_of(1)?);
         let now = self.now(rows.program, 1, DRAW)?;
-        if let Some(draw) = rows.draw {
-            drop(r.stream.capture(|| r.launch(rows.program, draw, &now, rows.whose))?);
-        }
+        let last = [rows.adjust, rows.draw];
+        let mut last = last.iter().flatten();
+        drop(r.stream.capture(|| last.try_for_each(|l| r.launch(rows.program, l, &now, rows.whose)))?);
         Ok(())
     }
 
@@ -384,8 +405,16 @@ impl GpuRunner {
         let r = &self.resident;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
         r.issue_rows(rows.program, now, rows.whose)?;
-        let Some(choice) = choice else { return Ok(()) };
-        r.launch(rows.program, rows.choosing(choice)?, now, rows.whose)
+        choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
+    }
+
+    /// The launches of a choice behind rows.
+    fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
+        let r = &self.resident;
+        if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
+            r.launch(rows.program, adjust, now, rows.whose)?;
+        }
+        r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
     }
 
     /// The choice that is recorded behind rows: where each slot has its own options, a draw by those stands
@@ -501,6 +530,34 @@ impl GpuRunner {
         Ok(())
     }
 
+    /// Puts in place what is done to a slot's logits before its token is chosen: of this sampler, or nothing.
+    fn put_adjustments(&mut self, slot: usize, sampler: Option<&Sampler>) -> Result<(), SessionError> {
+        let none = || SessionError::Device("more adjustments than a device's list has room for".to_owned());
+        let (n_vocab, stride) = (self.graph.n_vocab(), changes::stride(self.graph.n_vocab()));
+        let first = slot * stride;
+        let Some(sampler) = sampler else {
+            if self.slot(slot).adjusted {
+                let r = &self.resident;
+                r.stream.write(&r.control.adjustments.slice(first..first + HEAD)?, &[0; HEAD])?;
+                self.note(slot, |s| s.adjusted = false);
+            }
+            return Ok(());
+        };
+        let entries = sampler.adjustments(n_vocab, MOST).ok_or_else(none)?;
+        let (mask, repeat) = (sampler.mask_words(), sampler.options().repeat_penalty);
+        let r = &self.resident;
+        let words = changes::words(&entries, mask.is_some(), repeat);
+        r.stream.write(&r.control.adjustments.slice(first..first + words.len())?, &words)?;
+        if let Some(mask) = mask {
+            let mut halves: Vec<u32> = mask.iter().flat_map(|w| [*w as u32, (*w >> 32) as u32]).collect();
+            halves.resize(changes::mask(n_vocab), 0);
+            let first = first + HEAD + 4 * MOST;
+            r.stream.write(&r.control.adjustments.slice(first..first + halves.len())?, &halves)?;
+        }
+        self.note(slot, |s| s.adjusted = true);
+        Ok(())
+    }
+
     /// A sampler's draws were made on the device: their numbers are used up, there and here.
     fn drawn(&mut self, slot: usize, position: usize, sampler: &mut Sampler, draws: usize) {
         if choice_of(sampler.options()) != Choice::Greedy && draws > 0 {
@@ -514,6 +571,6 @@ impl GpuRunner {
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
         let used = self.context + 1;
-        slots.iter().for_each(|&slot| self.note(slot, |s| *s = Slot { used, ..Slot::default() }));
+        slots.iter().for_each(|&slot| self.note(slot, |s| *s = Slot { used, adjusted: true, ..Slot::default() }));
     }
 }

@@ -1,9 +1,10 @@
 //! A step: pieces of prompts one after the other, then a token of each sequence together.
 
-use super::{GpuRunner, Last, Recorded, choice_of};
+use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
 use crate::gpu::plan::Choice;
 use crate::gpu::resident::Whose;
-use crate::session::{Given, SessionError, Task, Want, choose};
+use crate::session::{Given, Late, SessionError, Task, Want, choose};
+use kjit_kernels::changes::MOST;
 use std::ops::Range;
 
 /// Tokens of a prompt that go one by one before the host looks again whether the kernels for many at once are
@@ -13,8 +14,8 @@ const LOOK_EVERY: usize = 4;
 
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
-    pub(crate) fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
-        let done = self.try_step(tasks);
+    pub(crate) fn step(&mut self, tasks: &mut [Task<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+        let done = self.try_step(tasks, late);
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
             self.doubt(&slots);
@@ -22,7 +23,7 @@ impl GpuRunner {
         done
     }
 
-    fn try_step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
+    fn try_step(&mut self, tasks: &mut [Task<'_>], mut late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Whose last token goes with those of others.
         let joins = |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
@@ -40,12 +41,26 @@ impl GpuRunner {
         }
         let at: Vec<(usize, usize)> = rows.iter().filter_map(|&i| tasks.get(i)).map(|t| (t.slot, last_of(t))).collect();
         match *at {
-            [] => {}
+            [] => late.take().into_iter().for_each(|late| late(tasks)),
             [(slot, last)] if alone => {
                 self.row_after_prompt(slot, last)?;
+                if let Some(late) = late.take() {
+                    late(tasks);
+                }
                 if let Some(choice) = self.choice_for(tasks, &rows)? {
-                    self.launch_choice(choice)?;
+                    self.launch_choice(1, choice)?;
                     self.moved_on(slot, last);
+                }
+            }
+            // The device is at work while it is found out what may be chosen.
+            _ if late.is_some() => {
+                self.run_rows(&at, None)?;
+                if let Some(late) = late.take() {
+                    late(tasks);
+                }
+                if let Some(choice) = self.choice_for(tasks, &rows)? {
+                    self.launch_choice(at.len(), choice)?;
+                    at.iter().for_each(|&(slot, last)| self.moved_on(slot, last));
                 }
             }
             _ => {
@@ -72,7 +87,7 @@ impl GpuRunner {
 
     /// The choice that the device makes behind rows, what it needs being in place; none where the host makes
     /// every one that is wanted.
-    fn choice_for(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<Option<Choice>, SessionError> {
+    fn choice_for(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<Option<Chosen>, SessionError> {
         let of = |t: &Task<'_>| choice_of(t.sampler.options());
         let here: Vec<&Task<'_>> = rows.iter().filter_map(|&i| tasks.get(i)).collect();
         let mut choices = here.iter().filter(|t| by_device(t)).map(|t| of(t)).peekable();
@@ -80,18 +95,24 @@ impl GpuRunner {
             return Ok(None);
         }
         let choice = self.recorded_choice(choices);
-        for t in here.into_iter().filter(|_| choice != Choice::Greedy) {
+        for t in here.iter().filter(|_| choice != Choice::Greedy) {
             match by_device(t) {
                 true => self.put_options(t.slot, last_of(t), t.sampler, 1)?,
                 // Something is chosen for it as well, which nobody reads.
                 false => self.put_bits(t.slot, Choice::Greedy)?,
             }
         }
-        Ok(Some(choice))
+        let changes = |t: &Task<'_>| by_device(t) && !t.sampler.takes_logits_as_they_are();
+        let adjusted = here.iter().any(|t| changes(t));
+        for t in here.iter().filter(|_| adjusted) {
+            // What the host chooses from is left as it is.
+            self.put_adjustments(t.slot, Some(&*t.sampler).filter(|_| changes(t)))?;
+        }
+        Ok(Some(Chosen { choice, adjusted }))
     }
 
     /// Runs a token of each of these (slot, position), which are in place, with a choice behind.
-    pub(super) fn run_rows(&mut self, at: &[(usize, usize)], choice: Option<Choice>) -> Result<(), SessionError> {
+    pub(super) fn run_rows(&mut self, at: &[(usize, usize)], choice: Option<Chosen>) -> Result<(), SessionError> {
         let slots: Vec<usize> = at.iter().map(|(slot, _)| *slot).collect();
         self.list(&slots)?;
         for &(slot, position) in at {
@@ -116,11 +137,11 @@ impl GpuRunner {
         self.note(slot, |s| (s.at, s.used) = (Some(position + 1), s.used.max(position + 2)));
     }
 
-    /// Launches the choice of the next token behind one row.
-    pub(super) fn launch_choice(&mut self, choice: Choice) -> Result<(), SessionError> {
-        let (r, rows) = (&self.resident, self.rows_of(1)?);
-        let now = self.now(rows.program, 1, choice)?;
-        Ok(r.launch(rows.program, rows.choosing(choice)?, &now, rows.whose)?)
+    /// Launches the choice of the next tokens behind so many rows.
+    pub(super) fn launch_choice(&mut self, n: usize, chosen: Chosen) -> Result<(), SessionError> {
+        let rows = self.rows_of(n)?;
+        let now = self.now(rows.program, n, chosen.choice)?;
+        Ok(self.issue_choice(&rows, chosen, &now)?)
     }
 
     /// Feeds a task's first tokens, whose ids are in place; every row of their logits where somebody takes
@@ -276,7 +297,14 @@ impl GpuRunner {
                 }
             }
         }
-        // Those of the host first: they may find out that the scores are none.
+        // Those that may find out that there is nothing to choose from come first: no sampler was moved on.
+        for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
+            let token = self.resident.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
+            if !t.sampler.may_choose(token) {
+                return Err(SessionError::NothingAllowed);
+            }
+        }
+        // Likewise those of the host, where the scores may be none.
         let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
         let mut tokens = choose(with.map(|(t, row)| (&mut *t.sampler, std::mem::take(row))))?.into_iter();
@@ -304,7 +332,8 @@ fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
-/// Whether the device makes the choice that is wanted.
+/// Whether the device makes the choice that is wanted. Very many biases, or a very long window of penalties, are the
+/// host's: a slot's list on the device has room for `MOST` tokens.
 fn by_device(t: &Task<'_>) -> bool {
-    t.want == Want::Choose && t.sampler.takes_logits_as_they_are()
+    t.want == Want::Choose && t.sampler.is_adjustable(MOST)
 }

@@ -1,0 +1,52 @@
+// adjust: what samplers do to a row of logits before a token is chosen: biases, a mask, penalties
+// (model/src/sample.rs is the definition, and has the order)
+//
+//   logits SEQUENCES × VOCAB f32, in place; slots  SEQUENCES u32: the slot of each (null: the same)
+//   lists  SLOTS × STRIDE u32: entries, 1 where there is a mask, the penalty of repeated tokens (f32), 0 that
+//     no compiler knows of;
+//     MOST × (id, bias f32, what is subtracted f32, 1 where it is a repeated token), each id once;
+//     then a bit for each token, of those that may be chosen
+//
+// A row whose slot has no entries and no mask is left as it is.
+//
+// S: VOCAB, MOST, STRIDE. Share: x of `blocks`, each with a range of the ids, y the sequence.
+#pragma once
+#include "sample.h"
+
+struct AdjustArgs {
+    float* logits;
+    const u32 *slots, *lists;
+    u32 blocks;
+};
+
+template <class S> struct Adjust {
+    static constexpr u32 HEAD = 4;
+
+    STEP void step(AdjustArgs a, Share share) {
+        u32 row = share.y;
+        const u32* list = a.lists + (u64)slot_of(a.slots, row) * S::STRIDE;
+        u32 entries = list[0];
+        bool masked = list[1] != 0;
+        if (entries == 0 && !masked) return;
+        float repeat = as_f32(list[2]);
+        float* x = a.logits + (u64)row * S::VOCAB;
+        const u32* mask = list + HEAD + 4 * S::MOST;
+        // Whole words of the mask for each block.
+        u32 part = CEIL_DIV(CEIL_DIV(S::VOCAB, a.blocks), 32) * 32;
+        u32 from = min_u32(share.x * part, S::VOCAB), to = min_u32(from + part, S::VOCAB);
+        auto allowed = [&](u32 id) { return !masked || (mask[id / 32] >> (id % 32) & 1) != 0; };
+        if (masked) {
+            for (u32 i = from + thread_id(); i < to; i += KJ_BLOCK)
+                if (!allowed(i)) x[i] = as_f32(0xff800000u);  // −∞
+        }
+        // Nobody else writes what an entry is of: what is not allowed has no more to be done to it.
+        for (u32 e = thread_id(); e < entries; e += KJ_BLOCK) {
+            u32x4 entry = load16(list + HEAD + 4 * e);
+            if (entry.x < from || entry.x >= to || !allowed(entry.x)) continue;
+            float v = x[entry.x] + as_f32(entry.y);
+            if (entry.w != 0) v = v > 0.0f ? v / repeat : v * repeat;
+            // Two roundings, as on the host: what goes through a word that may change is not fused.
+            x[entry.x] = as_f32(as_u32(v) ^ list[3]) - as_f32(entry.z);
+        }
+    }
+};
