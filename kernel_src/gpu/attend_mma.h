@@ -32,9 +32,9 @@ STEP void copy16_or_zero(void* to, const void* from, bool there) {
                  "r"(there ? 16 : 0)
                  : "memory");
 }
-STEP void copy4_or_zero(void* to, const void* from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
-                 "r"(there ? 4 : 0)
+// The first `bytes` of four, zeros behind them.
+STEP void copy4_or_zero(void* to, const void* from, u32 bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from), "r"(bytes)
                  : "memory");
 }
 // Signed bytes 0 and 2 of a word as halves.
@@ -131,10 +131,13 @@ template <class S> struct AttendMma {
         if constexpr (K::BYTES) {
             u32 skew = skew_of(row);
             const u8* scales = cache + K::scales_at(rows) + (row * K::SCALES - skew) * 2;
+            u32 n = old * K::SCALES + skew;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                if (w < SCALE_WORDS)
-                    copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, 2 * w < old * K::SCALES + skew);
+                // Of an odd number half of the last word is a row's that nobody wrote: what is no number there
+                // would make 0 · scale none either.
+                u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
+                if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }
         }
     }

@@ -20,7 +20,7 @@
 // for 49,152 logits and 134 for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the
 // others leave at once: there 6 to 39 scalar registers spilled.
 //
-// S: VOCAB.
+// S: VOCAB, FEW (whether draw_few.h is used).
 #pragma once
 #include "draw_few.h"
 
@@ -356,31 +356,40 @@ template <class S> struct Draw {
         typename Few::Shared few;
     };
 
+    using Options = DrawOptions;
+    STEP Options options_of(const DrawArgs& a, u32 slot) {
+        u32x4 own{a.top_k, as_u32(a.temperature), as_u32(a.top_p), as_u32(a.min_p)};
+        if (a.options) own = a.options[slot];
+        float fraction = a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
+        return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), fraction};
+    }
+    // Neither infinite nor 0: no weight is NaN.
+    STEP float inverse_of(float temperature) { return max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f); }
+
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
-        u32 top_k = a.top_k;
-        float temperature = a.temperature, top_p = a.top_p, min_p = a.min_p;
-        if (a.options) {
-            u32x4 own = a.options[slot];
-            top_k = own.x, temperature = as_f32(own.y), top_p = as_f32(own.z), min_p = as_f32(own.w);
-        }
         // Read before the block that finds the token moves on.
-        float fraction = a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
+        Options o = options_of(a, slot);
         const float* x = a.logits + (u64)sequence * S::VOCAB;
-        // Neither infinite nor 0: no weight is NaN.
-        float inverse = max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f);
-        if (top_k >= 1 && top_k <= DRAW_FEW) {
-            auto weigh = [&](float v, float largest) { return weight(v, largest, inverse); };
+        u32 top_k = o.top_k;
+        if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
+            // Where the last block finds them: fewer scalar registers are held over all of this.
+            if (t == 0) memory.few.options = o;
             u64* said = a.said[sequence].few;
             u32 from = range_start(share.x, a.blocks), to = range_start(share.x + 1, a.blocks);
             Few::keep_logits(memory.few, top_k, x, from, to);
             if (t < top_k) said[share.x * top_k + t] = memory.few.best[t];
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
             if (a.blocks > 1) Few::keep_keys(memory.few, top_k, said, a.blocks * top_k);
-            u32 token = Few::choose(memory.few, top_k, top_p, min_p, fraction, weigh);
+            float inverse = inverse_of(memory.few.options.temperature);
+            u32 token = Few::choose(memory.few, top_k, [&](float v, float largest) {
+                return weight(v, largest, inverse);
+            });
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
+        float temperature = o.temperature, top_p = o.top_p, min_p = o.min_p, fraction = o.fraction;
+        float inverse = inverse_of(temperature);
         // A constant where nobody meets: less code, and no scalar register is spilled for it.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;

@@ -13,6 +13,12 @@
 
 constexpr u32 DRAW_FEW = 64;
 
+// What is drawn, and its random number.
+struct DrawOptions {
+    u32 top_k;
+    float temperature, top_p, min_p, fraction;
+};
+
 template <class S> struct DrawFew {
     static constexpr u32 MOST = DRAW_FEW;
     static constexpr u32 EACH = 8;  // keys that a thread reads at a time
@@ -24,6 +30,7 @@ template <class S> struct DrawFew {
         u64 list[MOST + MOST * EACH * LANES];  // the best so far, and those that may be better
         u64 threshold;
         u32 count;
+        DrawOptions options;
     };
 
     STEP u64 larger(u64 a, u64 b) { return a > b ? a : b; }
@@ -114,8 +121,9 @@ template <class S> struct DrawFew {
     // largest)` as draw.h has it.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
-    STEP u32 choose(Shared& lds, u32 k, float top_p, float min_p, float fraction, Weight weight) {
+    STEP u32 choose(Shared& lds, u32 k, Weight weight) {
         u32 t = thread_id();
+        float top_p = lds.options.top_p;
         u64 first = lds.best[0], mine = t < k ? lds.best[t] : 0;
         u32 likeliest = first != 0 ? 0xffffffffu - (u32)first : 0;
         float largest = logit_of_order(first >> 32);
@@ -130,13 +138,13 @@ template <class S> struct DrawFew {
             u64 want = (u64)((double)p.total * (double)top_p), goal = want > 1 ? want - 1 : 0;
             if (goal < p.total && p.before > goal) w = 0;
         }
-        if (w < (u64)(min_p * 1099511627776.0f)) w = 0;
+        if (w < (u64)(lds.options.min_p * 1099511627776.0f)) w = 0;
         block_sync();
         if (t < MOST) lds.weights[t] = w;
         block_sync();
         // In the order of ids.
         Place p = place(lds, k, mine, [](u64 other, u64 own) { return (u32)other > (u32)own; });
-        u64 goal = (u64)((double)p.total * (double)fraction);
+        u64 goal = (u64)((double)p.total * (double)lds.options.fraction);
         if (goal >= p.total) return t == 0 ? likeliest : NONE;
         return w > 0 && p.before <= goal && goal < p.before + w ? 0xffffffffu - (u32)mine : NONE;
     }

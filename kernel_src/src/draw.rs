@@ -8,7 +8,7 @@ use crate::family::{Block, Family, Grid, Launch, Size, Work, choice};
 use crate::kernel::{Kernel, SpecError, of_shape};
 use crate::matrix::{ONE, Samples};
 use crate::render::Shape;
-use kjit_engine::{Constants, Target, Vendor};
+use kjit_engine::{Constants, Dot, Target, Vendor};
 use std::fmt;
 
 /// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. It is written behind the
@@ -205,7 +205,10 @@ impl Family for DrawSpec {
             // spill.
             macros = macros.set("KJ_MIN_BLOCKS", 1);
         }
-        Ok(of_shape(NAME, &Shape::new().number("VOCAB", self.vocab), macros, block.wave, block.threads))
+        // Three scalar registers spill with both ways in one kernel on gfx803 and gfx900 and their kin.
+        let few = target.arch().waves != [64] || target.arch().dot != Dot::None;
+        let shape = Shape::new().number("VOCAB", self.vocab).flag("FEW", few);
+        Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))
     }
 
     fn grid(&self, _: &Target, _: &ChoiceTuning, units: u32, size: Size) -> Result<Grid, SpecError> {

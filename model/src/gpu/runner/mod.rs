@@ -16,7 +16,7 @@ mod step;
 
 use super::early::Early;
 use super::open::Statistics;
-use super::plan::{Batch, BufferId, Choice, Launch, Now, Plan, Program};
+use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
 use super::resident::{NONE, Resident, Whose};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
