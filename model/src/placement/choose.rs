@@ -161,7 +161,7 @@ impl Wanted {
         gguf: &Arc<Gguf>,
         graph: &Graph,
         options: &OpenOptions,
-    ) -> (Result<(Session, Vec<(String, usize)>), PlacementError>, bool) {
+    ) -> (Result<Opened, PlacementError>, bool) {
         let chosen = match self.choose(engine, graph, options) {
             Ok(chosen) => chosen,
             Err(error) => return (Err(error), false),
@@ -178,6 +178,9 @@ impl Wanted {
         }
     }
 }
+
+/// A session, and of each of its stages the device's label and how many layers it has.
+pub type Opened = (Session, Vec<(String, usize)>);
 
 /// The fewest layers that must go to the CPU so that the others fit.
 fn fewest(needs: &[LayerNeed], rooms: &[Room]) -> Result<usize, DivideError> {

@@ -180,9 +180,10 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
     let mut memory =
         json!({ "weights": weights(model).0, "kv": model.kv_bytes(), "peak": kjit_model::host::peak_memory() });
-    if let Some(gpu) = model.session.gpu().map(|gpu| gpu.statistics()) {
-        memory["on_device"] = gpu.peak.into();
-        memory["streamed"] = gpu.streamed.map(|s| s.bytes).into();
+    let gpu = model.session.gpu().map(|gpu| gpu.statistics());
+    if let (Some(gpu), Some(memory)) = (gpu, memory.as_object_mut()) {
+        memory.insert("on_device".into(), gpu.peak.into());
+        memory.insert("streamed".into(), gpu.streamed.map(|s| s.bytes).into());
     }
     json!({
         "text": a.text,

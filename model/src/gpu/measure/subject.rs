@@ -40,7 +40,7 @@ fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
 }
 
 /// What chooses, where that is there.
-fn all_of<'p>(launches: [&'p Option<Launch>; 3]) -> Vec<&'p Launch> {
+fn all_of(launches: [&Option<Launch>; 3]) -> Vec<&Launch> {
     launches.into_iter().flatten().collect()
 }
 
