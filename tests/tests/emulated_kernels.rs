@@ -13,15 +13,15 @@ const MANY: &[&str] = &[
     "softmax",
     "norm_rows Rms · 3 × 576",
     "matvec Q4_K×49",
-    "attend 4/2 heads of 64",
+    "attend 4/2 × 64 F16",
     "gemm Q8_0×67",
     "flash 4/2 heads of 64, F16",
     "argmax 4",
 ];
 /// Of the others: byte dots, LDS, exchanges of lanes, the last block's work.
-const FEW: &[&str] = &["matvec Q8_0×43", "attend 4/2 heads of 64"];
+const FEW: &[&str] = &["matvec Q8_0×43", "attend 4/2 × 64 F16"];
 /// Without a byte dot product: eight columns spill at the tuning that one case has.
-const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 heads of 64"];
+const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 × 64 F16"];
 
 /// A bundle of the cases whose names contain `filter`, if there is a compiler for it.
 fn bundle(arch: &str, filter: &str) -> Option<(tempfile::TempDir, Bundle)> {
@@ -101,7 +101,7 @@ fn gfx90a() {
 fn gfx908() {
     // With matrix instructions its flash kernels were wrong, as clang 19 compiles them
     // (`Product::of_attention`).
-    check("gfx908", &["matvec Q8_0×43", "attend 4/2 heads of 64", "flash 4/2 heads of 64, F16"]);
+    check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
 }
 
 #[test]
