@@ -134,8 +134,8 @@ template <class S> struct AttendMma {
             u32 n = old * K::SCALES + skew;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                // Of an odd number half of the last word is a row's that nobody wrote: what is no number there
-                // would make 0 · scale none either.
+                // Half of the last word of an odd number belongs to a row that nobody wrote. NaN there would
+                // make 0 · scale NaN.
                 u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
                 if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }

@@ -42,7 +42,7 @@ struct Nothing {
     MatvecArgs { x##n, aux##n, residual##n, w0##n, w1##n, w2##n, b0##n, b1##n, b2##n, y0##n, y1##n, y2##n, eps##n, blocks }
 
 KERNEL three_steps(PRODUCT(A), PRODUCT(B), const float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
-                   const u32x2* angles, const u32* slots, const u32* position, u8* keys, u8* values, float* part, u32* counters,
+                   const float* sinks, const u32x2* angles, const u32* slots, const u32* position, u8* keys, u8* values, float* part, u32* counters,
                    float* out, float scale, float eps, u32 capacity, u32 splits, u64 sequence_bytes, u32 heads, u32 all, u32 blocks) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(Lds, lds, 1);
@@ -50,7 +50,7 @@ KERNEL three_steps(PRODUCT(A), PRODUCT(B), const float* q, const float* k, const
     Matvec<First>::step<LaunchBefore>(ARGS(A), share, pool, lds[0].first);
     block_sync();
     Matvec<Second>::step<Nothing>(ARGS(B), share, pool, lds[0].second);
-    AttendArgs args{q, k, v, q_norm, k_norm, angles, slots, position, keys, values, part, counters, out, scale, eps, capacity, splits,
+    AttendArgs args{q, k, v, q_norm, k_norm, sinks, angles, slots, position, keys, values, part, counters, out, scale, eps, capacity, splits,
                     sequence_bytes};
     for (u32 i = share.x; i < all; i += blocks) {
         block_sync();

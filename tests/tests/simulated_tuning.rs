@@ -55,7 +55,9 @@ fn programs_of_several_sequences_are_timed_too() {
         let name = format!("{} sequences", batch.program.tokens);
         let of_it: Vec<_> = subjects.iter().filter(|s| s.program == name).collect();
         let launched: usize = of_it.iter().map(|s| s.launches).sum();
-        assert_eq!(launched, batch.program.launches.len() + 2, "{name}: its launches, and those that choose");
+        let choose = [&batch.adjust, &batch.greedy, &batch.draw].into_iter().flatten().count();
+        assert_eq!(choose, 3, "{name}");
+        assert_eq!(launched, batch.program.launches.len() + choose, "{name}: its launches, and those that choose");
         assert!(of_it.iter().all(|s| s.size.tokens == batch.program.tokens as usize), "{name}");
     }
 }
