@@ -275,5 +275,5 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
     assert_eq!((of("taken"), of("failed")), (of("done") + of("cancelled"), 0), "{status}");
     assert!(of("done") * 20 > many as u64, "one in twenty is good enough to be computed: {status}");
     assert_eq!(text(), before);
-    println!("{many} requests: {answered} answered, {} sequences begun, {} ended", of("taken"), of("done"));
+    eprintln!("{many} requests: {answered} answered, {} sequences begun, {} ended", of("taken"), of("done"));
 }
