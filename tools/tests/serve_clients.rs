@@ -6,6 +6,7 @@ mod served;
 mod support;
 
 use served::Served;
+use std::path::Path;
 use std::process::Command;
 
 /// What `scripts/fetch-clients` fetched, or why not.
@@ -63,15 +64,39 @@ fn curl_needs_no_header_but_its_words() {
     assert!(output.status.success() && said.ends_with("data: [DONE]\n\n"), "{said}");
 }
 
+/// Runs a script of `clients` in a browser.
+fn in_a_browser(script: &str, arguments: &[&str]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+    let output = Command::new("python3").arg(folder.join(script)).args(arguments).output().unwrap();
+    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{why}");
+}
+
+fn no_browser() -> bool {
+    let none = std::env::var_os("KJIT_TEST_BROWSER").is_none();
+    if none {
+        eprintln!("SKIPPED: KJIT_TEST_BROWSER is not set to a Chromium (Debian's package chromium)");
+    }
+    none
+}
+
 #[test]
 fn the_page_chats_stops_and_shows_pictures() {
-    if std::env::var_os("KJIT_TEST_BROWSER").is_none() {
-        eprintln!("SKIPPED: KJIT_TEST_BROWSER is not set to a Chromium (Debian's package chromium)");
+    if no_browser() {
         return;
     }
     let server = Served::start(&[]);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/page.py");
-    let output = Command::new("python3").arg(page).arg(format!("http://{}/", server.address)).output().unwrap();
-    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}{why}");
+    in_a_browser("page.py", &[&format!("http://{}/", server.address)]);
+}
+
+#[test]
+fn the_page_asks_the_model_that_was_chosen() {
+    if no_browser() {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").args([support::smollm2(), support::smollm2()]);
+    let server = Served::with(&mut command, &["--alias", "one", "--alias", "other"]);
+    assert!(server.line().starts_with("serving other on "));
+    in_a_browser("page_of_two.py", &[&format!("http://{}/", server.address), "one", "other"]);
 }
