@@ -147,11 +147,11 @@ impl ExpertsSpec {
     /// # Errors
     /// As [`Family::tuning`].
     pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
-        Ok(self.blocks_by(&self.tuning(target)?, units))
+        Ok(self.blocks_by(target, &self.tuning(target)?, units))
     }
 
-    fn blocks_by(&self, tuning: &MatvecTuning, units: u32) -> u32 {
-        tuning.blocks(units, [self.rows], self.results())
+    fn blocks_by(&self, target: &Target, tuning: &MatvecTuning, units: u32) -> u32 {
+        tuning.blocks(target, units, [self.rows], self.results())
     }
 }
 
@@ -171,7 +171,9 @@ impl Family for ExpertsSpec {
     fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
         let layout = Layout::new(self.format, self.cols)?;
         let units = (layout.unit(), layout.units());
-        Ok(MatvecTuning::usual(target, 1, self.lists(), units, self.rows * self.results()))
+        // A sum has the weights of up to four slots in flight: 148 registers of Q6_K.
+        let lean = !self.sums();
+        Ok(MatvecTuning::usual(target, 1, self.lists(), units, self.rows * self.results(), lean))
     }
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
@@ -224,8 +226,8 @@ impl Family for ExpertsSpec {
         Ok(Kernel { shared: block.shared, ..of_shape(NAME, &shape, macros, block.wave, block.threads) })
     }
 
-    fn grid(&self, _: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
-        let blocks = self.blocks_by(tuning, units);
+    fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_by(target, tuning, units);
         let tokens = size.tokens.min(self.tokens) as u32;
         Ok(Grid::of([blocks, 1, 1]).number("tokens", tokens).number("blocks", blocks))
     }

@@ -97,7 +97,7 @@ impl MatvecSpec {
     /// # Errors
     /// As [`Family::tuning`].
     pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
-        Ok(self.blocks_by(&self.tuning(target)?, units))
+        Ok(self.blocks_by(target, &self.tuning(target)?, units))
     }
 
     fn shape(&self, tuning: &MatvecTuning) -> Result<Shape, SpecError> {
@@ -106,8 +106,8 @@ impl MatvecSpec {
         Ok(shape.and(self.weights().shape()?))
     }
 
-    fn blocks_by(&self, tuning: &MatvecTuning, units: u32) -> u32 {
-        tuning.blocks(units, self.weights().results().iter().map(|s| s.rows), 1)
+    fn blocks_by(&self, target: &Target, tuning: &MatvecTuning, units: u32) -> u32 {
+        tuning.blocks(target, units, self.weights().results().iter().map(|s| s.rows), 1)
     }
 
     /// The largest unit of the weights, which decides since it takes the most registers, and the most units
@@ -142,7 +142,7 @@ impl Family for MatvecSpec {
 
     fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
         let rows = self.segments.iter().map(|s| s.rows).sum();
-        Ok(MatvecTuning::usual(target, self.columns, self.weights().lists(), self.units()?, rows))
+        Ok(MatvecTuning::usual(target, self.columns, self.weights().lists(), self.units()?, rows, true))
     }
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
@@ -202,8 +202,8 @@ impl Family for MatvecSpec {
         Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, ..step })
     }
 
-    fn grid(&self, _: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {
-        let blocks = self.blocks_by(tuning, units);
+    fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_by(target, tuning, units);
         Ok(Grid::of([blocks, 1, 1]).number("blocks", blocks))
     }
 

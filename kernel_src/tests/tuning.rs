@@ -95,7 +95,7 @@ fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
 #[test]
 fn every_vendor_has_a_family_to_start_from_and_says_where_it_comes_from() {
     for arch in ARCHS {
-        assert_eq!(matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor).count(), 2, "{}", arch.id);
+        assert_eq!(matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor && !f.roomy).count(), 2, "{}", arch.id);
         assert!(gemm::STARTS.iter().any(|f| f.vendor == arch.vendor), "{}", arch.id);
     }
     assert!(matvec::STARTS.iter().all(|f| !f.from.is_empty()) && gemm::STARTS.iter().all(|f| !f.from.is_empty()));

@@ -143,6 +143,26 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             into.push(case(spec, target, 2, random)?);
         }
     }
+    // Blocks of 1024, whose waves have one row, two or none.
+    if target.arch().one_register_file() {
+        let team = wave;
+        let wide = MatvecSpec {
+            prologue: Prologue::Norm,
+            segments: vec![segment("Q4_K", 35, false), segment("Q6_K", 17, true)],
+            tuning: Some(MatvecTuning {
+                wave,
+                block: 1024,
+                team,
+                rows: 1,
+                in_flight: 2,
+                blocks_per_unit: 1,
+                alone: false,
+            }),
+            ..MatvecSpec::new(format("Q4_K"), 1, 4096)
+        };
+        into.push(case(&wide, target, 2, random)?);
+        into.push(case(&MatvecSpec { segments: vec![segment("Q8_0", 19, false)], ..wide }, target, 3, random)?);
+    }
     Ok(())
 }
 

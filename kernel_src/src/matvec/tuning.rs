@@ -38,6 +38,9 @@ pub struct Start {
     /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit codes); else
     /// those of fewer bits.
     pub wide: bool,
+    /// For one column and rows that fill the card, on units whose SIMDs have one file of 512 registers, so that
+    /// 1024 threads have 128 each; else for all.
+    pub roomy: bool,
     /// Threads of a block.
     pub block: u32,
     /// Blocks launched for each compute unit.
@@ -54,10 +57,15 @@ pub struct Start {
 /// few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes. There two rows at a
 /// time share the reads of the activations. On AMD two units in flight keep a lane below 96 registers on
 /// every family, so that a SIMD has five waves or more.
-pub const STARTS: [Start; 4] = [
+///
+/// Every block makes the column of activations for itself. On the 304 units of an MI300X four blocks of 256 did
+/// that 1024 times for 4096 rows, three quarters of all that they executed, and a column of 14336 (35 KB of LDS)
+/// left a unit one block of four waves. One block of 1024 is as many waves with one column.
+pub const STARTS: [Start; 6] = [
     Start {
         vendor: Vendor::Nvidia,
         wide: true,
+        roomy: false,
         block: 512,
         blocks_per_unit: 2,
         in_flight: 4,
@@ -67,6 +75,7 @@ pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Nvidia,
         wide: false,
+        roomy: false,
         block: 512,
         blocks_per_unit: 1,
         in_flight: 4,
@@ -76,6 +85,7 @@ pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Amd,
         wide: true,
+        roomy: false,
         block: 256,
         blocks_per_unit: 4,
         in_flight: 2,
@@ -85,18 +95,41 @@ pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Amd,
         wide: false,
+        roomy: false,
         block: 256,
         blocks_per_unit: 4,
         in_flight: 2,
         rows: 1,
         from: "resource counts, no card yet",
     },
+    Start {
+        vendor: Vendor::Amd,
+        wide: true,
+        roomy: true,
+        block: 1024,
+        blocks_per_unit: 1,
+        in_flight: 2,
+        rows: 1,
+        from: "instructions counted on the emulator, no card yet",
+    },
+    Start {
+        vendor: Vendor::Amd,
+        wide: false,
+        roomy: true,
+        block: 1024,
+        blocks_per_unit: 1,
+        in_flight: 2,
+        rows: 1,
+        from: "instructions counted on the emulator, no card yet",
+    },
 ];
 
-/// The row of a vendor's cards.
-fn start(vendor: Vendor, wide: bool) -> &'static Start {
+/// The row of a target's cards, a roomy one where that is asked for and there is one.
+fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     let [first, ..] = &STARTS;
-    STARTS.iter().find(|f| f.vendor == vendor && f.wide == wide).unwrap_or(first)
+    let rows = || STARTS.iter().filter(|f| f.vendor == target.vendor() && f.wide == wide);
+    let roomy = roomy && target.arch().one_register_file();
+    rows().find(|f| f.roomy == roomy).or_else(|| rows().next()).unwrap_or(first)
 }
 
 /// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
@@ -133,7 +166,8 @@ fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
 }
 
 impl MatvecTuning {
-    /// The default for `rows` rows of `units` units of `unit` weights.
+    /// The default for `rows` rows of `units` units of `unit` weights; `lean` where a lane never has more of them
+    /// in flight than `in_flight` says.
     #[must_use]
     pub fn usual(
         target: &Target,
@@ -141,15 +175,18 @@ impl MatvecTuning {
         lists: usize,
         (unit, units): (usize, usize),
         rows: usize,
+        lean: bool,
     ) -> MatvecTuning {
         let (vendor, wide) = (target.vendor(), unit <= 16);
-        let family = start(vendor, wide);
+        let family = start(target, wide, false);
         let wave = target.default_wave();
         let team = match vendor {
             Vendor::Nvidia => nvidia_team(units, wave),
             Vendor::Amd => amd_team(units, rows, wave, family.block),
         };
         let steps = (units as u32).div_ceil(team).max(1);
+        let fills = rows * team as usize >= 2 * LANES_WANTED && team <= wave;
+        let family = start(target, wide, lean && columns == 1 && fills);
         let plenty = 4 * rows * team as usize / family.rows as usize >= 3 * LANES_WANTED;
         let shared = if plenty && columns == 1 && lists == 1 { family.rows } else { 1 };
         // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled at 128
@@ -245,11 +282,21 @@ impl MatvecTuning {
     }
 
     /// Blocks for weights of these numbers of rows, `times` over.
-    pub(crate) fn blocks(&self, units: u32, rows: impl IntoIterator<Item = usize>, times: usize) -> u32 {
+    pub(crate) fn blocks(
+        &self,
+        target: &Target,
+        units: u32,
+        rows: impl IntoIterator<Item = usize>,
+        times: usize,
+    ) -> u32 {
         let worker = if self.team <= self.wave { self.wave } else { self.block };
         let tile = (worker / self.team * self.rows) as usize;
         let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
-        let most = tiles.div_ceil((self.block / worker) as usize).min(1 << 20) as u32;
+        let full = tiles.div_ceil((self.block / worker) as usize);
+        // A block for each unit, if not all of its waves have a tile: 4096 rows are 14 on each of 304 units, or 16
+        // on 256 of them while the others stand idle.
+        let spread = target.vendor() == Vendor::Amd && self.blocks_per_unit == 1;
+        let most = if spread { full.max(tiles.min(units as usize)) } else { full }.min(1 << 20) as u32;
         most.min(units.max(1).saturating_mul(self.blocks_per_unit)).max(1)
     }
 }
