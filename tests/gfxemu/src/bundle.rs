@@ -259,7 +259,9 @@ impl Bundle {
         let byte =
             |i: usize| hex.get(i..i + 2).and_then(|b| u8::from_str_radix(b, 16).ok()).ok_or("arguments are no hex");
         let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
-        block.resize(block.len().max(c.kernarg_bytes.unwrap_or(0) as usize), 0);
+        // The compiler may read to the end of the 16 bytes that an argument lies in.
+        let whole = block.len().max(c.kernarg_bytes.unwrap_or(0) as usize).next_multiple_of(16);
+        block.resize(whole, seed as u8);
         for slot in c.arguments.slots.iter().filter(|s| s.kind == "buffer") {
             let address = slot.buffer.and_then(|b| addresses.get(b)).ok_or("an argument without its buffer")?;
             let place = block.get_mut(slot.offset..slot.offset + 8).ok_or("an argument behind the block")?;

@@ -123,6 +123,11 @@ impl Global {
         Ok(Some(Global { verb, size, signed, half, address, base: base(2)?, data, offset, bypass }))
     }
 
+    /// Whether it is a load that reads nothing of the registers that it fills.
+    pub fn fills(&self) -> bool {
+        matches!(self.verb, Verb::Load) && self.half.is_none()
+    }
+
     fn address(&self, wave: &Wave, lane: usize) -> Result<u64, Why> {
         let low = wave.register(self.address);
         let at = |what: &str| Why { what: what.into(), lane: Some(lane as u32) };

@@ -219,6 +219,7 @@ impl Inst {
             return Ok(Some(Kind::Matrix(Box::new(matrix))));
         }
         Ok(match text.name.split('_').next() {
+            Some("v") if text.name.starts_with("v_s_") => Scalar::decode(&text)?.map(|x| Kind::Scalar(Box::new(x))),
             Some("v") => Vector::decode(target, line)?.map(|x| Kind::Vector(Box::new(x))),
             Some("ds") => Local::decode(&text)?.map(|x| Kind::Local(Box::new(x))),
             Some("global") => Global::decode(target, &text)?.map(|x| Kind::Global(Box::new(x))),
@@ -232,7 +233,10 @@ impl Inst {
 
     /// Runs it at `pc`.
     pub fn run(&self, pc: u64, wave: &mut Wave, lds: &mut Lds, memory: &mut Memory) -> Result<Next, Why> {
-        wave.check_spans(&self.spans)?;
+        match &self.kind {
+            Kind::Global(g) if g.fills() => wave.check_load(&self.spans)?,
+            _ => wave.check_spans(&self.spans)?,
+        }
         memory.now += 1;
         match &self.kind {
             Kind::Vector(v) => v.run(wave)?,

@@ -193,7 +193,7 @@ impl Machine {
         regions: Vec<Region>,
     ) -> Result<(Memory, u64), Fault> {
         let mut random = Random::new(launch.seed);
-        let mut memory = Memory::new(regions, &self.target);
+        let mut memory = Memory::new(regions, &self.target, self.kernel.resources);
         for i in (1..waiting.len()).rev() {
             waiting.swap(i, random.below(i + 1));
         }

@@ -6,6 +6,7 @@
 //! any order in which a card might let stores arrive.
 
 use crate::target::Target;
+use std::collections::HashMap;
 
 /// A region's bytes: its own, or those of the process.
 #[derive(Debug)]
@@ -157,14 +158,17 @@ pub struct Memory {
     signals: Vec<Vec<u64>>,
     /// By block: since when the caches that its waves share hold nothing old.
     invalidated: Vec<u64>,
+    /// By region and byte: who stored the same value there before the last one did. Whoever may rely on one of
+    /// them may read it.
+    alike: HashMap<(usize, usize), Vec<Mark>>,
     split_caches: bool,
     needs_write_back: bool,
     last: usize,
 }
 
 impl Memory {
-    /// Memory of these regions and no more.
-    pub fn new(mut regions: Vec<Region>, target: &Target) -> Memory {
+    /// Memory of these regions and no more, for a kernel with this first resource word.
+    pub fn new(mut regions: Vec<Region>, target: &Target, resources: u32) -> Memory {
         regions.sort_by_key(|r| r.address);
         Memory {
             regions,
@@ -172,7 +176,8 @@ impl Memory {
             now: 1,
             signals: Vec::new(),
             invalidated: Vec::new(),
-            split_caches: target.split_caches(),
+            alike: HashMap::new(),
+            split_caches: target.split_caches(resources),
             needs_write_back: target.needs_write_back(),
             last: 0,
         }
@@ -261,6 +266,10 @@ impl Memory {
             .then(|| format!("wave {other} stored it since this wave's caches were last invalidated"))
     }
 
+    fn alike(&self, region: usize, byte: usize) -> &[Mark] {
+        self.alike.get(&(region, byte)).map_or(&[], Vec::as_slice)
+    }
+
     /// Reads `out.len()` bytes.
     pub fn read(&mut self, who: &Access, address: u64, out: &mut [u8]) -> Result<(), String> {
         let (i, at) = self.place(address, out.len())?;
@@ -268,7 +277,9 @@ impl Memory {
         out.copy_from_slice(&region.bytes[at..at + out.len()]);
         if !region.marks.is_empty() {
             for (k, mark) in region.marks[at..at + out.len()].iter().enumerate() {
-                if let Some(why) = self.hidden(Mark::of(*mark), who) {
+                if let Some(why) = self.hidden(Mark::of(*mark), who)
+                    && !self.alike(i, at + k).iter().any(|m| self.hidden(*m, who).is_none())
+                {
                     return Err(format!("byte {} of {}: {why}", at + k, region.what));
                 }
             }
@@ -287,8 +298,9 @@ impl Memory {
             let who = Access { bypass: true, ..*who };
             for (k, mark) in region.marks[at..at + bytes.len()].iter().enumerate() {
                 // Two waves that store the same need no order.
+                let mut all = std::iter::once(Mark::of(*mark)).chain(self.alike(i, at + k).iter().copied());
                 if region.bytes[at + k] != bytes[k]
-                    && let Some(why) = self.hidden(Mark::of(*mark), &who)
+                    && let Some(why) = all.find_map(|m| self.hidden(m, &who))
                 {
                     return Err(format!("byte {} of {} stored again, with another value: {why}", at + k, region.what));
                 }
@@ -301,6 +313,16 @@ impl Memory {
         let region = &mut self.regions[i];
         if region.marks.is_empty() {
             region.marks = vec![0; region.bytes.len()];
+        }
+        for (k, byte) in bytes.iter().enumerate() {
+            let (before, place) = (Mark::of(region.marks[at + k]), (i, at + k));
+            if region.bytes[at + k] != *byte {
+                self.alike.remove(&place);
+            } else if before.wave != 0 && before.wave != who.wave + 1 {
+                let list = self.alike.entry(place).or_default();
+                list.retain(|m| m.wave != before.wave && m.wave != who.wave + 1);
+                list.push(before);
+            }
         }
         region.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         region.marks[at..at + bytes.len()].fill(Mark { wave: who.wave + 1, store }.pack());
@@ -330,6 +352,9 @@ impl Memory {
         region.bytes[at..at + size].copy_from_slice(&change(old).to_le_bytes()[..size]);
         if !region.marks.is_empty() {
             region.marks[at..at + size].fill(0);
+            for k in 0..size {
+                self.alike.remove(&(i, at + k));
+            }
         }
         Ok(old)
     }

@@ -337,8 +337,29 @@ fn packed(name: &str) -> Option<Op> {
     }
 }
 
+/// Whether a number with so many bits of exponent and fraction is of one of the kinds that `mask` names: a
+/// signalling or quiet NaN, then infinite, normal, subnormal and zero below zero, and the same above from zero
+/// on.
+fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
+    let below = x >> (exponent + fraction) & 1 == 1;
+    let (e, m) = (x >> fraction & ((1 << exponent) - 1), x & ((1 << fraction) - 1));
+    let kind = match (e, m) {
+        (0, 0) => 5,
+        (0, _) => 4,
+        _ if e < (1 << exponent) - 1 => 3,
+        (_, 0) => 2,
+        _ => return mask >> (m >> (fraction - 1)) & 1 == 1,
+    };
+    mask >> if below { kind } else { 11 - kind } & 1 == 1
+}
+
 /// `lt_u32`: a condition and a type.
 fn compare(rest: &str) -> Option<Op> {
+    match rest {
+        "class_f32" => return formed(Form::Compare, &[F32, B32], Mask, |s| flagged(class(s[0], s[1], 8, 23))),
+        "class_f16" => return formed(Form::Compare, &[F16, B32], Mask, |s| flagged(class(s[0], s[1], 5, 10))),
+        _ => {}
+    }
     let (condition, ty) = rest.rsplit_once('_')?;
     macro_rules! of {
         ($types:expr, $read:expr) => {{

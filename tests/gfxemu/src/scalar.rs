@@ -16,6 +16,8 @@ pub struct Scalar {
     /// Where the result goes, and whether it is 64 bits.
     destination: Option<(u16, bool)>,
     sources: Vec<(Operand, bool)>,
+    /// By source, where there are such: a sign that is taken away, one that is turned.
+    signs: Vec<(u64, u64)>,
     /// A comparison: SCC is undefined as soon as a source is.
     compare: bool,
     /// SCC is a source.
@@ -141,6 +143,8 @@ fn arithmetic(name: &str) -> Option<(Compute, bool)> {
         "min_u32" => of(|s, _| (z(w(s[0]).min(w(s[1]))), Some(w(s[0]) < w(s[1])))),
         "max_i32" => of(|s, _| (zi(i(s[0]).max(i(s[1]))), Some(i(s[0]) >= i(s[1])))),
         "min_i32" => of(|s, _| (zi(i(s[0]).min(i(s[1]))), Some(i(s[0]) < i(s[1])))),
+        "bitset0_b32" => of(|s, _| plain(s[1] & !(1 << (s[0] & 31)))),
+        "bitset1_b32" => of(|s, _| plain(s[1] | 1 << (s[0] & 31))),
         "cselect_b32" | "cselect_b64" => with(|s, c| plain(if c { s[0] } else { s[1] })),
         "bitcmp1_b32" => of(|s, _| scc(s[0] >> (s[1] & 31) & 1 == 1)),
         "bitcmp0_b32" => of(|s, _| scc(s[0] >> (s[1] & 31) & 1 == 0)),
@@ -153,6 +157,7 @@ fn arithmetic(name: &str) -> Option<(Compute, bool)> {
         "floor_f32" => of(|s, _| real(b(f(s[0]).floor()))),
         "trunc_f32" => of(|s, _| real(b(f(s[0]).trunc()))),
         "rndne_f32" => of(|s, _| real(b(f(s[0]).round_ties_even()))),
+        "exp_f32" => of(|s, _| real(b(f64::from(f(s[0])).exp2() as f32))),
         "cvt_f32_u32" => of(|s, _| real(b(w(s[0]) as f32))),
         "cvt_f32_i32" => of(|s, _| real(b(i(s[0]) as f32))),
         "cvt_u32_f32" => of(|s, _| real(to_u32(f64::from(f(s[0]))))),
@@ -212,16 +217,21 @@ fn wide(name: &str, k: usize) -> bool {
 impl Scalar {
     /// Decodes one, or answers that its name is unknown.
     pub fn decode(text: &Text) -> Result<Option<Scalar>, String> {
-        let Some(mut name) = text.name.strip_prefix("s_") else { return Ok(None) };
+        // gfx12 has functions of the vector units for scalar registers: `v_s_exp_f32`.
+        let signed = text.name.starts_with("v_s_");
+        let Some(mut name) = text.name.trim_start_matches("v_").strip_prefix("s_") else { return Ok(None) };
         let short = name.replace("_saveexec", "");
         let saves_exec = short != name;
         if saves_exec {
             name = &short;
         }
         let Some((compute, reads_scc)) = arithmetic(name) else { return Ok(None) };
+        if let Some(m) = text.modifiers.first().filter(|_| signed) {
+            return Err(format!("modifier {m} is unknown"));
+        }
         let compare = name.starts_with("cmp") || name.starts_with("bitcmp");
         let ty = if name.ends_with("f32") && !name.starts_with("cvt_f32") { Type::F32 } else { Type::B32 };
-        let mut sources = Vec::new();
+        let (mut sources, mut signs) = (Vec::new(), Vec::new());
         let mut destination = None;
         for (k, o) in text.operands.iter().enumerate() {
             let place = if compare { k + 1 } else { k };
@@ -233,7 +243,15 @@ impl Scalar {
                 }
                 continue;
             }
-            let mut operand = source(o, if wide { Type::B64 } else { ty })?.operand;
+            let read = source(o, if wide { Type::B64 } else { ty })?;
+            if !signed && (read.negative || read.absolute || read.extend) {
+                return Err(format!("operand {o:?} is unknown"));
+            }
+            if signed {
+                let sign = |there: bool| u64::from(there) << 31;
+                signs.push((sign(read.absolute), sign(read.negative)));
+            }
+            let mut operand = read.operand;
             // Constants of these have 16 bits, with a sign where the instruction has one.
             if let (true, Some(n)) = (name.contains("k_"), integer(o)) {
                 let n = if name.ends_with("u32") { n as u16 as u64 } else { u64::from(n as u16 as i16 as i32 as u32) };
@@ -245,13 +263,13 @@ impl Scalar {
         if let (Some((n, wide)), "addk_i32" | "addk_co_i32" | "mulk_i32") = (destination, name) {
             sources.insert(0, (Operand::Scalar(n), wide));
         }
-        if let (Some((n, _)), "fmac_f32") = (destination, name) {
+        if let (Some((n, _)), "fmac_f32" | "bitset0_b32" | "bitset1_b32") = (destination, name) {
             sources.push((Operand::Scalar(n), false));
         }
         if saves_exec {
             sources.push((Operand::Scalar(EXEC), name.ends_with("64")));
         }
-        Ok(Some(Scalar { compute, destination, sources, compare, reads_scc, saves_exec }))
+        Ok(Some(Scalar { compute, destination, sources, signs, compare, reads_scc, saves_exec }))
     }
 
     /// Runs it.
@@ -259,6 +277,10 @@ impl Scalar {
         let (mut s, mut bad) = ([0; 3], [0; 3]);
         for (k, &(operand, wide)) in self.sources.iter().enumerate() {
             (s[k], bad[k]) = wave.read_scalar(operand, wide)?;
+            if let Some((off, turned)) = self.signs.get(k) {
+                s[k] = s[k] & !off ^ turned;
+                bad[k] &= !off;
+            }
         }
         let scc_bad = self.reads_scc && wave.scc_bad;
         let (value, scc) = (self.compute)(&s, wave.scc);

@@ -57,13 +57,19 @@ impl Target {
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }
-    /// Whether waves of one block may lie on two caches (RDNA's work-group processors).
-    pub fn split_caches(&self) -> bool {
-        self.generation >= 10
+    /// Whether waves of one block may lie on two caches, by its descriptor's first resource word: RDNA's
+    /// work-group processors, unless the compiler keeps a block on one of their two units, as hiprtc does.
+    pub fn split_caches(&self, resources: u32) -> bool {
+        self.generation >= 10 && resources >> 29 & 1 == 1
     }
     /// Whether stores must be written back before other blocks see them.
     pub fn needs_write_back(&self) -> bool {
         self.arch == "gfx942" || self.generation == 12
+    }
+    /// Whether loads of global memory fill registers in the order in which they were issued, so that a later
+    /// one into the same register needs no wait.
+    pub fn loads_in_order(&self) -> bool {
+        self.generation < 12
     }
     /// Whether matrix instructions flush subnormal halves (MI200).
     pub fn flushes_in_matrix(&self) -> bool {
@@ -93,5 +99,17 @@ impl Target {
             _ => 8,
         };
         (granules * each).min(256)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_lies_on_two_caches_where_rdna_may_spread_it() {
+        let rdna = Target::new("gfx1030", 32).unwrap();
+        assert!(rdna.split_caches(1 << 29) && !rdna.split_caches(!(1 << 29)));
+        assert!(!Target::new("gfx942", 64).unwrap().split_caches(u32::MAX));
     }
 }

@@ -258,6 +258,23 @@ impl Wave {
         Ok(())
     }
 
+    /// The same before a load of global memory into the first of them: what earlier such loads are still to
+    /// put there comes before it, where they arrive in order.
+    pub fn check_load(&self, spans: &[Span]) -> Result<(), Why> {
+        let Some((into, others)) = spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order()) else {
+            return self.check_spans(spans);
+        };
+        let range = usize::from(into.first)..usize::from(into.first + into.count);
+        let loads = |r: usize| {
+            let to = |s: Span| s.vector && usize::from(s.first) <= r && r < usize::from(s.first + s.count);
+            let asked = self.asked[Counter::Load as usize].iter();
+            asked.filter(|a| a.event == Event::Load && a.into.is_some_and(to)).count()
+        };
+        let pending = range.clone().any(|r| self.pending_vector[r] != 0);
+        let in_order = pending && range.clone().all(|r| usize::from(self.pending_vector[r]) == loads(r));
+        self.check_spans(if in_order { others } else { spans })
+    }
+
     fn mark(&mut self, span: Option<Span>, more: bool) {
         let Some(s) = span else { return };
         for r in usize::from(s.first)..usize::from(s.first + s.count) {

@@ -56,6 +56,62 @@ global_store_dword v1, v2, s[4:5]"
 }
 
 #[test]
+fn a_load_into_a_register_that_another_load_is_to_fill_needs_no_wait_where_they_come_in_order() {
+    if !ready() {
+        return;
+    }
+    let body = STORE.replace("v1, v0, s[4:5]", "v1, v2, s[4:5]").replace(
+        "global_store_b32",
+        "global_load_b32 v2, v1, s[4:5]
+global_load_b32 v2, v1, s[4:5]
+s_waitcnt vmcnt(0)
+global_store_b32",
+    );
+    RDNA3.right(&body, 64);
+    RDNA3.wrong(&body.replace("s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)"), 64, "v2 is used before a wait for its load");
+    // Half of a register keeps what is in the other.
+    let half = "global_load_d16_hi_b16 v2, v1, s[4:5]\ns_waitcnt";
+    RDNA3.wrong(
+        &body.replace("global_load_b32 v2, v1, s[4:5]\ns_waitcnt", half),
+        64,
+        "v2 is used before a wait for its load",
+    );
+    let rdna4 = Assembly { arch: "gfx1201", ..RDNA3 };
+    let body = body.replace("s_waitcnt vmcnt(0)", "s_wait_loadcnt 0x0").replace("s_waitcnt lgkmcnt", "s_wait_kmcnt");
+    rdna4.wrong(&body.replace("kmcnt(0)", "kmcnt 0x0"), 64, "v2 is used before a wait for its load");
+}
+
+/// Every block stores the same and reads it after a barrier of its own.
+const SAME: &str = "s_load_b64 s[4:5], s[0:1], 0x0
+v_lshlrev_b32 v1, 2, v0
+v_mov_b32 v2, 7
+s_waitcnt lgkmcnt(0)
+global_store_b32 v1, v2, s[4:5]
+s_waitcnt_vscnt null, 0x0
+s_barrier
+buffer_gl0_inv
+global_load_b32 v3, v1, s[4:5]
+s_waitcnt vmcnt(0)
+s_lshl_b32 s6, s2, 8
+v_add_nc_u32 v4, s6, v1
+global_store_b32 v4, v3, s[4:5] offset:256";
+
+#[test]
+fn what_blocks_store_alike_each_of_them_may_read_and_no_other() {
+    if !ready() {
+        return;
+    }
+    let blocks = Assembly { grid: 6, block: 64, lds: 0, ..RDNA3 };
+    assert_eq!(blocks.right(SAME, 7 * 64), [7; 7 * 64]);
+    let one = "s_cmp_lg_u32 s2, 0\ns_cbranch_scc1 1\nglobal_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt";
+    let by_one = SAME.replace("global_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt", one);
+    let by_one = by_one.replace("s_cbranch_scc1 1", "s_cbranch_scc1 2");
+    // Whoever comes first reads zeros: only some order of blocks shows it, so six blocks wait for nobody.
+    blocks.wrong(&by_one, 7 * 64, "was not waited for|was not there before its block signalled");
+    blocks.wrong(&SAME.replace("v_mov_b32 v2, 7", "v_mov_b32 v2, s2"), 7 * 64, "stored again, with another value");
+}
+
+#[test]
 fn a_register_that_nothing_wrote_is_no_address_no_branch_and_no_result() {
     if !ready() {
         return;
