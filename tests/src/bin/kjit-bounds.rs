@@ -1,6 +1,6 @@
 //! Bounds of decode products by instructions: `kjit-bounds count gfx1100 …` counts what each executes on the
-//! emulator, as lines of `kernel_src/src/issue.tsv`; `kjit-bounds table` makes the tables of
-//! `docs/amd-bounds.md` from them. `scripts/issue-bounds` calls both.
+//! emulator, as lines of `kernel_src/src/issue.tsv` (`--only NAME`: of that product); `kjit-bounds table` makes
+//! the tables of `docs/amd-bounds.md` from them. `scripts/issue-bounds` calls both.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use gfxemu::machine::{Launch, Machine};
@@ -39,12 +39,15 @@ const BLOCKS: u32 = 6;
 fn main() -> ExitCode {
     kjit_engine::child_main();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let done = match words.split_first() {
-        Some((word, archs)) if word == "count" && !archs.is_empty() => {
-            archs.iter().try_for_each(|arch| count(arch).map_err(|why| format!("{arch}: {why}")))
-        }
-        Some((word, [])) if word == "table" => table(),
-        _ => Err("usage: kjit-bounds count ARCH …, kjit-bounds table".to_owned()),
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let each = |archs: &[&str], only: Option<&str>| {
+        archs.iter().try_for_each(|arch| count(arch, only).map_err(|why| format!("{arch}: {why}")))
+    };
+    let done = match words.as_slice() {
+        ["count", "--only", name, archs @ ..] if !archs.is_empty() => each(archs, Some(name)),
+        ["count", archs @ ..] if !archs.is_empty() => each(archs, None),
+        ["table"] => table(),
+        _ => Err("usage: kjit-bounds count [--only NAME] ARCH …, kjit-bounds table".to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,7 +63,7 @@ fn card_of(arch: &str) -> Result<(&'static Arch, &'static Card), String> {
     row.and_then(|a| Some((a, a.card.as_ref()?))).ok_or_else(|| "no such architecture, or no card of it".to_owned())
 }
 
-fn count(arch: &str) -> Result<(), String> {
+fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
     gfxemu::llvm::available()?;
     let (row, card) = card_of(arch)?;
     let target = Target::parse(arch).map_err(|e| e.to_string())?;
@@ -73,7 +76,7 @@ fn count(arch: &str) -> Result<(), String> {
     let units = if row.waves.len() > 1 { card.units / 2 } else { card.units };
     let wanted = |name: &str| {
         let ends = [" norm", " gated", " down"].iter().any(|end| name.ends_with(end));
-        name.starts_with("matvec ") && ends
+        name.starts_with("matvec ") && ends && only.is_none_or(|only| only == name)
     };
     let all = representative(&target).map_err(|e| e.to_string())?;
     let all: Vec<Sample> = all.into_iter().filter(|s| wanted(&s.name)).collect();
