@@ -5,15 +5,10 @@
 mod common;
 
 use common::config;
+use kjit_engine::arch::ARCHS;
 use kjit_engine::code_object::inspect;
 use kjit_engine::{ArgInfo, ArgKind, CodeObject, Constants, Engine, Error, Job, Options, Source, Target, Vendor};
 use std::path::Path;
-
-/// Every AMD target of the table.
-const TARGETS: &[&str] = &[
-    "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1010", "gfx1030", "gfx1100", "gfx1101", "gfx1102",
-    "gfx1103", "gfx1150", "gfx1151", "gfx1200", "gfx1201",
-];
 
 /// The same two kernels as for nvrtc, in builtins that hiprtc and plain clang both take.
 const SOURCE: &str = r#"
@@ -84,8 +79,8 @@ fn clang_compiles_for_every_amd_target_that_it_knows_in_both_wave_widths() {
     let Some(engine) = engine(dir.path(), "clang", "clang_compiles_for_every_amd_target") else { return };
     let clang = &engine.compilers(Vendor::Amd).found[0];
     let mut jobs = Vec::new();
-    for target in TARGETS {
-        if !clang.knows.contains(&(*target).to_owned()) {
+    for target in ARCHS.iter().filter(|a| a.vendor == Vendor::Amd).map(|a| a.id) {
+        if !clang.knows.iter().any(|id| id == target) {
             eprintln!("NOT COMPILED: clang {:?} does not know {target}", clang.version);
             continue;
         }

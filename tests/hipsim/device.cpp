@@ -44,6 +44,7 @@ static void configure(State& s) {
         Device d;
         d.number = (int)s.devices.size(), d.arch = arch, d.memory = memory;
         d.wave = default_wave(arch);
+        if (arch.compare(0, 6, "gfx125") == 0) d.lds = 320 * 1024;
         std::vector<std::string> inside = split(variable("KJIT_HIPSIM_INTEGRATED", ""), ',');
         d.integrated = std::count(inside.begin(), inside.end(), std::to_string(d.number)) > 0;
         s.devices.push_back(d);
@@ -129,7 +130,7 @@ API hipDeviceGetAttribute(int* value, unsigned attribute, int number) {
         case 19: *value = 4 << 20; return OK;
         case 56: *value = (int)MOST_THREADS; return OK;
         case 63: *value = (int)CUS; return OK;
-        case 74: *value = (int)LDS_PER_BLOCK; return OK;
+        case 74: *value = (int)d.lds; return OK;
         case 87: *value = (int)d.wave; return OK;
         default: say("attribute " + std::to_string(attribute) + " is none that it has"); return INVALID_VALUE;
     }

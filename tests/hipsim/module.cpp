@@ -244,10 +244,10 @@ API hipModuleGetFunction(void** to, void* handle, const char* name) {
 
 // Blocks that a unit holds: what its LDS and threads allow, and never more than a few.
 static unsigned per_unit(const Function& f, unsigned threads, size_t shared) {
-    size_t lds = shared + *f.module->library->lds_bytes;
-    if (threads == 0 || threads > MOST_THREADS || lds > LDS_PER_BLOCK) return 0;
+    size_t lds = shared + *f.module->library->lds_bytes, all = state().devices[(size_t)f.module->device].lds;
+    if (threads == 0 || threads > MOST_THREADS || lds > all) return 0;
     unsigned most = BLOCKS_PER_CU;
-    if (lds && LDS_PER_BLOCK / lds < most) most = (unsigned)(LDS_PER_BLOCK / lds);
+    if (lds && all / lds < most) most = (unsigned)(all / lds);
     return most;
 }
 API hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, int threads, size_t shared) {

@@ -35,6 +35,7 @@ struct Device {
     int number = 0;
     std::string arch;  // with flags: gfx90a:sramecc+:xnack-
     unsigned wave = 32;
+    size_t lds = LDS_PER_BLOCK;
     bool integrated = false;
     size_t memory = 0, used = 0;
     std::set<int> peers;

@@ -22,16 +22,29 @@ fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
 /// With `real` code objects where a clang is found (its argument lists and resources are checked then too),
 /// else with those of the simulated hiprtc alone, which takes half the time.
 fn all(test: &str, arch: &str, wave: u32, real: bool) {
+    some(test, arch, wave, real, &[""]);
+}
+
+/// The same for the cases whose names contain one of `few`; `KJIT_CASES=…` names others, `KJIT_CASES=` all.
+fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-O1");
     let setup = if real { setup } else { setup.set("KJIT_HIPSIM_CLANG", "none") };
     setup.run(test, TEMPORARY, || {
         let device = engine(&cache(TEMPORARY), WORKER, "hiprtc").device("rocm:0").unwrap();
         assert_eq!(device.target().to_string(), arch);
-        let only = std::env::var("KJIT_CASES").unwrap_or_default();
+        let only = std::env::var("KJIT_CASES").ok();
+        let wanted = |name: &str| match &only {
+            Some(only) => name.contains(only),
+            None => few.iter().any(|part| name.contains(part)),
+        };
+        if only.is_none() && few != [""] {
+            eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_CASES= runs all)", few.join(", "));
+        }
         let seed = seed();
         let cases: Vec<Case> = cases::all(device.target(), wave, seed).unwrap();
-        let cases: Vec<Case> = cases.into_iter().filter(|c| c.name.contains(&only)).collect();
-        assert!(!cases.is_empty(), "no case has '{only}' in its name");
+        let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
+        assert!(!cases.is_empty(), "no case has {only:?} in its name");
+        assert!(only.is_some() || cases.len() >= few.len(), "{} cases", cases.len());
         let dir = cache(TEMPORARY).join(if real { "real" } else { "none" });
         let engine = engine(&dir, WORKER, "hiprtc");
         let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
@@ -66,4 +79,11 @@ fn every_case_is_right_on_gfx1100_with_waves_of_64() {
 #[test]
 fn every_case_is_right_on_gfx942_with_waves_of_64() {
     all("every_case_is_right_on_gfx942_with_waves_of_64", "gfx942", 64, false);
+}
+
+/// Its matrix unit is the only one of its kind: products 32 deep.
+#[test]
+fn products_of_matrices_are_right_on_gfx1250() {
+    let few = ["gemm Q8_0×67", "gemm Q4_K×51", "flash 4/2 heads of 64, F16"];
+    some("products_of_matrices_are_right_on_gfx1250", "gfx1250", 32, false, &few);
 }

@@ -364,6 +364,21 @@ const fn rdna(
     }
 }
 
+/// CDNA 5: RDNA 4's instructions in waves of 32 only, on CDNA's unit of four SIMDs, with more registers and LDS
+/// (clang 22's occupancies: 64 registers for 16 waves a SIMD, 80 for 12, 256 for 4; LDS in blocks of 2 KB).
+const fn cdna5(id: &'static str, cards: &'static str) -> Arch {
+    let (registers, shared) = (1024, 320 * KB);
+    let row = rdna(id, cards, Wmma1250, Sudot4, 16, registers, 16, NO_FLAGS, CDNA5);
+    Arch {
+        waves: &[32],
+        shared_per_block: shared,
+        shared_static: shared,
+        max_registers: registers,
+        unit: UnitLimits { shared, shared_granule: 2 * KB, ..row.unit },
+        ..row
+    }
+}
+
 const SRAM_XNACK: &[&str] = &["sramecc", "xnack"];
 const NO_FLAGS: &[&str] = &[];
 const XNACK: &[&str] = &["xnack"];
@@ -373,6 +388,7 @@ const PACKED_APU: &[&str] = &["integrated", "packed-f16"];
 const PACKED_BF: &[&str] = &["packed-f16", "bf16"];
 const CDNA1: &[&str] = &["packed-f16", "bf16", "copies-agprs"];
 const CDNA3: &[&str] = &["packed-f16", "bf16", "fp8"];
+const CDNA5: &[&str] = &["packed-f16", "bf16", "fp8"];
 const RDNA3: &[&str] = &["packed-f16", "bf16", "permlane64"];
 const RDNA3_APU: &[&str] = &["bf16", "integrated", "packed-f16", "permlane64"];
 const RDNA4: &[&str] = &["packed-f16", "bf16", "fp8", "permlane64"];
@@ -381,7 +397,7 @@ const ADA: &[&str] = &["bf16", "cp.async", "fp8", "packed-f16"];
 const HOPPER: &[&str] = &["bf16", "bulk-copy", "cp.async", "fp8", "packed-f16", "pdl"];
 
 use Dot::{None as NoDot, Sdot4, Sudot4};
-use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12};
+use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12, Wmma1250};
 
 /// Every architecture that kjit compiles for.
 pub static ARCHS: &[Arch] = &[
@@ -480,4 +496,6 @@ pub static ARCHS: &[Arch] = &[
     rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4)
         .card("RX 9070 XT", 640.0, 194.6)
         .at(64, 2970),
+    // No rates: no data sheet says them for halves.
+    cdna5("gfx1250", "MI430X, MI440X, MI455X"),
 ];
