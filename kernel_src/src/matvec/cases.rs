@@ -1,5 +1,6 @@
 //! Cases and samples of the matrix–vector product.
 
+use super::tuning::takes_1024;
 use super::{MatvecArgs, MatvecSpec, MatvecTuning};
 use crate::activations::Prologue;
 use crate::cases::oracle::{EPS, activations, aux, exact, finished, matrices, named, prologues, segment_args};
@@ -144,7 +145,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         }
     }
     // Blocks of 1024, whose waves have one row, two or none.
-    if target.arch().one_register_file() {
+    if takes_1024(target) {
         let team = wave;
         let wide = MatvecSpec {
             prologue: Prologue::Norm,

@@ -128,8 +128,14 @@ pub const STARTS: [Start; 6] = [
 fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     let [first, ..] = &STARTS;
     let rows = || STARTS.iter().filter(|f| f.vendor == target.vendor() && f.wide == wide);
-    let roomy = roomy && target.arch().one_register_file();
+    let roomy = roomy && takes_1024(target);
     rows().find(|f| f.roomy == roomy).or_else(|| rows().next()).unwrap_or(first)
+}
+
+/// Whether 128 registers a lane hold a product with one column, and a SIMD has four waves of them. Without a byte
+/// dot product (on a card whose own computes wrong) 30 more were spilled.
+pub(super) fn takes_1024(target: &Target) -> bool {
+    target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }
 
 /// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
