@@ -208,6 +208,14 @@ registry! {
     Attend(crate::attend::AttendSpec);
     /// Attention of new tokens to latents.
     Latent(crate::latent::LatentSpec);
+    /// Short convolutions along the tokens.
+    Conv(crate::conv::ConvSpec);
+    /// Selective state spaces.
+    Scan(crate::scan::ScanSpec);
+    /// Attention whose past is one matrix for each head.
+    Linear(crate::linear::LinearSpec);
+    /// What stays of a state.
+    Decay(crate::decay::DecaySpec);
     /// Attention of a prompt.
     Flash(crate::flash::FlashSpec);
     /// Heads of a prompt: normed, rotated, kept.

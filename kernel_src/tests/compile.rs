@@ -4,7 +4,8 @@
 //! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real hiprtc (by
 //! clang: the command's test `kernel_matrix`). What is not found is skipped, and said to be.
 //! `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel. (Then by `cargo test`:
-//! nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was measured.
+//! nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was measured, `KJIT_KERNELS=a,b` takes
+//! those kernels whose names begin so.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
@@ -47,7 +48,11 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[&str], s
             continue;
         }
         let step = if all() { 1 } else { step };
-        let kernels: Vec<Sample> = representative(&target).unwrap().into_iter().step_by(step).collect();
+        let mut kernels = representative(&target).unwrap();
+        if let Ok(asked) = std::env::var("KJIT_KERNELS") {
+            kernels.retain(|s| asked.split(',').any(|a| s.name.starts_with(a)));
+        }
+        let kernels: Vec<Sample> = kernels.into_iter().step_by(step).collect();
         let jobs: Vec<Job> = kernels.iter().map(|s| s.kernel.job(&target)).collect();
         let began = std::time::Instant::now();
         let mut table = vec![];

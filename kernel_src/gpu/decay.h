@@ -1,0 +1,31 @@
+// decay: what stays of a state, from what a model projects: rows made element by element.
+//
+//   y[c] = e^(p · a[c / EACH mod FACTORS] · f(x[c] + b[c]))
+//
+//   x, y      rows of COLS f32
+//   a         FACTORS f32; without FACTORS, without it
+//   b         COLS f32, with OFFSETS
+// Share: x of COLS / KJ_BLOCK, y of the rows.
+//
+// S: COLS, FUNCTION (one without numbers), FACTORS, EACH, OFFSETS.
+#pragma once
+#include "map.h"
+
+struct DecayArgs {
+    const float *x, *a, *b;
+    float* y;
+    float p;
+};
+
+template <class S> struct Decay {
+    STEP void step(DecayArgs a, Share share) {
+        u32 c = share.x * KJ_BLOCK + thread_id();
+        if (c >= S::COLS) return;
+        u64 at = (u64)share.y * S::COLS + c;
+        float v = a.x[at];
+        if constexpr (S::OFFSETS) v += a.b[c];
+        v = function_of<S::FUNCTION>(v, MapArgs{}) * a.p;
+        if constexpr (S::FACTORS != 0) v *= a.a[c / S::EACH % S::FACTORS];
+        a.y[at] = exp_f32(v);
+    }
+};
