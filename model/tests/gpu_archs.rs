@@ -1,4 +1,7 @@
 //! Which architectures run on GPUs: what plans say of a tiny model of each is what docs/architectures.md says.
+//!
+//! `KJIT_WRITE_PLANS=FOLDER` writes the plan of each tiny model for each target, all of it: two such folders,
+//! made before and after a change, say whether it changed anything for models that ran before.
 
 mod support;
 
@@ -7,7 +10,7 @@ use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::graph::Graph;
-use kjit_model::session::OpenOptions;
+use kjit_model::session::{OpenOptions, Persistence};
 use std::collections::BTreeMap;
 use std::path::Path;
 use support::files::model_path;
@@ -68,4 +71,54 @@ fn the_page_on_architectures_says_what_plans_say() {
         .collect();
     let rows: Vec<String> = found.iter().map(|(arch, word)| format!("| `{arch}` | {word} |")).collect();
     assert!(told == found, "{PAGE} should have these rows:\n{}", rows.join("\n"));
+}
+
+/// All that a device is asked for, in text: what is compiled by its key, memory, launches with their arguments.
+fn told(graph: &Graph, target: &str, sequences: usize) -> String {
+    let target = Target::parse(target).unwrap();
+    let options = OpenOptions {
+        context: Some(64),
+        sequences,
+        prefill_chunk: Some(32),
+        persistent: if sequences == 1 { Persistence::On } else { Persistence::Off },
+        ..OpenOptions::default()
+    };
+    let mut plan = match plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }) {
+        Ok(plan) => plan,
+        Err(why) => return format!("refused: {why}\n"),
+    };
+    let mut text = String::new();
+    for job in std::mem::take(&mut plan.jobs) {
+        let (key, spec) = (job.job.source_key().unwrap().digest(), job.spec.to_string());
+        text += &format!("{} {} {spec} {:?}\n", key.hex(), job.entry, job.spec.tuning(&target));
+    }
+    if let Some(one) = plan.persistent.take() {
+        text += &format!("persistent {} {:?}\n", one.job.source_key().unwrap().digest().hex(), one.instructions);
+    }
+    for program in plan.programs() {
+        let launches: String = program.launches.iter().map(|l| format!("{l:?}\n")).collect();
+        text += &format!("{:?} {} {}\n{launches}", program.buffers, program.base, program.arena);
+    }
+    text + &format!("{plan:#?}\n")
+}
+
+#[test]
+fn plans_are_written_where_somebody_asks_for_them() {
+    let Some(folder) = std::env::var_os("KJIT_WRITE_PLANS") else {
+        eprintln!("SKIPPED: KJIT_WRITE_PLANS=FOLDER writes all plans there");
+        return;
+    };
+    let Some(models) = model_path("archs") else { return };
+    std::fs::create_dir_all(&folder).unwrap();
+    for entry in std::fs::read_dir(models).unwrap() {
+        let path = entry.unwrap().path();
+        let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|e| e == "gguf")) else { continue };
+        let Ok(graph) = kjit_model::arch::build(&Gguf::open(&path).unwrap()) else { continue };
+        for target in TARGETS {
+            for sequences in [1, 4] {
+                let file = format!("{}.{target}.{sequences}", name.to_string_lossy());
+                std::fs::write(Path::new(&folder).join(file), told(&graph, target, sequences)).unwrap();
+            }
+        }
+    }
 }

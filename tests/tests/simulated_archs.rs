@@ -9,6 +9,7 @@ use kjit_model::graph::{Graph, Op};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Session, Want};
 use kjit_tests::files::model_path;
+use kjit_tests::near::off;
 use kjit_tests::one::One;
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
@@ -21,8 +22,8 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// One for each kind of what other architectures have: factors; post-norms, caps and windows; norms with the
 /// mean taken off, one part beside the other; sinks and experts with offsets; slopes;
-/// latents.
-const FEW: [&str; 6] = ["granite", "gemma2", "phi2", "gpt-oss", "mpt", "deepseek2"];
+/// latents; short convolutions; scans beside attention; delta rules.
+const FEW: [&str; 9] = ["granite", "gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "lfm2", "falcon-h1", "qwen35"];
 
 /// KL of the device's scores from the host's, at most: keys and values in halves, and prompts through halves.
 const LIMIT: f64 = 6e-3;
@@ -57,6 +58,29 @@ fn kl(want: &[f32], got: &[f32]) -> f64 {
 /// The worst KL of rows.
 fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
+}
+
+/// A copy of another sequence's beginning, of all of it, and that one gone on with: distances from the host's.
+fn copies(session: &mut Session, host: &mut One) -> f64 {
+    let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
+    let (first, rest) = text.split_at(13);
+    let one = session.add(SampleOptions::default()).unwrap();
+    session.feed(one, first, Want::Nothing).unwrap();
+    let mut most = 0f64;
+    for (len, tail) in [(8, &rest[..6]), (13, &rest[2..3])] {
+        let copy = session.fork(one, len, SampleOptions::default()).unwrap();
+        assert_eq!(session.len(copy).unwrap(), len);
+        let got = session.feed(copy, tail, Want::Last).unwrap();
+        host.truncate(0);
+        let want = host.feed(&[&first[..len], tail].concat(), Want::Last).unwrap();
+        most = most.max(off(&got, &want));
+        session.remove(copy).unwrap();
+    }
+    let got = session.feed(one, rest, Want::Last).unwrap();
+    host.truncate(0);
+    most = most.max(off(&got, &host.feed(&text, Want::Last).unwrap()));
+    session.remove(one).unwrap();
+    most
 }
 
 /// What is wrong with a model, as a sentence; `None` for one that plans refuse.
@@ -98,21 +122,36 @@ fn wrong(path: &Path, engine: &kjit_engine::Engine, graph: &Graph) -> Result<Opt
     seen.push(("token by token", worst(&want, &rows, vocab)));
     gpu.truncate(0);
     let answer = gpu.generate(&ids, 6, SampleOptions::default());
-    let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
+    let gap = side_by_side::gap(&mut host, &[ids.as_slice(), &answer].concat(), 24);
     drop(gpu);
     let mut session = Session::on_gpu(engine, &device, &file, graph.clone(), &options(3)).map_err(|e| e.to_string())?;
     Simulated::here().poison(session.gpu().ok_or("no GPU")?.plan());
     let mut offs = side_by_side::scores(&mut session, &mut host, 3);
     offs.sort_by(f64::total_cmp);
     let (median, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
+    // States that cannot forget a token: drafts of which some are taken, pauses, copies of beginnings.
+    let (mut back, mut gap) = (0f64, gap);
+    if graph.is_recurrent() {
+        back = side_by_side::mixed(&mut session, &mut host).into_iter().fold(copies(&mut session, &mut host), f64::max);
+        gap = gap.max(side_by_side::answers(&mut session, &mut host, 3, 4));
+        drop(session);
+        let streamed = OpenOptions { stream: true, ..options(1) };
+        let session = Session::on_gpu(engine, &device, &file, graph.clone(), &streamed).map_err(|e| e.to_string())?;
+        let mut gpu = One::of(session);
+        let got = gpu.feed(&ids, Want::All).map_err(|e| fail(&e))?;
+        seen.push(("streamed", worst(&want, &got, vocab)));
+    }
     let fault = Simulated::here().fault(0);
     let kls: Vec<String> = seen.iter().map(|(how, kl)| format!("{how} {kl:.1e}")).collect();
-    let found =
-        format!("KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e} {fault}", kls.join(", "));
+    let found = format!(
+        "KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e}, back {back:.1e} {fault}",
+        kls.join(", ")
+    );
     let fine = seen.iter().all(|(_, kl)| *kl < limit)
         && gap < if routed { 0.3 } else { 0.1 }
         && median < 2e-2
         && most < if routed { 0.5 } else { 5e-2 }
+        && back < if routed { 0.5 } else { 5e-2 }
         && fault.is_empty();
     if fine { Ok(Some(found)) } else { Err(found) }
 }

@@ -3,7 +3,7 @@
 
 use super::plan::{PlanError, function_of};
 use crate::graph::op::{Act, Attention, Glu, Mask, Norm, NormKind};
-use crate::graph::{Graph, Op, StateKind, ValueId, WeightId};
+use crate::graph::{Activation, Graph, Op, ValueId};
 
 /// Checks a graph.
 ///
@@ -14,11 +14,10 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     if graph.pooling.is_some() {
         return Err(refuse("vectors of texts are made on the CPU (--device cpu)".to_owned()));
     }
-    for s in &graph.states {
-        match &s.kind {
-            StateKind::Kv(_) | StateKind::Latent { .. } | StateKind::Elsewhere => {}
-            StateKind::Recurrent { .. } => return Err(refuse(format!("no kernel keeps the state '{}'", s.name))),
-        }
+    // Those before and behind would have to go back with it.
+    let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+    if part && graph.is_recurrent() {
+        return Err(refuse("its states are kept by one device, not by several".to_owned()));
     }
     for op in &graph.ops {
         if let Some(why) = missing(graph, op) {
@@ -32,16 +31,14 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
 /// What no kernel has of an operation; `None` where one has it.
 fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
-    let elems = |w: Option<WeightId>| w.map_or(0, |w| graph.weight(w).elems());
     match op {
         Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
-        Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) => None,
+        Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
+        Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
+        Op::Act(Act { act: Activation::Exp, .. }) => None,
         Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
         Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. }) if weight.is_some() || bias.is_some() => {
             Some("a norm by length with factors".to_owned())
-        }
-        Op::Norm(Norm { kind: NormKind::Layer, group, bias, .. }) if ![0, *group].contains(&elems(*bias)) => {
-            Some("a norm with other offsets for each group".to_owned())
         }
         Op::Norm(_) => None,
         Op::Glu(Glu { gate, up, .. }) if !width(*up).is_multiple_of(width(*gate).max(1)) => {

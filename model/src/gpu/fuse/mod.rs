@@ -12,9 +12,11 @@
 
 mod step;
 
-pub use step::{Attend, Finish, HeadNorm, Input, Segment, Step};
+pub use step::{Attend, Decay, Finish, HeadNorm, Input, Segment, Step};
 
-use crate::graph::op::{Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind, Rope};
+use crate::graph::op::{
+    Act, Affine, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind, Rope,
+};
 use crate::graph::{Activation, Graph, Kv, Op, RopeId, ValueId, WeightId};
 
 /// Fuses a graph.
@@ -75,7 +77,8 @@ impl<'g> Fuser<'g> {
                 continue;
             }
             let step = self.attend(i).or_else(|| self.latent(i)).or_else(|| self.project(i));
-            let step = step.or_else(|| self.experts(i)).or_else(|| self.tail(i));
+            let step = step.or_else(|| self.experts(i)).or_else(|| self.conv(i)).or_else(|| self.decay(i));
+            let step = step.or_else(|| self.tail(i));
             let step = step.unwrap_or_else(|| {
                 self.taken[i] = true;
                 (i, Step::Single(self.graph.ops[i].clone()))
@@ -276,6 +279,45 @@ impl<'g> Fuser<'g> {
             _ => {}
         }
         found
+    }
+
+    /// A short convolution with the silu that alone reads it.
+    fn conv(&mut self, i: usize) -> Option<(usize, Step)> {
+        let Op::Conv(conv) = &self.graph.ops[i] else { return None };
+        self.taken[i] = true;
+        if let Some((at, &Op::Act(Act { act: Activation::Silu, out, .. }))) = self.only_reader(conv.out) {
+            self.taken[at] = true;
+            return Some((at, Step::Conv { conv: conv.clone(), silu: true, out }));
+        }
+        Some((i, Step::Conv { conv: conv.clone(), silu: false, out: conv.out }))
+    }
+
+    /// An exponential, and what leads to it from here on: offsets, a function, factors.
+    fn decay(&mut self, i: usize) -> Option<(usize, Step)> {
+        let (mut at, mut op, mut chain) = (i, &self.graph.ops[i], vec![i]);
+        let x = *op.reads().first()?;
+        let mut d = Decay { x, offsets: None, act: Activation::Identity, scale: 1.0, factors: None, each: 1, out: x };
+        if let &Op::Affine(Affine { x, scale: 1.0, weight: None, bias: Some(bias), each: 1, out }) = op
+            && self.graph.weight(bias).elems() == self.graph.value(x).width
+        {
+            d.offsets = Some(bias);
+            (at, op) = self.only_reader(out)?;
+            chain.push(at);
+        }
+        if let &Op::Act(Act { act: act @ (Activation::Softplus | Activation::Sigmoid), out, .. }) = op {
+            d.act = act;
+            (at, op) = self.only_reader(out)?;
+            chain.push(at);
+        }
+        if let &Op::Affine(Affine { scale, weight, bias: None, each, out, .. }) = op {
+            (d.scale, d.factors, d.each) = (scale, weight, each);
+            (at, op) = self.only_reader(out)?;
+            chain.push(at);
+        }
+        let &Op::Act(Act { act: Activation::Exp, out, .. }) = op else { return None };
+        d.out = out;
+        chain.into_iter().for_each(|op| self.taken[op] = true);
+        Some((at, Step::Decay(d)))
     }
 
     /// Norms, expert sums and what goes element by element, with the residual after them.

@@ -1,5 +1,6 @@
 //! What one launch does together, as data.
 
+use crate::graph::op::Conv;
 use crate::graph::{Activation, Op, RopeId, StateId, ValueId, WeightId};
 
 /// Where a projection's input comes from.
@@ -108,6 +109,25 @@ pub struct Attend {
     pub out: ValueId,
 }
 
+/// What stays of a state, from what a model projects: `out = e^(scale · factors · act(x + offsets))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decay {
+    /// As projected.
+    pub x: ValueId,
+    /// One for each element.
+    pub offsets: Option<WeightId>,
+    /// The function.
+    pub act: Activation,
+    /// One factor for all.
+    pub scale: f32,
+    /// Factors, which repeat.
+    pub factors: Option<WeightId>,
+    /// Neighbours that share one.
+    pub each: usize,
+    /// Result.
+    pub out: ValueId,
+}
+
 /// One launch's work (for a single token; a prompt may take more launches for a step).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
@@ -148,6 +168,17 @@ pub enum Step {
         /// Result.
         out: ValueId,
     },
+    /// A short convolution, then possibly silu.
+    Conv {
+        /// The convolution.
+        conv: Conv,
+        /// The silu of it.
+        silu: bool,
+        /// Result.
+        out: ValueId,
+    },
+    /// What stays of a state.
+    Decay(Decay),
     /// RMS norm, then possibly a sum.
     Norm {
         /// Input.
@@ -195,6 +226,7 @@ impl Step {
             }
             Step::Attend(a) => std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect(),
             Step::Latent { q, row, .. } => vec![*q, *row],
+            Step::Conv { conv: Conv { x, .. }, .. } | Step::Decay(Decay { x, .. }) => vec![*x],
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
             Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),
@@ -210,6 +242,7 @@ impl Step {
                 Some(out) => vec![out],
             },
             Step::Attend(a) => vec![a.out],
+            Step::Conv { out, .. } | Step::Decay(Decay { out, .. }) => vec![*out],
             Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } | Step::Latent { out, .. } => {
                 vec![*out]
             }

@@ -28,6 +28,8 @@ impl Lower<'_> {
             Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
             Step::Attend(a) => self.attend(a),
             Step::Latent { .. } => self.latent(step),
+            Step::Conv { conv, silu, out } => self.conv(conv, *silu, *out),
+            Step::Decay(decay) => self.decay(decay),
             Step::Norm { x, weight, eps, residual, out } => {
                 let group = self.graph.weight(*weight).elems();
                 let form = Form { kind: NormKind::Rms, group, weight: Some(*weight), bias: None };

@@ -131,6 +131,19 @@ impl Lower<'_> {
         Ok(y)
     }
 
+    /// Behind each of `runs` runs of a row one of another row, of such sizes.
+    pub(super) fn join(
+        &mut self,
+        name: &str,
+        [x, a]: [Bind; 2],
+        [first, behind]: [usize; 2],
+        runs: usize,
+        y: Bind,
+    ) -> Result<(), PlanError> {
+        let o = Operands { a, ..Operands::of(Map::Concat { first, behind, runs }, x) };
+        self.launch_rows(name.to_owned(), &o, Bind::Null, y, runs * (first + behind))
+    }
+
     /// The first `take` elements of each head of `run`: what is left of heads that were filled up.
     pub(super) fn cut(&mut self, x: Bind, [run, take]: [usize; 2], out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.cut", self.graph.value(out).name);

@@ -16,6 +16,7 @@ mod print;
 mod product;
 mod prompt;
 mod small;
+mod states;
 mod stream;
 mod whole;
 
@@ -297,7 +298,7 @@ pub enum Bind {
     Vector(WeightId),
     /// Cosines and sines of a rotation.
     Rope(RopeId),
-    /// Keys of a cache.
+    /// Keys of a cache, or all that another state keeps.
     Keys(StateId),
     /// Values of a cache.
     Values(StateId),
@@ -464,7 +465,7 @@ pub struct Plan {
     pub streaming: Option<Streaming>,
     /// Vectors, each once.
     pub vectors: Vec<WeightId>,
-    /// Bytes of the keys, and of the values, of each cache, for one slot.
+    /// Bytes of the keys, and of the values, of each cache, for one slot; of another state, of all, and none.
     pub caches: Vec<[u64; 2]>,
     /// Memory.
     pub memory: MemoryNeed,

@@ -2,7 +2,7 @@
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route};
+use crate::graph::op::{Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route, Shift};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
@@ -114,7 +114,8 @@ impl Lower<'_> {
             }
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
             Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {
-                let own = bias.filter(|_| kind == Kind::Layer);
+                // The same for each group are in the kernel.
+                let own = bias.filter(|b| kind == Kind::Layer && self.graph.weight(*b).elems() == group);
                 let of = match kind {
                     Kind::Layer => NormKind::Layer { bias: own.is_some() },
                     _ => NormKind::Rms,
@@ -144,6 +145,10 @@ impl Lower<'_> {
                 out.map_or(Ok(()), |out| self.map(op, None, out))
             }
             Op::ExpertSum(ExpertSum { shares: None, out, .. }) => self.map(op, None, out),
+            Op::Shift(Shift { x, state, out }) => self.shift(x, state, out),
+            Op::Scan(ref scan) => self.scan(scan),
+            Op::LinearAttention(ref linear) => self.linear(linear),
+            Op::Repeat(ref repeat) => self.repeat(repeat),
             _ => {
                 let made = op.writes().first().map(|v| self.graph.value(*v).name.clone());
                 let made = made.unwrap_or_else(|| "a cache write".to_owned());

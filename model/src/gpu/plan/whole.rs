@@ -4,6 +4,7 @@ use super::arena::ALIGN;
 use super::batch::{SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
+use super::states::recurrent_bytes;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
@@ -241,8 +242,10 @@ impl<'a> Planner<'a> {
     fn caches(&self) -> Result<Vec<[u64; 2]>, PlanError> {
         let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
-            if c.kind == StateKind::Elsewhere {
-                return Ok([0, 0]);
+            match c.kind {
+                StateKind::Elsewhere => return Ok([0, 0]),
+                StateKind::Recurrent { elems } => return Ok([recurrent_bytes(elems), 0]),
+                StateKind::Kv(_) | StateKind::Latent { .. } => {}
             }
             let bytes = kept_as(graph, StateId(id), self.storage).bytes(self.request.context());
             let keys = bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;

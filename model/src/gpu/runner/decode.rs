@@ -23,6 +23,8 @@ struct Running {
     taken: usize,
     /// Position behind the last that the device may write.
     written: usize,
+    /// Tokens that were fed.
+    fed: usize,
     /// It takes part in steps.
     live: bool,
 }
@@ -49,8 +51,8 @@ impl GpuRunner {
         for (t, r) in tasks.iter_mut().zip(&running) {
             let last = t.first + t.tokens.len() - 1;
             self.drawn(t.slot, last, t.sampler, r.taken);
-            // Where the device stops is not known before it has.
-            self.note(r.slot, |s| (s.at, s.used) = (None, s.used.max(r.written)));
+            // Where the device stops is not known before it has. What its states hold then is what was fed.
+            self.note(r.slot, |s| (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed)));
         }
         if done.is_err() {
             let slots: Vec<usize> = running.iter().map(|r| r.slot).collect();
@@ -64,6 +66,7 @@ impl GpuRunner {
     fn begin(&mut self, tasks: &[Task<'_>], running: &mut [Running], choice: Choice) -> Result<(), SessionError> {
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
+            self.reach(t.slot, t.first)?;
         }
         let rows: Vec<usize> = (0..tasks.len()).collect();
         let alone = self.goes_alone(tasks, &rows)?;
@@ -76,7 +79,7 @@ impl GpuRunner {
             if alone {
                 self.row_after_prompt(t.slot, last)?;
                 self.launch_choice(1, choice.into())?;
-                (r.next, r.written) = (last + 1, last + 2);
+                (r.next, r.written, r.fed) = (last + 1, last + 2, last + 1);
             } else {
                 self.move_to(t.slot, last)?;
             }
@@ -93,11 +96,13 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
+        // States that cannot forget a token take none that may be nobody's.
+        let ahead = if self.graph.is_recurrent() { 1 } else { AHEAD };
         let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
         // The recording for those that take part; none where they are others than before.
         let mut recording = None;
         loop {
-            while running.iter().any(|r| r.live) && running.iter().filter(|r| r.live).all(|r| r.ahead() < AHEAD) {
+            while running.iter().any(|r| r.live) && running.iter().filter(|r| r.live).all(|r| r.ahead() < ahead) {
                 // A sequence whose context is full waits for its last token, and takes no more steps.
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
@@ -117,7 +122,7 @@ impl GpuRunner {
                 recording = Some(step);
                 self.replay(step)?;
                 for r in running.iter_mut().filter(|r| r.live) {
-                    (r.next, r.written) = (r.next + 1, r.next + 2);
+                    (r.next, r.written, r.fed) = (r.next + 1, r.next + 2, r.next + 1);
                 }
             }
             let mut any = false;
@@ -151,5 +156,5 @@ impl GpuRunner {
 
 fn starting(t: &Task<'_>) -> Running {
     let end = t.first + t.tokens.len();
-    Running { slot: t.slot, next: end - 1, read: end, len: t.first, taken: 0, written: 0, live: true }
+    Running { slot: t.slot, next: end - 1, read: end, len: t.first, taken: 0, written: 0, fed: end - 1, live: true }
 }

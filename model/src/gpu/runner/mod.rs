@@ -75,6 +75,8 @@ struct Slot {
     numbers: Option<(usize, [u64; 4], usize)>,
     /// Its list of adjustments may have something in it.
     adjusted: bool,
+    /// Tokens that its states hold, where some cannot forget a token; none where that is not known.
+    held: Option<usize>,
 }
 
 /// What a recording is for: rows, and what comes behind them.
@@ -467,7 +469,29 @@ impl GpuRunner {
             let of = |slot: usize| cache.slice(slot * each..(slot + 1) * each);
             r.stream.copy(&of(from)?, &of(to)?)?;
         }
+        if self.graph.is_recurrent() {
+            // They hold what the other's do; to go back from there takes the tokens.
+            let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
+            let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
+            ids.slice(to * ring..to * ring + len)?.write(|to| to.copy_from_slice(&known))?;
+            let held = self.slot(from).held;
+            self.note(to, |s| (s.used, s.held) = (s.used.max(len), held));
+        }
         Ok(len)
+    }
+
+    /// Sees to it that a slot's states hold its first `len` tokens, whose ids are in the ring, and no more. Some
+    /// states cannot forget a token: those begin again.
+    fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
+        // At position 0 they are zeros, whatever they were.
+        if len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len) {
+            return Ok(());
+        }
+        let mut at = 0;
+        while at < len {
+            at += self.feed_some(slot, at, len - at)?;
+        }
+        Ok(())
     }
 
     /// Puts a sequence's position to this one, in the order of the stream.

@@ -30,6 +30,7 @@ impl GpuRunner {
         let rows: Vec<usize> = (0..).zip(tasks.iter()).filter(|(_, t)| joins(t)).map(|(i, _)| i).collect();
         for t in tasks.iter() {
             self.put(t.slot, t.first, t.tokens)?;
+            self.reach(t.slot, t.first)?;
         }
         let alone = self.goes_alone(tasks, &rows)?;
         // The one that goes alone is the last: its logits are made from what ran last.
@@ -125,6 +126,7 @@ impl GpuRunner {
             self.take_rows(|runner| Ok(runner.rows_of(at.len())?.program), &tokens)?;
         }
         self.replay(recording)?;
+        at.iter().for_each(|&(slot, position)| self.note(slot, |s| s.held = Some(position + 1)));
         if choice.is_some() {
             at.iter().for_each(|&(slot, position)| self.moved_on(slot, position));
         }
@@ -213,6 +215,7 @@ impl GpuRunner {
             r.stream.synchronize()?;
         }
         drop(span);
+        self.note(slot, |s| s.held = Some(at + tokens));
         self.last = Last::Prompt(index, tokens);
         Ok(tokens)
     }
