@@ -1,8 +1,8 @@
 //! The simulated device's launches as machine code: what `hipsim_emulate` is given.
 
 use gfxemu::machine::{Launch, Machine};
-use gfxemu::memory::Region;
 use gfxemu::object::Kernel;
+use gfxemu::region::Region;
 use gfxemu::target::Target;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;

@@ -1,8 +1,8 @@
 //! Proof bundles: read from disk, run, and held against what they want.
 
 use crate::machine::{Launch, Machine};
-use crate::memory::Region;
 use crate::object::Kernel;
+use crate::region::Region;
 use crate::target::Target;
 use half::f16;
 use serde::Deserialize;
@@ -104,6 +104,8 @@ pub struct Bundle {
     folder: PathBuf,
     manifest: Manifest,
     data: Vec<u8>,
+    /// See [`Target::excused`].
+    pub excused: bool,
 }
 
 impl Bundle {
@@ -114,7 +116,7 @@ impl Bundle {
             |name: &str| std::fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
         let manifest: Manifest = serde_json::from_slice(&read("manifest.json")?)
             .map_err(|e| format!("{}/manifest.json: {e}", folder.display()))?;
-        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")? })
+        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")?, excused: false })
     }
 
     /// What it was made for.
@@ -174,7 +176,9 @@ impl Bundle {
             return Err(format!("the descriptor says wave {} and {} bytes of LDS", kernel.wave, kernel.lds));
         }
         let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
-        Machine::new(Target::new(&self.manifest.arch, c.wave)?, kernel, base)
+        let mut target = Target::new(&self.manifest.arch, c.wave)?;
+        target.excused = self.excused;
+        Machine::new(target, kernel, base)
     }
 
     /// Runs a case and holds its buffers against what is wanted.

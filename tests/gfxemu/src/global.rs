@@ -154,10 +154,11 @@ impl Global {
     pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
         let exec = wave.exec();
         let lanes = (0..64usize).filter(|l| exec >> l & 1 == 1);
-        let who = wave.access(self.bypass);
+        let mut who = wave.access(self.bypass);
         let words = self.size.div_ceil(4);
         match self.verb {
             Verb::Load => {
+                who.load = memory.next_load(wave.number);
                 for l in lanes {
                     let mut bytes = [0; 16];
                     memory.read(&who, self.address(wave, l)?, &mut bytes[..self.size]).map_err(Why::at(l))?;
@@ -182,7 +183,7 @@ impl Global {
                 wave.ask(
                     Event::Load,
                     Some(Span { vector: true, first: self.data, count: words as u16 }),
-                    0,
+                    who.load,
                     Vec::new(),
                 );
             }
@@ -207,6 +208,11 @@ impl Global {
             }
             Verb::Atomic(change, answer) => {
                 let words = self.size / 4;
+                if answer.is_some() {
+                    who.load = memory.next_load(wave.number);
+                } else {
+                    memory.next_store(wave.number);
+                }
                 for l in lanes {
                     let mut by = 0;
                     for k in 0..words {
@@ -217,16 +223,22 @@ impl Global {
                         by |= u64::from(register.value[l]) << (32 * k);
                     }
                     let address = self.address(wave, l)?;
-                    let old = memory.atomic(&who, address, self.size, |x| change(x, by)).map_err(Why::at(l))?;
+                    let old = memory.atomic(&who, address, self.size, (change, by), answer.is_some());
+                    let old = old.map_err(Why::at(l))?;
                     for k in (0..words).filter(|_| answer.is_some()) {
                         let into = answer.unwrap_or(0) + k as u16;
                         wave.register_mut(into).set(l, (old >> (32 * k)) as u32, 0);
                     }
                 }
                 if let Some(first) = answer {
-                    wave.ask(Event::Load, Some(Span { vector: true, first, count: words as u16 }), 0, Vec::new());
+                    wave.ask(
+                        Event::Load,
+                        Some(Span { vector: true, first, count: words as u16 }),
+                        who.load,
+                        Vec::new(),
+                    );
                 } else {
-                    let number = memory.next_store(wave.number);
+                    let number = memory.writers[wave.number as usize].stores.issued;
                     wave.ask(Event::Store, None, number, Vec::new());
                 }
             }

@@ -1,5 +1,6 @@
 //! An instruction: decoded once from LLVM's text, run many times.
 
+use crate::facts::Facts;
 use crate::global::{Global, ScalarLoad};
 use crate::lanes::Lanes;
 use crate::lds::Lds;
@@ -62,6 +63,7 @@ pub enum Next {
 pub struct Inst {
     kind: Kind,
     spans: Vec<Span>,
+    facts: Facts,
     /// Its bytes.
     pub size: u64,
     /// LLVM's text of it.
@@ -69,7 +71,8 @@ pub struct Inst {
 }
 
 /// Names of instructions that change nothing here: hints, padding, messages.
-const NOTHING: [&str; 14] = [
+const NOTHING: [&str; 15] = [
+    "v_nop",
     "s_nop",
     "s_delay_alu",
     "s_clause",
@@ -201,7 +204,7 @@ impl Inst {
             Kind::Nothing | Kind::Branch(..) | Kind::Wait(_) => Vec::new(),
             _ => spans(line),
         };
-        Ok(Inst { kind, spans, size, text: line.to_string() })
+        Ok(Inst { kind, spans, facts: Facts::of(line), size, text: line.to_string() })
     }
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
@@ -237,6 +240,7 @@ impl Inst {
             Kind::Global(g) if g.fills() => wave.check_load(&self.spans)?,
             _ => wave.check_spans(&self.spans)?,
         }
+        wave.check_hazards(&self.facts)?;
         memory.now += 1;
         match &self.kind {
             Kind::Vector(v) => v.run(wave)?,

@@ -6,9 +6,10 @@
 //! - What a load brings is there only after a wait that covers it; using the register before, even to
 //!   overwrite it, is a fault.
 //! - A store is seen by others only after a wait, a write-back where the family has one, and their
-//!   invalidation of caches.
+//!   invalidation of caches; and overwrites what others have read only when they surely have.
 //! - Waves that touch the same byte of LDS without a barrier between, or without having waited before it, are
 //!   at fault.
+//! - What the hardware does not wait for by itself, and the compiler must: a missing `s_nop` or wait is a fault.
 //! - Memory ends where a buffer ends. Blocks and waves take turns in an order that a seed chooses.
 //!
 //! An instruction that it does not know is an error that names it. See README.md for what it does not show.
@@ -19,8 +20,10 @@
 
 pub mod bundle;
 pub mod exchange;
+pub mod facts;
 pub mod float;
 pub mod global;
+pub mod hazard;
 pub mod inst;
 pub mod lanes;
 pub mod lds;
@@ -32,6 +35,8 @@ pub mod memory;
 pub mod object;
 pub mod operand;
 pub mod ops;
+pub mod order;
+pub mod region;
 pub mod scalar;
 pub mod target;
 pub mod text;

@@ -3,9 +3,11 @@
 use crate::inst::{Inst, Next};
 use crate::lds::Lds;
 use crate::llvm::Disassembler;
-use crate::memory::{Memory, Region, Writer};
+use crate::memory::Memory;
 use crate::object::Kernel;
 use crate::operand::TTMP;
+use crate::order::Writer;
+use crate::region::Region;
 use crate::target::Target;
 use crate::wave::Wave;
 
@@ -207,6 +209,7 @@ impl Machine {
                 begun += 1;
             }
             if live.is_empty() {
+                memory.finish();
                 return Ok((memory, total));
             }
             let which = random.below(live.len());
@@ -215,6 +218,9 @@ impl Machine {
             let w = ready[random.below(ready.len())];
             let turns = [7, 60, 500, 5000][random.below(4)];
             total += self.turn(block, w, turns, &mut memory)?;
+            if random.below(2) == 0 {
+                memory.land_one(|n| random.below(n));
+            }
             if total > launch.limit {
                 let what = format!("the launch hangs: {total} instructions so far");
                 return Err(Fault { what, instruction: String::new() });

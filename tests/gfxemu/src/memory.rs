@@ -1,132 +1,16 @@
-//! Global memory: the launch's regions and nothing between them, and of every byte who wrote it last and
-//! whether that may be seen.
+//! Global memory: the launch's regions and nothing between them, and of every byte who wrote and who read it
+//! last and whether others may see that.
 //!
 //! A store changes the bytes at once, so that its own wave reads what it wrote; everybody else who reads them
-//! before a wait, a write-back and an invalidation have made them visible is at fault. That is stricter than
-//! any order in which a card might let stores arrive.
+//! before a wait, a write-back and an invalidation have made them visible is at fault, and so is who overwrites
+//! what others may still be reading. That is stricter than any order in which a card might let stores arrive.
+//! An atomic without an answer is no fault to others' atomics, so it is really late: it happens when it is
+//! waited for, or before, when the seed says so.
 
+use crate::order::{Mark, Writer};
+use crate::region::Region;
 use crate::target::Target;
 use std::collections::HashMap;
-
-/// A region's bytes: its own, or those of the process.
-#[derive(Debug)]
-pub enum Bytes {
-    /// Its own.
-    Own(Vec<u8>),
-    /// Somebody else's, lent by [`Region::lent`].
-    Lent(*mut u8, usize),
-}
-
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Own(bytes) => bytes,
-            // SAFETY: whoever called `Region::lent` promised so many bytes there for as long as the region
-            // lives.
-            Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts(*at, *len) },
-        }
-    }
-}
-
-impl std::ops::DerefMut for Bytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Bytes::Own(bytes) => bytes,
-            // SAFETY: as above, and nobody else touches them meanwhile.
-            Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts_mut(*at, *len) },
-        }
-    }
-}
-
-/// A piece of memory that the launch was given.
-#[derive(Debug)]
-pub struct Region {
-    /// For messages: "buffer 2 (out)".
-    pub what: String,
-    /// Where it begins.
-    pub address: u64,
-    /// What is in it.
-    pub bytes: Bytes,
-    /// Whether the kernel may write there.
-    pub writable: bool,
-    /// By byte, once something was written: see [`Mark`].
-    marks: Vec<u64>,
-}
-
-impl Region {
-    /// A region with its content.
-    pub fn new(what: impl Into<String>, address: u64, bytes: Vec<u8>, writable: bool) -> Region {
-        Region { what: what.into(), address, bytes: Bytes::Own(bytes), writable, marks: Vec::new() }
-    }
-
-    /// Memory of this process, at its own address.
-    ///
-    /// # Safety
-    /// `len` bytes from `at` on are there, and nobody else touches them, as long as the region lives.
-    pub unsafe fn lent(what: impl Into<String>, at: *mut u8, len: usize, writable: bool) -> Region {
-        Region { what: what.into(), address: at as u64, bytes: Bytes::Lent(at, len), writable, marks: Vec::new() }
-    }
-}
-
-/// Who wrote a byte last: wave number + 1, and which of its stores.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Mark {
-    wave: u32,
-    store: u32,
-}
-
-impl Mark {
-    /// As one number: memory full of zeros costs nothing before it is used.
-    fn pack(self) -> u64 {
-        u64::from(self.wave) << 32 | u64::from(self.store)
-    }
-    fn of(packed: u64) -> Mark {
-        Mark { wave: (packed >> 32) as u32, store: packed as u32 }
-    }
-}
-
-/// What is known of a wave's stores.
-#[derive(Clone, Debug, Default)]
-pub struct Writer {
-    /// Which block it belongs to.
-    pub block: u32,
-    /// Stores so far.
-    pub issued: u32,
-    /// Up to which store all are complete, and since when; likewise below.
-    done: Vec<(u32, u64)>,
-    released: Vec<(u32, u64)>,
-    /// By barrier: stores before it.
-    barriers: Vec<u32>,
-}
-
-impl Writer {
-    /// A wave of this block, which has stored nothing.
-    pub fn of(block: u32) -> Writer {
-        Writer { block, ..Writer::default() }
-    }
-    fn since(list: &[(u32, u64)], store: u32) -> Option<u64> {
-        let i = list.partition_point(|&(upto, _)| upto < store);
-        list.get(i).map(|&(_, time)| time)
-    }
-    fn reach(list: &mut Vec<(u32, u64)>, store: u32, now: u64) {
-        if list.last().is_none_or(|&(upto, _)| upto < store) {
-            list.push((store, now));
-        }
-    }
-    /// In which phase between two barriers the wave made a store.
-    fn phase(&self, store: u32) -> u32 {
-        self.barriers.partition_point(|&before| before < store) as u32
-    }
-    /// The wave comes to a barrier.
-    pub fn barrier(&mut self) {
-        self.barriers.push(self.issued);
-    }
-    /// Up to which store all have arrived in the cache that the block's waves share.
-    pub fn complete(&self) -> u32 {
-        self.done.last().map_or(0, |d| d.0)
-    }
-}
 
 /// Who reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +26,22 @@ pub struct Access {
     pub bypass: bool,
     /// Reads through the scalar cache, which knows of no stores.
     pub scalar: bool,
+    /// As which of the wave's loads; 0 where nobody asks for it later.
+    pub load: u32,
+}
+
+/// Of so many others who stored the same value something is known.
+const AGREED: usize = 64;
+
+/// An atomic that was asked for and has not happened yet.
+#[derive(Debug)]
+struct Late {
+    wave: u32,
+    store: u32,
+    address: u64,
+    size: usize,
+    change: fn(u64, u64) -> u64,
+    by: u64,
 }
 
 /// All the memory of a launch.
@@ -158,9 +58,9 @@ pub struct Memory {
     signals: Vec<Vec<u64>>,
     /// By block: since when the caches that its waves share hold nothing old.
     invalidated: Vec<u64>,
-    /// By region and byte: who stored the same value there before the last one did. Whoever may rely on one of
-    /// them may read it.
-    alike: HashMap<(usize, usize), Vec<Mark>>,
+    late: Vec<Late>,
+    /// By address: others who stored the same value there before.
+    same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
     needs_write_back: bool,
     last: usize,
@@ -176,7 +76,8 @@ impl Memory {
             now: 1,
             signals: Vec::new(),
             invalidated: Vec::new(),
-            alike: HashMap::new(),
+            late: Vec::new(),
+            same: HashMap::new(),
             split_caches: target.split_caches(resources),
             needs_write_back: target.needs_write_back(),
             last: 0,
@@ -221,121 +122,191 @@ impl Memory {
 
     /// Why `who` may not rely on a byte with this mark, if it may not.
     fn hidden(&self, mark: Mark, who: &Access) -> Option<String> {
-        if mark.wave == 0 || mark.wave == who.wave + 1 && !who.scalar {
+        if mark.wave == 0 || mark.wave == who.wave + 1 && !who.scalar || mark.atomic && who.bypass {
             return None;
         }
         let other = mark.wave - 1;
         let writer = &self.writers[other as usize];
+        let row = writer.row(mark);
         let same = writer.block == self.writers[who.wave as usize].block;
         if who.scalar {
             return Some(format!("the scalar cache does not know of wave {other}'s store"));
         }
-        if same && writer.phase(mark.store) >= who.phase {
+        if same && row.phase(mark.number) >= who.phase {
             return Some(format!("wave {other} of the same block stored it with no barrier between"));
         }
-        if same && !self.split_caches {
+        if same && !self.split_caches && !mark.atomic {
             // The block's waves share a cache that takes their accesses in order: the barrier is enough.
             return None;
         }
-        let list = if same { &writer.done } else { &writer.released };
-        let Some(since) = Writer::since(list, mark.store) else {
-            let missing = match (same, Writer::since(&writer.done, mark.store)) {
+        let since = if same { row.since(mark.number) } else { writer.released(mark) };
+        let Some(since) = since else {
+            let missing = match (same, row.since(mark.number)) {
                 (false, Some(_)) => "was not written back",
                 _ => "was not waited for",
             };
             return Some(format!("wave {other}'s store to it {missing}"));
         };
+        if same && !row.settled(mark.number, who.phase) {
+            return Some(format!("wave {other}'s store to it was not waited for before the barrier"));
+        }
         // Another block knows of a store by what its block did afterwards.
         let since = if same {
             since
         } else {
-            let signals = self.signals.get(writer.block as usize).map_or(&[][..], Vec::as_slice);
-            match signals.get(signals.partition_point(|&at| at < since)) {
-                Some(&at) => at,
+            match self.signalled(writer.block, since) {
+                Some(at) => at,
                 None => return Some(format!("wave {other}'s store to it was not there before its block signalled")),
             }
         };
         let block = self.writers[who.wave as usize].block as usize;
         let far = self.invalidated.get(block).copied().unwrap_or(0);
         let fresh = match (same, self.split_caches) {
-            (true, _) => who.near,
+            (true, true) => who.near,
             (false, true) => far.min(who.near),
-            (false, false) => far,
+            (_, false) => far,
         };
         (!who.bypass && fresh <= since)
             .then(|| format!("wave {other} stored it since this wave's caches were last invalidated"))
     }
 
-    fn alike(&self, region: usize, byte: usize) -> &[Mark] {
-        self.alike.get(&(region, byte)).map_or(&[], Vec::as_slice)
+    /// When a block first did something that others may notice, from `since` on.
+    fn signalled(&self, block: u32, since: u64) -> Option<u64> {
+        let signals = self.signals.get(block as usize).map_or(&[][..], Vec::as_slice);
+        signals.get(signals.partition_point(|&at| at < since)).copied()
+    }
+
+    /// Why `who` may not overwrite what a reader's mark says was read, if it may not.
+    fn still_read(&self, mark: Mark, who: &Access) -> Option<String> {
+        if mark.wave == 0 || mark.wave == who.wave + 1 {
+            return None;
+        }
+        let other = mark.wave - 1;
+        let reader = &self.writers[other as usize];
+        let block = self.writers[who.wave as usize].block;
+        let same = reader.block == block;
+        if same && reader.loads.phase(mark.number) >= who.phase {
+            return Some(format!("wave {other} of the same block read it with no barrier between"));
+        }
+        if same {
+            let late = self.split_caches && !reader.loads.settled(mark.number, who.phase);
+            return late.then(|| format!("wave {other} did not wait for its load of it before the barrier"));
+        }
+        let Some(since) = reader.loads.since(mark.number) else {
+            return Some(format!("wave {other} of another block did not wait for its load of it"));
+        };
+        let seen = self.invalidated.get(block as usize).copied().unwrap_or(0);
+        let seen = seen.max(self.signals.get(block as usize).and_then(|s| s.last()).copied().unwrap_or(0));
+        match self.signalled(reader.block, since) {
+            Some(at) if at <= seen => None,
+            Some(_) => Some(format!("wave {other} read it, and this block has not heard since that it did")),
+            None => Some(format!("wave {other} read it, and its block did not signal since")),
+        }
+    }
+
+    /// Why `who` may not change a byte of a region because of who read it, if it may not.
+    fn read_at(&self, region: usize, at: usize, who: &Access) -> Option<String> {
+        let region = &self.regions[region];
+        let readers = region.readers.get(at / 2)?;
+        let why = readers.iter().find_map(|&m| self.still_read(Mark::of(m), who))?;
+        Some(format!("byte {at} of {} is overwritten: {why}", region.what))
     }
 
     /// Reads `out.len()` bytes.
     pub fn read(&mut self, who: &Access, address: u64, out: &mut [u8]) -> Result<(), String> {
         let (i, at) = self.place(address, out.len())?;
+        self.land(|l| l.wave == who.wave && l.address < address + out.len() as u64 && address < l.address + 8);
         let region = &self.regions[i];
         out.copy_from_slice(&region.bytes[at..at + out.len()]);
         if !region.marks.is_empty() {
             for (k, mark) in region.marks[at..at + out.len()].iter().enumerate() {
                 if let Some(why) = self.hidden(Mark::of(*mark), who)
-                    && !self.alike(i, at + k).iter().any(|m| self.hidden(*m, who).is_none())
+                    && !self.agreed(address + k as u64, who)
                 {
                     return Err(format!("byte {} of {}: {why}", at + k, region.what));
                 }
             }
         }
+        if who.load != 0 && !who.bypass && region.writable {
+            let region = &mut self.regions[i];
+            if region.readers.is_empty() {
+                region.readers = vec![[0; 2]; region.bytes.len().div_ceil(2)];
+            }
+            let mark = Mark { wave: who.wave + 1, number: who.load, load: true, atomic: false };
+            for last in &mut region.readers[at / 2..(at + out.len()).div_ceil(2)] {
+                if Mark::of(last[0]).wave != mark.wave {
+                    last[1] = last[0];
+                }
+                last[0] = mark.pack();
+            }
+        }
         Ok(())
+    }
+
+    /// Whether somebody whose store `who` may rely on stored the same value.
+    fn agreed(&self, address: u64, who: &Access) -> bool {
+        let others = self.same.get(&address).map_or(&[][..], Vec::as_slice);
+        others.iter().any(|&m| self.hidden(Mark::of(m), who).is_none())
     }
 
     /// Writes `bytes` as the wave's latest store.
     pub fn write(&mut self, who: &Access, address: u64, bytes: &[u8]) -> Result<(), String> {
         let (i, at) = self.place(address, bytes.len())?;
+        self.land(|l| l.wave == who.wave && l.address < address + bytes.len() as u64 && address < l.address + 8);
         let region = &self.regions[i];
         if !region.writable {
             return Err(format!("{} is not to be written", region.what));
         }
-        if !region.marks.is_empty() {
-            let who = Access { bypass: true, ..*who };
-            for (k, mark) in region.marks[at..at + bytes.len()].iter().enumerate() {
-                // Two waves that store the same need no order.
-                let mut all = std::iter::once(Mark::of(*mark)).chain(self.alike(i, at + k).iter().copied());
-                if region.bytes[at + k] != bytes[k]
-                    && let Some(why) = all.find_map(|m| self.hidden(m, &who))
-                {
-                    return Err(format!("byte {} of {} stored again, with another value: {why}", at + k, region.what));
-                }
+        let far = Access { bypass: true, ..*who };
+        for (k, &byte) in bytes.iter().enumerate() {
+            // Two waves that store the same need no order, nor does who reads one or the other.
+            if region.bytes[at + k] == byte {
+                continue;
+            }
+            let mark = region.marks.get(at + k).map_or(Mark::default(), |m| Mark::of(*m));
+            let alike = self.same.get(&(address + k as u64)).map_or(&[][..], Vec::as_slice);
+            let mut all = std::iter::once(mark).chain(alike.iter().map(|&m| Mark::of(m)));
+            if let Some(why) = all.find_map(|m| self.hidden(m, &far)) {
+                return Err(format!("byte {} of {} stored again, with another value: {why}", at + k, region.what));
+            }
+            if let Some(why) = self.read_at(i, at + k, who) {
+                return Err(why);
             }
         }
         if who.bypass {
             self.signal(who.wave);
         }
-        let store = self.writers[who.wave as usize].issued;
+        let number = self.writers[who.wave as usize].stores.issued;
+        let mark = Mark { wave: who.wave + 1, number, load: false, atomic: false }.pack();
         let region = &mut self.regions[i];
         if region.marks.is_empty() {
             region.marks = vec![0; region.bytes.len()];
         }
-        for (k, byte) in bytes.iter().enumerate() {
-            let (before, place) = (Mark::of(region.marks[at + k]), (i, at + k));
-            if region.bytes[at + k] != *byte {
-                self.alike.remove(&place);
-            } else if before.wave != 0 && before.wave != who.wave + 1 {
-                let list = self.alike.entry(place).or_default();
-                list.retain(|m| m.wave != before.wave && m.wave != who.wave + 1);
-                list.push(before);
+        for (k, &byte) in bytes.iter().enumerate() {
+            let (old, place) = (&mut region.marks[at + k], address + k as u64);
+            if *old != 0 && *old >> 32 != mark >> 32 && region.bytes[at + k] == byte {
+                let others = self.same.entry(place).or_default();
+                if others.len() < AGREED {
+                    others.push(*old);
+                }
+            } else if !self.same.is_empty() && region.bytes[at + k] != byte {
+                self.same.remove(&place);
             }
+            *old = mark;
+            region.bytes[at + k] = byte;
         }
-        region.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        region.marks[at..at + bytes.len()].fill(Mark { wave: who.wave + 1, store }.pack());
         Ok(())
     }
 
-    /// Changes `size` bytes (4 or 8) where all waves meet, and returns what was there.
+    /// Changes `size` bytes (4 or 8) where all waves meet: now, and what was there comes back, or later, as a
+    /// store of the wave.
     pub fn atomic(
         &mut self,
         who: &Access,
         address: u64,
         size: usize,
-        change: impl Fn(u64) -> u64,
+        (change, by): (fn(u64, u64) -> u64, u64),
+        answers: bool,
     ) -> Result<u64, String> {
         if !address.is_multiple_of(size as u64) {
             return Err(format!("an atomic of {size} bytes at {address:#x}, which is not aligned"));
@@ -344,19 +315,67 @@ impl Memory {
         let mut old = [0; 8];
         self.read(&Access { bypass: true, ..*who }, address, &mut old[..size])?;
         let (i, at) = self.place(address, size)?;
+        let before = u64::from_le_bytes(old);
+        if change(before, by) != before
+            && let Some(why) = self.read_at(i, at, who)
+        {
+            return Err(why);
+        }
         let region = &mut self.regions[i];
         if !region.writable {
             return Err(format!("{} is not to be written", region.what));
         }
-        let old = u64::from_le_bytes(old);
-        region.bytes[at..at + size].copy_from_slice(&change(old).to_le_bytes()[..size]);
-        if !region.marks.is_empty() {
-            region.marks[at..at + size].fill(0);
-            for k in 0..size {
-                self.alike.remove(&(i, at + k));
-            }
+        let number = if answers { who.load } else { self.writers[who.wave as usize].stores.issued };
+        let mark = Mark { wave: who.wave + 1, number, load: answers, atomic: true };
+        if region.marks.is_empty() {
+            region.marks = vec![0; region.bytes.len()];
         }
-        Ok(old)
+        region.marks[at..at + size].fill(mark.pack());
+        let late = Late { wave: who.wave, store: number, address, size, change, by };
+        if answers {
+            self.happen(&late);
+        } else {
+            self.late.push(late);
+        }
+        Ok(before)
+    }
+
+    fn happen(&mut self, late: &Late) {
+        // It was looked up when it was asked for.
+        let Ok((i, at)) = self.place(late.address, late.size) else { return };
+        let bytes = &mut self.regions[i].bytes[at..at + late.size];
+        let mut old = [0; 8];
+        old[..late.size].copy_from_slice(bytes);
+        let new = (late.change)(u64::from_le_bytes(old), late.by);
+        bytes.copy_from_slice(&new.to_le_bytes()[..late.size]);
+    }
+
+    /// Those late atomics happen that `which` says.
+    fn land(&mut self, which: impl Fn(&Late) -> bool) {
+        if self.late.is_empty() {
+            return;
+        }
+        let (now, later) = std::mem::take(&mut self.late).into_iter().partition(which);
+        self.late = later;
+        let now: Vec<Late> = now;
+        now.iter().for_each(|l| self.happen(l));
+    }
+
+    /// One of the late atomics happens, if `choose` gives its number among as many as there are.
+    pub fn land_one(&mut self, choose: impl FnOnce(usize) -> usize) {
+        if !self.late.is_empty() {
+            let chosen = &self.late[choose(self.late.len())];
+            let at = (chosen.wave, chosen.address);
+            // Those of a wave at one address stay in order.
+            let first = self.late.iter().position(|l| (l.wave, l.address) == at);
+            let late = self.late.remove(first.unwrap_or(0));
+            self.happen(&late);
+        }
+    }
+
+    /// The launch is over, and so is all that was asked for.
+    pub fn finish(&mut self) {
+        self.land(|_| true);
     }
 
     /// The wave does something that other blocks may notice.
@@ -375,19 +394,27 @@ impl Memory {
 
     /// The wave's next store; what [`Memory::write`] writes until the next call belongs to it.
     pub fn next_store(&mut self, wave: u32) -> u32 {
-        let writer = &mut self.writers[wave as usize];
-        writer.issued += 1;
-        writer.issued
+        self.writers[wave as usize].stores.count()
+    }
+
+    /// The wave's next load.
+    pub fn next_load(&mut self, wave: u32) -> u32 {
+        self.writers[wave as usize].loads.count()
     }
 
     /// The wave's stores up to this one have arrived.
     pub fn arrived(&mut self, wave: u32, store: u32) {
-        let (now, visible) = (self.now, !self.needs_write_back);
+        self.land(|l| l.wave == wave && l.store <= store);
         let writer = &mut self.writers[wave as usize];
-        Writer::reach(&mut writer.done, store, now);
-        if visible {
-            Writer::reach(&mut writer.released, store, now);
+        writer.stores.reach(store, self.now);
+        if !self.needs_write_back {
+            writer.release(store, self.now);
         }
+    }
+
+    /// The wave's loads up to this one have.
+    pub fn loaded(&mut self, wave: u32, load: u32) {
+        self.writers[wave as usize].loads.reach(load, self.now);
     }
 
     /// What a write-back that `wave` begins now will make visible: by wave of its block, up to which store.
@@ -395,7 +422,7 @@ impl Memory {
     pub fn begin_write_back(&self, wave: u32) -> Vec<(u32, u32)> {
         let block = self.writers[wave as usize].block;
         let of = |(i, w): (usize, &Writer)| {
-            let upto = if i as u32 == wave { w.issued } else { w.complete() };
+            let upto = if i as u32 == wave { w.stores.issued } else { w.stores.complete() };
             (w.block == block && upto > 0).then_some((i as u32, upto))
         };
         self.writers.iter().enumerate().filter_map(of).collect()
@@ -405,7 +432,7 @@ impl Memory {
     pub fn end_write_back(&mut self, upto: &[(u32, u32)]) {
         let now = self.now;
         for &(wave, store) in upto {
-            Writer::reach(&mut self.writers[wave as usize].released, store, now);
+            self.writers[wave as usize].release(store, now);
         }
     }
 }

@@ -28,6 +28,25 @@ pub struct Kernel {
 /// Registers before the argument pointer and behind it, by the descriptor's bits.
 const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
+/// The modes of arithmetic that the first resource word asks for: the nearest even, and subnormals as they are.
+/// The error names the other ones.
+fn modes(resources: u32) -> Result<(), String> {
+    let rounding = ["to the nearest", "up", "down", "to zero"];
+    for (shift, bits) in [(12, "32"), (14, "16 and 64")] {
+        let mode = (resources >> shift & 3) as usize;
+        if mode != 0 {
+            return Err(format!("rounds {bits} bits {}", rounding[mode]));
+        }
+    }
+    for (shift, bits) in [(16, "32"), (18, "16 and 64")] {
+        let flushed = ["sources and results", "results", "sources"];
+        if let Some(what) = flushed.get((resources >> shift & 3) as usize) {
+            return Err(format!("flushes subnormal {what} of {bits} bits"));
+        }
+    }
+    Ok(())
+}
+
 impl Kernel {
     /// The kernel `symbol` of the code object in `file`.
     pub fn read(file: &[u8], symbol: &str) -> Result<Kernel, String> {
@@ -57,9 +76,7 @@ impl Kernel {
         if second & 1 != 0 {
             return Err(format!("{symbol} uses scratch memory ({} bytes), which is not emulated", word(4)));
         }
-        if resources >> 12 & 15 != 0 || resources >> 16 & 15 != 15 {
-            return Err(format!("{symbol} rounds or flushes otherwise than this emulates"));
-        }
+        modes(resources).map_err(|which| format!("{symbol} {which}, which is not emulated"))?;
         let before: u16 = (0..3).filter(|b| properties >> b & 1 == 1).map(|b| USERS[b]).sum();
         if properties >> 3 & 1 == 0 {
             return Err(format!("{symbol} is not given its arguments' address"));
@@ -75,5 +92,19 @@ impl Kernel {
             lds: word(0),
             wave: if properties >> 10 & 1 == 1 { 32 } else { 64 },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::modes;
+
+    #[test]
+    fn another_mode_of_arithmetic_is_named() {
+        assert_eq!(modes(15 << 16), Ok(()));
+        assert_eq!(modes(15 << 16 | 1 << 12), Err("rounds 32 bits up".into()));
+        assert_eq!(modes(15 << 16 | 3 << 14), Err("rounds 16 and 64 bits to zero".into()));
+        assert_eq!(modes(12 << 16), Err("flushes subnormal sources and results of 32 bits".into()));
+        assert_eq!(modes(7 << 16), Err("flushes subnormal results of 16 and 64 bits".into()));
     }
 }

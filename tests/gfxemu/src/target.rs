@@ -40,6 +40,9 @@ pub struct Target {
     pub generation: u32,
     /// Lanes of a wave.
     pub wave: u32,
+    /// gfx12's scalar registers that vector arithmetic keeps are no hazard: for code of compilers that do not
+    /// know of it, LLVM before 20.
+    pub excused: bool,
 }
 
 impl Target {
@@ -53,7 +56,7 @@ impl Target {
             _ => return Err(format!("{arch} is none of the architectures that this emulates")),
         };
         match (wave, generation) {
-            (64, _) | (32, 10..) => Ok(Target { arch: arch.to_string(), generation, wave }),
+            (64, _) | (32, 10..) => Ok(Target { arch: arch.to_string(), generation, wave, excused: false }),
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }

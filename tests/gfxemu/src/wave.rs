@@ -1,6 +1,8 @@
 //! A wave: its registers, which of their bits are undefined, and what it has asked for and not yet waited
 //! for.
 
+use crate::facts::Facts;
+use crate::hazard::Hazards;
 use crate::memory::{Access, Memory};
 use crate::operand::{ACC, EXEC, NULL, Operand, SCALARS, VCC};
 use crate::target::{COUNTERS, Counter, Event, Target};
@@ -111,6 +113,7 @@ pub struct Wave {
     pending_vector: Vec<u8>,
     pending_scalar: [u8; SCALARS],
     pending: usize,
+    hazards: Hazards,
     target: Target,
 }
 
@@ -143,6 +146,7 @@ impl Wave {
             pending_vector: vec![0; 512],
             pending_scalar: [0; SCALARS],
             pending: 0,
+            hazards: Hazards::new(target),
             target: target.clone(),
         };
         wave.set_scalar(EXEC, full as u32, 0);
@@ -229,7 +233,7 @@ impl Wave {
 
     /// Who it is to memory.
     pub fn access(&self, bypass: bool) -> Access {
-        Access { wave: self.number, phase: self.phase, near: self.near, bypass, scalar: false }
+        Access { wave: self.number, phase: self.phase, near: self.near, bypass, scalar: false, load: 0 }
     }
 
     /// Registers that are still to come must be neither read nor written.
@@ -275,6 +279,11 @@ impl Wave {
         self.check_spans(if in_order { others } else { spans })
     }
 
+    /// The next instruction must not come before the hardware can take it.
+    pub fn check_hazards(&mut self, facts: &Facts) -> Result<(), Why> {
+        Ok(self.hazards.step(facts, self.vector.len())?)
+    }
+
     fn mark(&mut self, span: Option<Span>, more: bool) {
         let Some(s) = span else { return };
         for r in usize::from(s.first)..usize::from(s.first + s.count) {
@@ -313,7 +322,8 @@ impl Wave {
                 Event::Store => memory.arrived(self.number, a.number),
                 Event::WriteBack => memory.end_write_back(&a.upto),
                 Event::Lds => self.lds_done = a.number,
-                Event::Load | Event::Scalar => {}
+                Event::Load => memory.loaded(self.number, a.number),
+                Event::Scalar => {}
             }
         }
         self.asked[counter as usize] = rest;

@@ -1,8 +1,9 @@
 //! What the tests share: kernels in assembly language.
 
 use gfxemu::machine::{Fault, Launch, Machine};
-use gfxemu::memory::{Memory, Region};
+use gfxemu::memory::Memory;
 use gfxemu::object::Kernel;
+use gfxemu::region::Region;
 use gfxemu::target::Target;
 use std::process::Command;
 
@@ -30,28 +31,36 @@ pub struct Assembly {
     /// Blocks, and threads of each.
     pub grid: u32,
     pub block: u32,
+    /// RDNA: all waves of a block on one cache.
+    pub one_cache: bool,
 }
 
 impl Assembly {
-    /// Assembles `body` with clang.
-    fn assemble(&self, body: &str) -> Kernel {
+    /// Assembles kernels with clang.
+    fn assemble(&self, bodies: &[&str]) -> Vec<Kernel> {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("k.s");
         let object = folder.path().join("k.co");
         let mut options = String::new();
         if self.arch.starts_with("gfx1") {
             options += &format!(".amdhsa_wavefront_size32 {}\n", u32::from(self.wave == 32));
+            options += &format!(".amdhsa_workgroup_processor_mode {}\n", u32::from(!self.one_cache));
         }
         if matches!(self.arch, "gfx90a" | "gfx942") {
             options += ".amdhsa_accum_offset 32\n";
         }
-        let text = format!(
-            ".text\n.globl k\n.p2align 8\n.type k,@function\nk:\n{body}\ns_endpgm\n.Lend:\n.size k, .Lend-k\n\
-             .rodata\n.p2align 6\n.amdhsa_kernel k\n.amdhsa_next_free_vgpr 32\n.amdhsa_next_free_sgpr 32\n\
-             .amdhsa_user_sgpr_kernarg_segment_ptr 1\n.amdhsa_group_segment_fixed_size {}\n\
-             .amdhsa_system_sgpr_workgroup_id_x 1\n.amdhsa_float_denorm_mode_32 3\n{options}.end_amdhsa_kernel\n",
-            self.lds
-        );
+        let mut text = String::new();
+        for (i, body) in bodies.iter().enumerate() {
+            let body = body.replace(".L", &format!(".L{i}"));
+            text += &format!(
+                ".text\n.globl k{i}\n.p2align 8\n.type k{i},@function\nk{i}:\n{body}\ns_endpgm\n.Lend{i}:\n\
+                 .size k{i}, .Lend{i}-k{i}\n\
+                 .rodata\n.p2align 6\n.amdhsa_kernel k{i}\n.amdhsa_next_free_vgpr 32\n.amdhsa_next_free_sgpr 32\n\
+                 .amdhsa_user_sgpr_kernarg_segment_ptr 1\n.amdhsa_group_segment_fixed_size {}\n\
+                 .amdhsa_system_sgpr_workgroup_id_x 1\n.amdhsa_float_denorm_mode_32 3\n{options}.end_amdhsa_kernel\n",
+                self.lds
+            );
+        }
         std::fs::write(&source, text).unwrap();
         let width = if self.arch.starts_with("gfx9") {
             Vec::new()
@@ -68,7 +77,8 @@ impl Assembly {
             .output()
             .unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        Kernel::read(&std::fs::read(&object).unwrap(), "k").unwrap()
+        let file = std::fs::read(&object).unwrap();
+        (0..bodies.len()).map(|i| Kernel::read(&file, &format!("k{i}")).unwrap()).collect()
     }
 
     /// Runs it with one buffer of `words` zeros, whose address is the only argument.
@@ -95,16 +105,40 @@ impl Assembly {
 
     /// Such a run must end well; what the buffer holds then.
     pub fn right(&self, body: &str, words: usize) -> Vec<u32> {
-        let memory =
-            self.run(self.assemble(body), words, 1).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch));
-        let region = memory.regions.iter().find(|r| r.what == "buffer").unwrap();
-        region.bytes.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect()
+        self.by_seed(body, words, 1..2).remove(0)
+    }
+
+    /// The same of several seeds.
+    pub fn by_seed(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
+        let kernel = self.assemble(&[body]).remove(0);
+        seeds.map(|seed| self.good(kernel.clone(), body, words, seed)).collect()
     }
 
     /// Such a run must end with a fault that says `what` (one of several, with `|` between), whatever the
     /// seed.
     pub fn wrong(&self, body: &str, words: usize, what: &str) {
-        let kernel = self.assemble(body);
+        self.bad(&self.assemble(&[body]).remove(0), body, words, what);
+    }
+
+    /// The first is right, all others are at fault.
+    #[allow(dead_code)]
+    pub fn only_the_first(&self, bodies: &[&str], words: usize, what: &str) {
+        for (i, kernel) in self.assemble(bodies).into_iter().enumerate() {
+            if i == 0 {
+                self.good(kernel, bodies[i], words, 1);
+            } else {
+                self.bad(&kernel, bodies[i], words, what);
+            }
+        }
+    }
+
+    fn good(&self, kernel: Kernel, body: &str, words: usize, seed: u64) -> Vec<u32> {
+        let memory = self.run(kernel, words, seed).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch));
+        let region = memory.regions.iter().find(|r| r.what == "buffer").unwrap();
+        region.bytes.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect()
+    }
+
+    fn bad(&self, kernel: &Kernel, body: &str, words: usize, what: &str) {
         for seed in 1..6 {
             match self.run(kernel.clone(), words, seed) {
                 Ok(_) => panic!("{} seed {seed}: no fault in\n{body}", self.arch),

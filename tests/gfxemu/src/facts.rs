@@ -1,0 +1,292 @@
+//! What an instruction is to the hardware that issues it: which unit takes it, which registers it reads and
+//! writes, those that its text does not name included. The hazards are told in these words.
+
+use crate::operand::{EXEC, Operand, VCC, register};
+use crate::text::{Text, integer};
+use crate::wave::Span;
+
+/// Who executes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Vector arithmetic, exchanges of lanes included.
+    Vector,
+    /// The same, but transcendental.
+    Transcendental,
+    /// MFMA and WMMA.
+    Matrix,
+    /// Scalar arithmetic.
+    Scalar,
+    /// Scalar loads.
+    ScalarMemory,
+    /// Global memory.
+    Memory,
+    /// LDS.
+    Local,
+    /// A branch.
+    Branch,
+    /// Waits, hints, barriers.
+    Control,
+}
+
+impl Unit {
+    /// Whether vector arithmetic takes it.
+    pub fn is_vector(self) -> bool {
+        matches!(self, Unit::Vector | Unit::Transcendental | Unit::Matrix)
+    }
+    /// Whether it goes to memory or to LDS by lanes.
+    pub fn is_access(self) -> bool {
+        matches!(self, Unit::Memory | Unit::Local)
+    }
+}
+
+/// What `s_waitcnt_depctr` and `s_wait_alu` wait for, and `s_waitcnt`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Results of vector arithmetic.
+    pub vector: bool,
+    /// Accesses have read their registers.
+    pub sources: bool,
+    /// Scalar results of scalar arithmetic.
+    pub scalar: bool,
+    /// LDS and scalar loads are complete.
+    pub local: bool,
+    /// All that vmcnt, expcnt and lgkmcnt count.
+    pub all: bool,
+    /// Stores are complete.
+    pub stores: bool,
+}
+
+/// An instruction as its hazards see it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Who executes it.
+    pub unit: Unit,
+    /// Its name without the encoding: `v_add_f32`.
+    pub name: String,
+    /// Registers read, and as which operand: the first behind the destinations is 0.
+    pub reads: Vec<(Span, usize)>,
+    /// Registers written.
+    pub writes: Vec<Span>,
+    /// One of its constants takes a word of its own behind the instruction.
+    pub literal: bool,
+    /// Lanes exchanged by DPP.
+    pub dpp: bool,
+    /// Writes a part of its destination's lanes' bits, which is moved there behind the arithmetic.
+    pub selects: bool,
+    /// A store of more than 8 bytes of each lane.
+    pub wide_store: bool,
+    /// What it waits for.
+    pub waits: Waits,
+    /// Wait states that it is itself.
+    pub states: u64,
+    /// A branch's distance in words.
+    pub words: u16,
+}
+
+fn span(text: &str) -> Option<Span> {
+    let o = text.trim_start_matches(['-', '|']).trim_end_matches('|');
+    let o = o.strip_prefix("sext(").or(o.strip_prefix("neg(")).map_or(o, |r| r.trim_end_matches(')'));
+    match register(o)? {
+        (Operand::Vector(first), count) => Some(Span { vector: true, first, count }),
+        (Operand::Scalar(first), count) => Some(Span { vector: false, first, count }),
+        _ => None,
+    }
+}
+
+fn scalar(first: u16) -> Span {
+    Span { vector: false, first, count: 2 }
+}
+
+const TRANSCENDENTAL: [&str; 8] = ["exp", "log", "rcp", "rsq", "sqrt", "sin", "cos", "tanh"];
+
+fn unit(name: &str) -> Unit {
+    let word = |k: usize| name.split('_').nth(k).unwrap_or_default();
+    match word(0) {
+        "v" if name.contains("mfma") || name.contains("wmma") => Unit::Matrix,
+        "v" if TRANSCENDENTAL.contains(&word(1)) || name.starts_with("v_s_") => Unit::Transcendental,
+        "v" => Unit::Vector,
+        "ds" => Unit::Local,
+        "global" | "flat" | "scratch" if word(1) != "inv" && word(1) != "wb" => Unit::Memory,
+        "s" => match word(1) {
+            "load" | "buffer" | "memrealtime" | "memtime" | "dcache" => Unit::ScalarMemory,
+            "branch" | "cbranch" => Unit::Branch,
+            "nop" | "waitcnt" | "wait" | "delay" | "clause" | "sleep" | "setprio" | "inst" | "code" | "sendmsg"
+            | "wakeup" | "ttracedata" | "endpgm" | "barrier" | "set" | "icache" => Unit::Control,
+            _ => Unit::Scalar,
+        },
+        _ => Unit::Control,
+    }
+}
+
+/// What a wait waits for, by its text.
+fn waits(text: &Text) -> Waits {
+    let words = || text.operands.iter().chain(&text.modifiers).map(String::as_str);
+    let has = |w: &str| words().any(|o| o.trim_start_matches("depctr_") == w);
+    let number = text.operands.first().and_then(|o| integer(o));
+    match text.name.as_str() {
+        "s_waitcnt_depctr" | "s_wait_alu" => match number {
+            Some(n) => {
+                Waits { vector: n >> 12 & 15 == 0, sources: n >> 2 & 7 == 0, scalar: n & 1 == 0, ..Waits::default() }
+            }
+            None => Waits {
+                vector: has("va_vdst(0)"),
+                sources: has("vm_vsrc(0)"),
+                scalar: has("sa_sdst(0)"),
+                ..Waits::default()
+            },
+        },
+        "s_waitcnt" => {
+            let all = number == Some(0) || ["vmcnt(0)", "expcnt(0)", "lgkmcnt(0)"].into_iter().all(has);
+            Waits { local: all || has("lgkmcnt(0)"), all, ..Waits::default() }
+        }
+        "s_waitcnt_lgkmcnt" => Waits { local: words().nth(1) == Some("0x0"), ..Waits::default() },
+        "s_waitcnt_vscnt" => Waits { stores: words().nth(1) == Some("0x0"), ..Waits::default() },
+        _ => Waits::default(),
+    }
+}
+
+/// How many of the first operands of `name` are destinations.
+fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
+    match unit {
+        Unit::Control | Unit::Branch => 0,
+        Unit::ScalarMemory => usize::from(name.starts_with("s_load") || name.contains("time")),
+        Unit::Scalar => usize::from(!["s_cmp", "s_bitcmp", "s_setreg", "s_setpc"].iter().any(|p| name.starts_with(p))),
+        Unit::Memory => {
+            let answers = text.has("glc") || text.has("sc0") || text.value("th").is_some_and(|t| t.contains("RETURN"));
+            usize::from(name.contains("_load") || name.contains("_atomic") && answers)
+        }
+        Unit::Local => {
+            let from = ["_read", "_load", "_rtn", "permute", "swizzle"];
+            usize::from(from.iter().any(|w| name.contains(w)))
+        }
+        _ if name == "v_nop" => 0,
+        // Those of RDNA have nothing but EXEC as a destination, and do not name it.
+        _ if name.starts_with("v_cmpx") => usize::from(text.operands.len() > 2),
+        _ if name.contains("_co_") || name.starts_with("v_div_scale") || name.starts_with("v_mad_u64_u32") => 2,
+        _ if name == "v_mad_i64_i32" || name == "v_swap_b32" => 2,
+        _ => 1,
+    }
+}
+
+impl Facts {
+    /// Those of LLVM's text of an instruction.
+    pub fn of(line: &str) -> Facts {
+        let mut halves = line.split("::");
+        let mut facts = Facts::of_one(halves.next().unwrap_or_default());
+        for half in halves {
+            let other = Facts::of_one(half.trim());
+            facts.reads.extend(other.reads);
+            facts.writes.extend(other.writes);
+            facts.literal |= other.literal;
+            if other.unit == Unit::Transcendental {
+                facts.unit = other.unit;
+            }
+        }
+        facts
+    }
+
+    fn of_one(line: &str) -> Facts {
+        let text = Text::parse(&line.replace("v_dual_", "v_"));
+        let mut name = text.name.as_str();
+        let (dpp, sdwa) = (name.contains("_dpp"), name.ends_with("_sdwa"));
+        for ending in ["_dpp", "_sdwa", "_e32", "_e64"] {
+            name = name.strip_suffix(ending).unwrap_or(name);
+        }
+        let unit = unit(name);
+        let to = destinations(unit, name, &text);
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for (k, o) in text.operands.iter().enumerate() {
+            match span(o) {
+                Some(s) if k < to => writes.push(s),
+                Some(s) if unit != Unit::Control => reads.push((s, k - to)),
+                _ => {}
+            }
+        }
+        let short = name.strip_prefix("v_").unwrap_or_default();
+        let again = short.starts_with("fmac")
+            || short.starts_with("mac_")
+            || short.starts_with("pk_fmac")
+            || short.starts_with("dot") && short.contains("c_")
+            || matches!(name, "v_writelane_b32" | "s_fmac_f32")
+            || name.starts_with("s_addk")
+            || name.starts_with("s_mulk")
+            || name.starts_with("s_cmovk");
+        if again {
+            reads.extend(writes.iter().map(|&w| (w, 2)));
+        }
+        if name.starts_with("v_swap") {
+            reads.extend(writes.iter().map(|&w| (w, 0)));
+        }
+        if name.starts_with("v_cmpx") || name.contains("saveexec") {
+            writes.push(scalar(EXEC));
+        }
+        if name.contains("saveexec") || unit.is_access() || name.contains("cbranch_exec") {
+            reads.push((scalar(EXEC), usize::MAX));
+        }
+        if name.starts_with("v_div_fmas") || name.contains("cbranch_vcc") {
+            reads.push((scalar(VCC), usize::MAX));
+        }
+        let selected =
+            text.list("op_sel").is_some_and(|list| list.len() == to + reads.len() && list.last() == Some(&1));
+        let wide = ["dwordx3", "dwordx4", "b96", "b128"].iter().any(|w| name.ends_with(w));
+        Facts {
+            unit,
+            dpp,
+            // What fits into the instruction LLVM writes in another way.
+            literal: text.operands.iter().any(|o| o.trim_start_matches('-').starts_with("0x")),
+            selects: sdwa && text.value("dst_sel").is_some_and(|d| d != "DWORD") || !sdwa && selected,
+            wide_store: unit == Unit::Memory && name.contains("_store") && wide,
+            waits: waits(&text),
+            states: match (name, text.operands.first().and_then(|o| integer(o))) {
+                ("s_nop", Some(n)) => n as u64 + 1,
+                _ => 1,
+            },
+            words: match unit {
+                Unit::Branch => text.operands.first().and_then(|o| integer(o)).unwrap_or(0) as u16,
+                _ => 0,
+            },
+            name: name.to_owned(),
+            reads,
+            writes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(first: u16, count: u16) -> Span {
+        Span { vector: true, first, count }
+    }
+    fn words(first: u16, count: u16) -> Span {
+        Span { vector: false, first, count }
+    }
+
+    #[test]
+    fn registers_that_the_text_does_not_name_are_there() {
+        let f = Facts::of("v_fmac_f32_e32 v1, s2, v3");
+        assert_eq!(
+            (f.writes, f.reads),
+            (vec![vector(1, 1)], vec![(words(2, 1), 0), (vector(3, 1), 1), (vector(1, 1), 2)])
+        );
+        let f = Facts::of("v_cmpx_gt_u32_e32 9, v7");
+        assert_eq!((f.writes, f.reads), (vec![scalar(EXEC)], vec![(vector(7, 1), 1)]));
+        let f = Facts::of("global_atomic_add v1, v4, s[4:5] offset:32");
+        assert!(f.writes.is_empty() && f.reads.contains(&(vector(1, 1), 0)) && f.reads.contains(&(words(4, 2), 2)));
+        let f = Facts::of("v_dual_mul_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6");
+        assert_eq!((f.writes, f.reads.len()), (vec![vector(1, 1), vector(4, 1)], 5));
+        assert_eq!(Facts::of("v_cmp_eq_u32_e32 vcc, 0, v7").writes[0].first, VCC);
+        assert_eq!((Facts::of("s_nop 6").states, Facts::of("v_rcp_f32_e32 v1, v2").unit), (7, Unit::Transcendental));
+    }
+
+    #[test]
+    fn waits_by_name_and_by_number() {
+        assert!(Facts::of("s_waitcnt_depctr 0xfffe").waits.scalar);
+        assert!(!Facts::of("s_waitcnt_depctr 0xfffe").waits.vector && Facts::of("s_waitcnt_depctr 0xfff").waits.vector);
+        assert!(Facts::of("s_wait_alu depctr_sa_sdst(0)").waits.scalar);
+        assert!(Facts::of("s_waitcnt_depctr depctr_vm_vsrc(0)").waits.sources);
+        let all = Facts::of("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)").waits;
+        assert!(all.all && all.local && !Facts::of("s_waitcnt vmcnt(0) lgkmcnt(0)").waits.all);
+    }
+}
