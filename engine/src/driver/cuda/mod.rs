@@ -222,7 +222,7 @@ fn uuid_text(uuid: &CUuuid) -> String {
         if matches!(i, 0 | 4 | 6 | 8 | 10) {
             out.push('-');
         }
-        out.push_str(&format!("{:02x}", byte.cast_unsigned()));
+        out.push_str(&format!("{:02x}", byte.to_ne_bytes()[0]));
     }
     out
 }

@@ -1,6 +1,6 @@
-//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, or an array. Kernels
-//! are written once over [`Vector`] and compiled for each instruction set; which one runs is decided once, at
-//! run time, by [`Isa::best`].
+//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, eight of NEON, or an
+//! array. Kernels are written once over [`Vector`] and compiled for each instruction set; which one runs is
+//! decided once, at run time, by [`Isa::best`].
 //!
 //! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the
 //! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes because that
@@ -14,6 +14,10 @@ mod avx2_codes;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_codes;
 mod plain;
 #[cfg(test)]
 mod tests;
@@ -161,6 +165,13 @@ pub struct Unsigned {
 
 /// [`Unsigned`] of a format.
 pub const fn unsigned(value: Value) -> Unsigned {
+    let u = made_unsigned(value);
+    // What AVX-512 does with a bias is right for these alone.
+    assert!(u.bias == 0 || u.bias.is_power_of_two(), "a bias is a power of two or 0");
+    u
+}
+
+const fn made_unsigned(value: Value) -> Unsigned {
     match value {
         Value::Biased(bias) => Unsigned { bias: bias as u8, flip: 0, up: 0, table: None },
         Value::Signed => Unsigned { bias: 128, flip: 128, up: 0, table: None },
@@ -228,6 +239,8 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`],
@@ -249,6 +262,10 @@ impl Isa {
                 all.push(Isa(Kind::Avx512));
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if neon::present() {
+            all.push(Isa(Kind::Neon));
+        }
         all
     }
 
@@ -257,7 +274,7 @@ impl Isa {
         Isa::available().last().copied().unwrap_or(Isa(Kind::Plain))
     }
 
-    /// `plain`, `avx2` or `avx512`.
+    /// `plain`, `avx2`, `avx512` or `neon`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Plain => "plain",
@@ -265,6 +282,8 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "neon",
         }
     }
 
@@ -284,6 +303,9 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter(job) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => unsafe { neon::enter(job) },
         }
     }
 }
