@@ -24,7 +24,12 @@ pub struct Scattered {
 
 impl Scattered {
     const fn of<F: Described>() -> Scattered {
-        Scattered { block: F::BLOCK, bias: unsigned(F::BLOCK.value).bias, codes: codes::<F>, scales: scales::<F> }
+        Scattered {
+            block: F::BLOCK,
+            bias: const { unsigned(F::BLOCK.value).bias },
+            codes: codes::<F>,
+            scales: scales::<F>,
+        }
     }
 
     /// The one with this description's id; none where codes lie in runs.
