@@ -107,7 +107,7 @@ fn read(mut parser: ReplyParser, text: &str) -> (String, String, Vec<ToolCall>) 
     (content, reasoning, calls)
 }
 
-const FORMS: [(Form, &[&str]); 7] = [
+const FORMS: [(Form, &[&str]); 8] = [
     (Form::Hermes, &[]),
     (Form::Hermes, &["<tool_call>", "</tool_call>", "<think>", "</think>"]),
     (Form::Llama3, &["<|python_tag|>"]),
@@ -118,6 +118,8 @@ const FORMS: [(Form, &[&str]); 7] = [
         Form::Channels,
         &["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|return|>", "<|call|>"],
     ),
+    // What ends a message is text.
+    (Form::Channels, &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"]),
 ];
 
 fn place() -> Value {
@@ -175,7 +177,9 @@ fn a_call_that_is_forced_is_a_call_in_every_form() {
 #[test]
 fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
     let mut dice = Dice(2);
-    let schema = json!({ "type": "array", "items": { "enum": [1, "zwei", null] }, "maxItems": 3 });
+    // In one of its strings are marks, which are text there.
+    let marked = "<|end|> <tool_call>";
+    let schema = json!({ "type": "array", "items": { "enum": [1, marked, null] }, "maxItems": 3 });
     for (form, marks) in FORMS {
         let tokenizer = tokenizer(marks);
         let begun = if form == Form::Channels { "" } else { "x<think>\n" };
@@ -193,10 +197,10 @@ fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
             let mut whole = 0;
             for _ in 0..8 {
                 let Some(text) = walk(&tokenizer, &reply, begin, &mut dice) else { continue };
-                let (content, reasoning, _) = read(ReplyParser::new(form, false, prompt), &text);
+                let (content, reasoning, _) = read(ReplyParser::json(form, prompt), &text);
                 let value: Value = serde_json::from_str(&content).unwrap_or_else(|e| panic!("{form:?} {e}: {text:?}"));
                 let items = value.as_array().unwrap();
-                assert!(items.len() <= 3 && items.iter().all(|i| i == 1 || i == "zwei" || i.is_null()), "{text}");
+                assert!(items.len() <= 3 && items.iter().all(|i| i == 1 || i == marked || i.is_null()), "{text}");
                 assert!(begin.is_empty() || reasoning.contains("Hm [1"), "{form:?}: {text:?}");
                 whole += 1;
             }

@@ -68,10 +68,12 @@ impl Prompt {
 
     /// Reads an answer that must be like this.
     pub fn reading(&self, follow: &Follow) -> Reading {
-        let calls = self.offered && !(follow.schema.is_some() && follow.tools.is_empty());
-        let parser = match calls && follow.either() {
-            true => ReplyParser::either(self.form, &self.rendered),
-            false => ReplyParser::new(self.form, calls, &self.rendered),
+        let json = follow.schema.is_some();
+        let calls = self.offered && !(json && follow.tools.is_empty());
+        let parser = match (calls, calls && follow.either()) {
+            (_, true) => ReplyParser::either(self.form, &self.rendered),
+            (false, _) if json => ReplyParser::json(self.form, &self.rendered),
+            _ => ReplyParser::new(self.form, calls, &self.rendered),
         };
         Reading::Reply(self.form, parser)
     }

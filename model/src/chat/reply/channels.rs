@@ -15,6 +15,8 @@ enum Place {
     Between,
     Header,
     Content,
+    /// Content that is JSON and the last thing that is said: all of the rest is of it.
+    Rest,
     Reasoning,
     /// Of a tool, with what was written before the body.
     Call {
@@ -26,6 +28,8 @@ enum Place {
 #[derive(Debug)]
 pub struct Channels {
     tools: bool,
+    /// What is said in the last channel was held to JSON: a mark in it is one of its strings' text.
+    json: bool,
     place: Place,
     /// How far the call at hand was read.
     body: Body,
@@ -36,7 +40,11 @@ impl Channels {
     pub fn new(tools: bool) -> Channels {
         // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks to the
         // reader.
-        Channels { tools, place: Place::Content, body: Body::default(), held: String::new() }
+        Channels { tools, json: false, place: Place::Content, body: Body::default(), held: String::new() }
+    }
+
+    pub fn json(self) -> Channels {
+        Channels { json: true, ..self }
     }
 
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
@@ -56,6 +64,7 @@ impl Channels {
             Place::Call { .. } => {
                 self.body.end(&self.held, &ENDS).map_or(Scan::Until(self.held.len()), |(i, at)| Scan::Found(i, at))
             }
+            Place::Rest => Scan::Until(self.held.len()),
             _ => scan(&self.held, &ENDS),
         };
         match end {
@@ -98,6 +107,7 @@ impl Channels {
         }
         match header.rsplit_once(CHANNEL).map(|(_, rest)| until(rest.trim_start())).as_deref() {
             Some("analysis") => Place::Reasoning,
+            Some("final") if self.json => Place::Rest,
             _ => Place::Content,
         }
     }
@@ -112,7 +122,7 @@ impl Channels {
                 let written = format!("{header}{MESSAGE}{text}");
                 calls_or_content(calls::named(name, &text).map(|call| vec![call]), written, out);
             }
-            Place::Content if !text.is_empty() => out.push(Part::Content(text)),
+            Place::Content | Place::Rest if !text.is_empty() => out.push(Part::Content(text)),
             Place::Reasoning if !text.is_empty() => out.push(Part::Reasoning(text)),
             _ => {}
         }

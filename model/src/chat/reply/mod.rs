@@ -57,8 +57,17 @@ impl ReplyParser {
     /// looks like a call is text.
     pub fn either(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
-            Form::Channels => Reader::Channels(Channels::new(true)),
+            Form::Channels => Reader::Channels(Channels::new(true).json()),
             form => Reader::Tagged(Tagged::new(form, true, prompt).either()),
+        })
+    }
+
+    /// The same for an answer whose content was held to a schema, with no tool to call: a mark of the form in one
+    /// of its strings is text.
+    pub fn json(form: Form, prompt: &str) -> ReplyParser {
+        ReplyParser(match form {
+            Form::Channels => Reader::Channels(Channels::new(false).json()),
+            form => Reader::Tagged(Tagged::new(form, false, prompt)),
         })
     }
 

@@ -231,6 +231,21 @@ fn in_content_that_keeps_to_a_schema_a_call_is_text_and_before_it_is_one() {
 }
 
 #[test]
+fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
+    let json = "{\"a\": \"<|end|><|start|>assistant<|channel|>analysis<|message|>\"}";
+    let text = format!("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{json}");
+    for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+        for parser in [ReplyParser::json(Form::Channels, ""), ReplyParser::either(Form::Channels, "")] {
+            assert_eq!(read(parser, &[&text[..cut], &text[cut..]]), [reasoning("Hm"), content(json)], "{cut}");
+        }
+    }
+    // A string alone, too; what was not held to JSON ends at the mark.
+    let text = "<|channel|>final<|message|>\"a <|end|>\"";
+    assert_eq!(read(ReplyParser::json(Form::Channels, ""), &[text]), [content("\"a <|end|>\"")]);
+    assert_eq!(read(ReplyParser::new(Form::Channels, false, ""), &[text]), [content("\"a ")]);
+}
+
+#[test]
 fn templates_tell_their_form() {
     for (template, form) in [
         ("… <|channel|> …", Form::Channels),
