@@ -67,6 +67,10 @@ pub struct Pays {
     gained: f64,
     /// Steps since the last one of the other kind.
     since: u32,
+    /// Steps until the other way is tried again, beyond [`AGAIN`]: after each try that shows nothing new twice as many.
+    patience: u32,
+    /// What drafts give is counted without running them, too.
+    counted: bool,
 }
 
 /// Steps without drafts that are watched before the first one with.
@@ -74,17 +78,34 @@ const WATCHED: u32 = 3;
 /// After so many steps it is tried the other way: texts change, and so does the number of those that share a
 /// step.
 const AGAIN: u32 = 48;
+/// The most of [`Pays::patience`].
+const PATIENCE: u32 = 15 * AGAIN;
+/// Tokens that a step with drafts must give beyond a plain one's to be worth a try, where that can be counted before.
+const WORTH: f64 = 1.0;
 
 impl Pays {
     /// Whether the next step may have drafts, of so many sequences in it.
     pub fn go(&self, sequences: usize) -> bool {
+        let worth = !self.counted || self.gained >= WORTH;
         if self.plain == 0.0 || self.drafted == 0.0 {
-            return self.since >= WATCHED;
+            return self.since >= WATCHED && worth;
         }
-        let n = sequences.max(1) as f64;
-        let pays = (n + self.gained) * self.plain > n * self.drafted;
         // The other way once in a while.
-        pays != (self.since >= AGAIN)
+        match (self.pays(sequences), self.since >= AGAIN + self.patience) {
+            (true, again) => !again,
+            (false, again) => again && worth,
+        }
+    }
+
+    fn pays(&self, sequences: usize) -> bool {
+        let n = sequences.max(1) as f64;
+        (n + self.gained) * self.plain > n * self.drafted
+    }
+
+    /// Counts a draft that was not run: so many of its tokens came after all.
+    pub fn would(&mut self, right: usize) {
+        let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 1.0 };
+        self.gained += (right as f64 - self.gained) / share;
     }
 
     /// Enters a step: how long it took, and the drafted tokens that were right where there were any.
@@ -96,12 +117,16 @@ impl Pays {
             None => self.plain = mean(self.plain, took),
             Some(n) => {
                 self.drafted = mean(self.drafted, took);
-                self.gained += (n as f64 - self.gained) / if before.0 { 8.0 } else { 1.0 };
+                self.gained += (n as f64 - self.gained) / if before.0 || self.counted { 8.0 } else { 1.0 };
             }
         }
         self.since = self.since.saturating_add(1);
-        if accepted.is_some() && !before.0 || before.1 >= AGAIN {
+        let tried = before.1 >= AGAIN + self.patience;
+        if accepted.is_some() && !before.0 || tried {
             self.since = 0;
+        }
+        if tried && accepted.is_some() {
+            self.patience = if self.pays(1) { 0 } else { (2 * self.patience + AGAIN).min(PATIENCE) };
         }
     }
 }
@@ -219,6 +244,41 @@ mod tests {
         let good = steps(Duration::from_millis(18), 4);
         assert!((460..487).contains(&good), "{good} of 490 steps, which give 5 tokens in the time of 1.8");
         let bad = steps(Duration::from_millis(18), 0);
-        assert!((5..25).contains(&bad), "{bad} of 490 steps, which give nothing");
+        assert!((3..9).contains(&bad), "{bad} of 490 steps, which give nothing");
+    }
+
+    /// A device that runs ahead: 10 ms a token; a step with drafts 15, and 30 more to leave what is ahead and come back.
+    /// Texts of which a draft gives so many tokens; steps with drafts of 2000 tokens, and how long all took.
+    fn ahead(right: usize) -> (usize, Duration) {
+        let (mut pays, mut took, mut tokens, mut with) = (Pays::default(), Duration::ZERO, 0, 0);
+        let (token, drafted, leave) = (10, 15, 30);
+        let (mut is_ahead, mut dry) = (true, 0);
+        while tokens < 2000 {
+            let go = pays.go(1);
+            let (step, gives) = match go {
+                true => (Duration::from_millis(drafted + if is_ahead { leave } else { 0 }), 1 + right),
+                false => (Duration::from_millis(token), 1),
+            };
+            pays.saw(step, go.then_some(right));
+            dry += usize::from(!go);
+            if !go && dry > right {
+                pays.would(right);
+                dry = 0;
+            }
+            (is_ahead, took, tokens, with) = (!go, took + step, tokens + gives, with + usize::from(go));
+        }
+        (with, took)
+    }
+
+    #[test]
+    fn a_device_that_runs_ahead_is_left_only_for_what_was_counted_before() {
+        let plain = Duration::from_secs(20);
+        let (with, took) = ahead(0);
+        assert!(with == 0 && took == plain, "{with} steps in {took:?}: what gives nothing is not tried");
+        let (with, took) = ahead(6);
+        assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");
+        // Two tokens in the time of one and a half are none for what it costs to come and go.
+        let (_, took) = ahead(1);
+        assert!(took < plain + plain / 25, "{took:?}");
     }
 }

@@ -91,6 +91,17 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
         // Log probabilities come from the host.
         let known = ask(&scheduler, &first, 3, |r| r.logprobs = Some(2)).got();
         near("log probabilities", &first, &known);
+        // One alone, whose text goes round: what drafts would give is counted while the device runs ahead, then they
+        // are run.
+        let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
+        let plain = ask(&scheduler, &round, 40, |_| {}).got();
+        let counted = scheduler.status();
+        let drafted = ask(&scheduler, &round, 40, |r| r.lookup = true).got();
+        let after = scheduler.status();
+        near("round, without drafts", &round, &plain);
+        near("round, with drafts", &round, &drafted);
+        assert_eq!(drafted.ids.len(), 40);
+        assert!(after.drafted_tokens > counted.drafted_tokens, "{counted:?} {after:?}: {:?}", plain.ids);
         // A seed draws the same, alone and beside others.
         let warm = SampleOptions { temperature: 0.8, top_k: 40, seed: 11, ..SampleOptions::default() };
         let draw = |n| all((0..n).map(|_| ask(&scheduler, &first, 6, |r| r.sampling = warm.clone())).collect());

@@ -1,43 +1,50 @@
 //! Few answers and nobody else: on a GPU the device chooses token after token and runs ahead, as it does for one who talks to it alone.
 
 use super::request::{Failure, Refused};
-use super::running::{End, guarded};
+use super::running::{End, Running, guarded};
 use super::step::hand_out;
 use super::worker::Worker;
 use crate::sample::Sampler;
-use crate::session::{After, SequenceId, SessionError};
+use crate::session::{After, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
 /// Answers at most. Whoever comes has the device throw away what it is ahead, up to four steps: of many, somebody comes or goes at every few.
-const FEW: usize = 2;
+pub(super) const FEW: usize = 2;
 /// Others see how things are so often meanwhile.
 const SHOWN: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Whether those that run are few, have nothing but tokens to come, and all of them chosen by the device.
-    pub fn can_run_ahead(&mut self) -> bool {
+    /// Whether those that run are few, have nothing but tokens to come, and all of them are chosen by the device.
+    pub fn are_few_and_plain(&mut self) -> bool {
         let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else { return false };
-        let plain = |id| session.sampler(id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
-        let quiet = !self.shared.news() && self.held_tokens == usize::MAX;
-        let alone = |r: &super::running::Running| {
-            r.rest().len() == 1 && !r.job.lookup && r.job.logprobs.is_none() && !r.job.constrained
-        };
-        quiet && self.running.len() <= FEW && self.running.iter().all(alone) && {
-            let ids: Vec<SequenceId> = self.running.iter().map(|r| r.id).collect();
-            ids.into_iter().all(plain)
+        let alone = |r: &Running| r.rest().len() == 1 && r.job.logprobs.is_none() && !r.job.constrained;
+        let mut plain = |r: &Running| session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
+        self.held_tokens == usize::MAX && self.running.len() <= FEW && self.running.iter().all(|r| alone(r) && plain(r))
+    }
+
+    /// Whether the device may run ahead for them now: nobody waits, and nobody has drafts that pay.
+    pub fn can_run_ahead(&mut self) -> bool {
+        if self.shared.news() || !self.are_few_and_plain() {
+            return false;
         }
+        let Some(context) = self.session.as_ref().map(Session::context) else { return false };
+        let drafts = self.drafts(true);
+        !(drafts && self.running.iter_mut().any(|r| !r.draft(context).is_empty()))
     }
 
     /// Decodes until somebody ends, comes or goes; why there is nothing to go on with, if so.
     pub fn run_ahead(&mut self) -> Option<Refused> {
-        let Worker { session, running, seen, shared, usual, .. } = self;
+        let Worker { session, running, seen, shared, usual, pays_ahead: pays, drafted, .. } = self;
         let session = session.as_mut()?;
-        let context = session.context();
+        let (context, drafts, many) = (session.context(), !session.graph().is_recurrent(), running.len());
+        let (lead, after_drafts) = (running.first().map(|r| r.id), std::mem::take(drafted));
         let starts: Vec<(SequenceId, Vec<u32>)> = running.iter().map(|r| (r.id, r.rest().to_vec())).collect();
         let starts: Vec<(SequenceId, &[u32])> = starts.iter().map(|(id, tokens)| (*id, tokens.as_slice())).collect();
         let mut ends: Vec<(usize, End)> = vec![];
         let start = Instant::now();
         let (mut shown, mut counted) = (start, start);
+        // When the first one's last token came, and how many did.
+        let (mut last, mut came) = (start, 0u32);
         let mut sink = |id: SequenceId, token: u32| {
             let Some(at) = running.iter().position(|r| r.id == id) else { return After::Pause };
             let Some(r) = running.get_mut(at) else { return After::Pause };
@@ -49,13 +56,30 @@ impl Worker {
                 (shown, counted) = (now, now);
                 shared.show(seen, *usual);
             }
+            if Some(id) == lead {
+                let took = now - last;
+                (last, came) = (now, came + 1);
+                match came {
+                    // The first token after drafts waits for a device that is not ahead: that is theirs, too.
+                    1 if after_drafts => pays.saw(took, Some(0)),
+                    1 | 2 => {}
+                    _ => pays.saw(took, None),
+                }
+            }
+            // What drafts would give is counted while the device goes on without.
+            let mut leave = false;
+            if drafts && r.job.lookup && end.is_none() {
+                let (worth, another) = r.count_dry(context);
+                worth.into_iter().for_each(|right| pays.would(right));
+                leave = another && pays.go(many);
+            }
             let cancelled = r.job.is_cancelled();
             match end {
                 Some(end) => {
                     ends.push((at, end));
                     After::Pause
                 }
-                None if cancelled || shared.news() => After::Pause,
+                None if cancelled || leave || shared.news() => After::Pause,
                 None => After::Go,
             }
         };

@@ -1,7 +1,7 @@
 //! A request on its way: what was asked, what is known of its tokens, and the events that it was given.
 
 use super::request::{Constraint, Event, Failure, Logprobs, Reason, Request, Sink, Usage};
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
 use std::ops::ControlFlow;
@@ -161,11 +161,44 @@ pub(super) struct Running {
     pub job: Job,
     /// Where its text repeats itself.
     pub lookup: Lookup,
+    /// A draft that is held against what comes, and how much of it came.
+    dry: (Vec<u32>, usize),
 }
 
 impl Running {
     pub fn new(id: SequenceId, fed: usize, job: Job) -> Running {
-        Running { id, fed, job, lookup: Lookup::default() }
+        Running { id, fed, job, lookup: Lookup::default(), dry: (vec![], 0) }
+    }
+
+    /// What may come next, where somebody wants that tried: no more than the answer, and the context, have room for.
+    pub fn draft(&mut self, context: usize) -> Vec<u32> {
+        if !self.job.lookup || self.job.constrained || self.job.usage.generated_tokens == 0 {
+            return vec![];
+        }
+        // The last token of an answer need not be drafted.
+        let left = self.job.max_tokens.saturating_sub(self.job.usage.generated_tokens + 1);
+        let room = context.saturating_sub(self.job.tokens.len());
+        self.lookup.draft(&self.job.tokens, left.min(room).min(MOST))
+    }
+
+    /// Holds the last token against a draft that was not run; what such a draft was worth, when it is over. True: now
+    /// there is another.
+    pub fn count_dry(&mut self, context: usize) -> (Option<usize>, bool) {
+        let Some(&token) = self.job.tokens.last() else { return (None, false) };
+        let (draft, right) = &mut self.dry;
+        let came = draft.get(*right) == Some(&token);
+        *right += usize::from(came);
+        if came && *right < draft.len() {
+            return (None, false);
+        }
+        let worth = (!draft.is_empty()).then_some(*right);
+        self.dry = (self.draft(context), 0);
+        (worth, !self.dry.0.is_empty())
+    }
+
+    /// Tokens came otherwise.
+    pub fn forget_dry(&mut self) {
+        self.dry.0.clear();
     }
 
     /// Tokens that are not in the sequence: at least the last one.

@@ -1,12 +1,12 @@
 //! A step: what goes into it, and what becomes of what it gives.
 
+use super::ahead::FEW;
 use super::choose::choose;
 use super::compose::compose;
 use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
 use super::running::{End, Job, Running, guarded};
 use super::worker::Worker;
-use crate::lookup::MOST;
 use crate::sample::TokenMask;
 use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
@@ -42,7 +42,9 @@ impl Worker {
             self.make_room(take.iter().sum());
             take = self.compose();
         }
-        let parts = self.parts(&take);
+        let beside_ahead = self.are_few_and_plain();
+        let drafts = self.drafts(beside_ahead);
+        let parts = self.parts(&take, drafts);
         self.ask_masks(&parts);
         let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
         // What the session chooses it must know before; what is chosen here is known when the row is.
@@ -83,7 +85,14 @@ impl Worker {
         if parts.iter().all(|p| p.tokens.len() == 1 + p.drafted) {
             let drafted = parts.iter().any(|p| p.drafted > 0);
             let accepted = (self.seen.accepted_tokens - accepted_before) as usize;
-            self.pays.saw(took, drafted.then_some(accepted));
+            let given = drafted.then_some(accepted);
+            match beside_ahead {
+                false => self.pays.saw(took, given),
+                // A step that only waits for somebody who comes or goes says nothing of those that run ahead.
+                true if drafted => self.pays_ahead.saw(took, given),
+                true => {}
+            }
+            self.drafted = drafted;
         }
         // From the last on, so that the places of the others stay.
         for (at, end) in ends.into_iter().rev() {
@@ -110,22 +119,26 @@ impl Worker {
         compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least)
     }
 
+    /// Whether this step may have drafts. A state that cannot go back step by step computes more than it wins; and on a
+    /// GPU each sequence that has some is a pass of its own over all weights, which is for few.
+    pub fn drafts(&self, beside_ahead: bool) -> bool {
+        let Some(session) = &self.session else { return false };
+        let few = session.gpu().is_none() || self.running.len() <= FEW;
+        let pays = if beside_ahead { &self.pays_ahead } else { &self.pays };
+        few && !session.graph().is_recurrent() && pays.go(self.running.len())
+    }
+
     /// The same as parts of a step, with drafts where they are wanted and pay.
-    fn parts(&mut self, take: &[usize]) -> Vec<Part> {
+    fn parts(&mut self, take: &[usize], drafts: bool) -> Vec<Part> {
         let Some(session) = &self.session else { return vec![] };
         let (context, on_gpu) = (session.context(), session.gpu().is_some());
-        // A state that cannot go back step by step computes more than it wins.
-        let drafts = !session.graph().is_recurrent() && self.pays.go(self.running.len());
         let mut parts = vec![];
         for (at, (r, &n)) in self.running.iter_mut().zip(take).enumerate().filter(|(_, (_, n))| **n > 0) {
             let all = n == r.rest().len();
             let mut tokens = r.rest().get(..n).unwrap_or_default().to_vec();
             let mut drafted = 0;
-            if all && drafts && r.job.lookup && r.job.constraint.is_none() && r.job.usage.generated_tokens > 0 {
-                // The last token of an answer need not be drafted, and none that does not fit.
-                let left = r.job.max_tokens.saturating_sub(r.job.usage.generated_tokens + 1);
-                let most = left.min(context - (r.fed + n)).min(MOST);
-                let draft = r.lookup.draft(&r.job.tokens, most);
+            if all && drafts {
+                let draft = r.draft(context);
                 drafted = draft.len();
                 tokens.extend(draft);
             }
@@ -163,6 +176,7 @@ impl Worker {
         let refused = |e: SessionError| Failure::Request(e.to_string());
         let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
         let given = given.map_err(refused)?;
+        r.forget_dry();
         let (n, before) = (part.tokens.len() - part.drafted, r.fed);
         self.seen.prompt_tokens += n.min(r.job.prompt.saturating_sub(r.fed)) as u64;
         r.fed += n;

@@ -40,6 +40,10 @@ pub(super) struct Worker {
     pub masks: Option<Masks>,
     /// Whether drafts pay.
     pub pays: Pays,
+    /// Whether they do beside a device that runs ahead: what they are held against is faster there.
+    pub pays_ahead: Pays,
+    /// The last step had drafts.
+    pub drafted: bool,
     pub budget: Option<usize>,
     pub held_tokens: usize,
     pub reuse: bool,
@@ -60,6 +64,8 @@ impl Worker {
             kept: Kept::default(),
             masks: None,
             pays: Pays::default(),
+            pays_ahead: Pays::default(),
+            drafted: false,
             budget: options.token_budget,
             held_tokens: options.held_tokens.unwrap_or(usize::MAX),
             reuse: options.reuse,
