@@ -152,6 +152,28 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
     assert!(status.held_tokens <= 150, "{status:?}");
 }
 
+#[test]
+fn a_long_prompt_is_not_passed_over_for_ever_where_room_is_short() {
+    let Some(plain) = scheduler(1, 120, SchedulerOptions::default()) else { return };
+    let held = SchedulerOptions { held_tokens: Some(150), ..SchedulerOptions::default() };
+    let scheduler = self::scheduler(6, 120, held).unwrap();
+    let small = |i: usize| ask(&scheduler, &prompt(i, 10), 30, |r| r.client = Some("many".to_owned()));
+    let mut many: Vec<Asked> = (0..3).map(small).collect();
+    until(&scheduler, |s| s.running == 3);
+    let long = ask(&scheduler, &prompt(99, 100), 5, |r| r.client = Some("one".to_owned()));
+    many.extend((3..40).map(small));
+    let long = long.got();
+    let queued = long.end.as_ref().unwrap().1.queued;
+    assert_eq!(long.ids, ask(&plain, &prompt(99, 100), 5, |_| {}).got().ids);
+    let many = all(many);
+    for i in [0, 20, 39] {
+        assert_eq!(many[i].ids, ask(&plain, &prompt(i, 10), 30, |_| {}).got().ids, "request {i}");
+    }
+    // All were asked at about the same time.
+    let before = many.iter().filter(|got| got.end.as_ref().unwrap().1.total < queued).count();
+    assert!((1..16).contains(&before), "{before} of 40 small ones ended before the long one began");
+}
+
 /// Nothing but this token.
 fn always(token: u32) -> SampleOptions {
     SampleOptions { bias: vec![(token, 1e4)], ..SampleOptions::default() }

@@ -156,6 +156,8 @@ fn load_all(service: &Service, here: Here) -> Result<(), String> {
         let (status, device) = (loaded.scheduler.status(), &loaded.device);
         let room = if loaded.encoder {
             format!("texts of {} tokens", loaded.context)
+        } else if status.room < status.slots.saturating_mul(loaded.context) {
+            format!("{} sequences of {} tokens, {} together", status.slots, loaded.context, status.room)
         } else {
             format!("{} sequences of {} tokens", status.slots, loaded.context)
         };

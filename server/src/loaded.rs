@@ -8,7 +8,7 @@ use kjit_model::device::{DeviceChoice, DeviceTaken};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::Pooling;
 use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
-use kjit_model::session::{OpenOptions, Output};
+use kjit_model::session::{OpenOptions, Output, Session};
 use kjit_model::tokenizer::Tokenizer;
 use kjit_model::{Model, arch};
 use std::path::Path;
@@ -81,10 +81,13 @@ impl Loaded {
         );
         let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
         let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
-        let Model { tokenizer, session, .. } = model;
+        let Model { tokenizer, mut session, .. } = model;
+        let held_tokens = seated(&mut session, served);
+        let kv = served.shared_memory.filter(|_| held_tokens.is_some()).map_or(kv, |(bytes, _)| bytes);
         let scheduling = SchedulerOptions {
             max_queue: options.max_queue,
             token_budget: options.token_budget,
+            held_tokens,
             reopen: Some(again(options, served, &device.label, others)),
             ..SchedulerOptions::default()
         };
@@ -159,6 +162,18 @@ impl Loaded {
     }
 }
 
+/// Has a session's sequences share the memory that was named for them, where they can; the tokens that fit then.
+fn seated(session: &mut Session, served: &Served) -> Option<usize> {
+    let (bytes, sequences) = served.shared_memory?;
+    // States that do not grow are as large with one token as with many.
+    let each = session.kv().bytes(session.graph().kv_elems_per_token());
+    if each == 0 || session.graph().is_recurrent() || session.graph().pooling.is_some() {
+        return None;
+    }
+    let tokens = usize::try_from(bytes / each).unwrap_or(usize::MAX);
+    session.seat(sequences).then_some(tokens)
+}
+
 /// The model as `kjit embed` opens it.
 fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
     let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
@@ -229,7 +244,9 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>)
             error.to_string()
         })?;
         say(&format!("{which} is there again: {}", model.device()));
-        Ok(model.session)
+        let mut session = model.session;
+        seated(&mut session, &served);
+        Ok(session)
     })
 }
 

@@ -96,7 +96,7 @@ impl Text {
         self.counter("kjit_kernels_compiled_total", "Kernels that were compiled by this process", compiled);
         self.counter("kjit_kernels_cached_total", "Kernels that were found in the cache", cached);
         self.gauge("kjit_weights_bytes", "Bytes of the model's weights", loaded.weights as f64);
-        self.gauge("kjit_kv_bytes", "Bytes of keys and values, all sequences full", loaded.kv as f64);
+        self.gauge("kjit_kv_bytes", "Bytes that keys and values may take", loaded.kv as f64);
         if let Some((used, total)) = loaded.memory() {
             let of = "on the device (of the machine, on a CPU)";
             self.gauge("kjit_device_memory_used_bytes", &format!("Bytes in use {of}"), used as f64);
@@ -126,6 +126,7 @@ impl Text {
         self.gauge("kjit_slots_kept", "Slots kept for a prompt that begins alike", s.kept_slots as f64);
         self.gauge("kjit_context_tokens", "Tokens that fit in a sequence", s.context as f64);
         self.gauge("kjit_kv_tokens", "Tokens in all sequences", s.held_tokens as f64);
+        self.gauge("kjit_kv_tokens_room", "Tokens that fit in all sequences together", s.room as f64);
         self.gauge("kjit_kv_tokens_kept", "Tokens in kept slots", s.kept_tokens as f64);
         self.gauge("kjit_kv_bytes_per_token", "Bytes that a token takes in a sequence", s.bytes_per_token as f64);
         for (name, help, value) in [

@@ -17,6 +17,9 @@ pub struct Served {
     pub names: Vec<String>,
     /// How it is opened: `sequences` is how many are answered at once.
     pub open: OpenOptions,
+    /// Memory for keys and values that its sequences share, and how many of them there may be: on the CPU, where
+    /// each takes memory as its tokens come.
+    pub shared_memory: Option<(u64, usize)>,
 }
 
 impl Served {

@@ -44,7 +44,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         "queue": { "waiting": s.waiting, "limit": s.max_queue, "refused": s.refused },
         "slots": {
             "all": s.slots, "running": s.running, "prefilling": s.prefilling, "kept": s.kept_slots,
-            "tokens": s.held_tokens, "kept_tokens": s.kept_tokens, "context": s.context,
+            "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "context": s.context,
             "bytes_per_token": s.bytes_per_token
         },
         "requests": { "taken": s.taken, "done": s.done, "cancelled": s.cancelled, "failed": s.failed },

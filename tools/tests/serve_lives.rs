@@ -6,10 +6,9 @@ mod served;
 mod support;
 
 use serde_json::{Value, json};
-use served::{Served, answer, request};
+use served::{Served, answer, command, request};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::smollm2;
@@ -146,7 +145,7 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
             let _ = to.send(all);
         }
     });
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    let mut command = command();
     command.args(["serve", "--worker-id", "w0", "--model"]).arg(smollm2());
     let server = Served::with(command.args(["--model-ref", "hf:smol", "--hive-url", &url]), &[]);
     let first = heard.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -175,6 +174,42 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     assert_eq!(events.last().unwrap()["generated_tokens"], 6);
 }
 
+#[test]
+fn sequences_on_the_cpu_share_the_memory_that_was_named_and_the_youngest_gives_way() {
+    let tiny = support::model("tiny/tiny-llama-q4_k_m.gguf");
+    let serve = |flags: &[&str]| {
+        let always = ["--port", "0", "--device", "cpu", "-c", "96"];
+        Served::by(command().arg("serve").arg(&tiny).args(always).args(flags))
+    };
+    let plain = serve(&[]);
+    let each = plain.get("/status").json()["slots"]["bytes_per_token"].as_u64().unwrap();
+    let server = serve(&["--kv-memory", &format!("{}B", 200 * each), "--max-sequences", "12"]);
+    let slots = |s: &Value| (s["slots"]["all"].as_u64().unwrap(), s["slots"]["room"].as_u64().unwrap());
+    assert_eq!(slots(&server.get("/status").json()), (12, 200));
+    let body = |i: usize| json!({ "prompt": format!("Once {i} upon"), "max_tokens": 40, "temperature": 0, "ignore_eos": true });
+    let text = |server: &Served, i| server.good("/v1/completions", &body(i)).json()["choices"][0]["text"].to_string();
+    let alone: Vec<String> = (0..12).map(|i| text(&plain, i)).collect();
+    std::thread::scope(|threads| {
+        let all: Vec<_> = (0..12)
+            .map(|i| {
+                threads.spawn({
+                    let (server, text) = (&server, &text);
+                    move || text(server, i)
+                })
+            })
+            .collect();
+        for (i, one) in all.into_iter().enumerate() {
+            assert_eq!(one.join().unwrap(), alone[i], "request {i}");
+        }
+    });
+    let status = server.get("/status").json();
+    assert!(
+        status["preempted"].as_u64().unwrap() > 0 && status["slots"]["tokens"].as_u64().unwrap() <= 200,
+        "{status}"
+    );
+    assert!(server.get("/metrics").body.contains("\nkjit_kv_tokens_room 200\n"));
+}
+
 /// What a client of the soak did.
 #[derive(Default)]
 struct Count {
@@ -191,7 +226,7 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
     let flags = ["--max-sequences", "4", "--max-queue", "64"];
     let tiny = support::model("tiny/tiny-llama-q4_k_m.gguf");
     let model = if many > 2000 { tiny } else { smollm2() };
-    let server = Served::with(Command::new(env!("CARGO_BIN_EXE_kjit")).arg("serve").arg(model), &flags);
+    let server = Served::with(command().arg("serve").arg(model), &flags);
     let idle: Vec<TcpStream> = (0..many.min(1000)).map(|_| server.connect()).collect();
     // What greedy answers are when nobody else asks.
     let prompts = ["The sky is", "Once upon a time", "2 + 2 =", "Water boils at"];

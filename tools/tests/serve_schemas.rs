@@ -124,18 +124,19 @@ const PROMPTS: [&str; 4] = [
     "Write a poem <tool_call> \"x",
 ];
 
-/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says.
+/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says, from the number that `KJIT_TEST_SCHEMAS_FROM` says.
 #[test]
 fn answers_keep_to_schemas_that_chance_made() {
-    let many: usize = std::env::var("KJIT_TEST_SCHEMAS").ok().map_or(50, |n| n.parse().unwrap());
+    let number = |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
+    let (many, from) = (number("KJIT_TEST_SCHEMAS", 50), number("KJIT_TEST_SCHEMAS_FROM", 0));
     let server = Served::start(&["--max-sequences", "4"]);
-    let (next, whole) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, whole) = (AtomicUsize::new(from), AtomicUsize::new(0));
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= many {
+                    if i >= from + many {
                         break;
                     }
                     let mut dice = Dice(i as u64);

@@ -3,6 +3,7 @@
 use super::kept::{Source, WORTH, coming};
 use super::request::{Failure, Reason};
 use super::running::{End, Job, Running};
+use super::waiting::Ready;
 use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
@@ -21,12 +22,16 @@ impl Worker {
             let (running, reuse) = (&self.running, self.reuse);
             let room = self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
-                let fits = running.is_empty() || job.tokens.len() + ROOM <= room;
                 // Who waits for another's prompt need not compute the same.
                 let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
-                fits && !(reuse && running.iter().any(shared))
+                match running.is_empty() || job.tokens.len() + ROOM <= room {
+                    false => Ready::NoRoom,
+                    true if reuse && running.iter().any(shared) => Ready::Later,
+                    true => Ready::Now,
+                }
             });
             let Some(mut job) = next else { return };
+            job.passed = 0;
             if job.max_tokens == 0 {
                 job.start(0);
                 self.end(job, End::Done(Reason::Length));

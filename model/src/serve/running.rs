@@ -31,6 +31,8 @@ pub(super) struct Job {
     pub submitted: Instant,
     /// When the last token was handed out.
     pub last_token: Option<Instant>,
+    /// How often others went before it because there was no room for it.
+    pub passed: u32,
     started: bool,
     cancelled: Arc<AtomicBool>,
     /// None once it was given its end.
@@ -62,6 +64,7 @@ impl Job {
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,
+            passed: 0,
             started: false,
             cancelled,
             sink: Some(request.sink),

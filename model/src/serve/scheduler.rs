@@ -168,6 +168,7 @@ impl Scheduler {
             max_queue: options.max_queue,
             slots: facts.slots,
             context: facts.context,
+            room: facts.slots.saturating_mul(facts.context).min(options.held_tokens.unwrap_or(usize::MAX)),
             bytes_per_token: facts.bytes_per_token,
             ..Status::default()
         };

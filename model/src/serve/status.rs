@@ -70,6 +70,8 @@ pub struct Status {
     pub kept_slots: usize,
     /// Tokens that fit in a slot.
     pub context: usize,
+    /// Tokens that fit in all slots together.
+    pub room: usize,
     /// Tokens that are in all slots.
     pub held_tokens: usize,
     /// Those of them that are in kept slots.

@@ -3,6 +3,19 @@
 use super::running::Job;
 use std::collections::{HashMap, VecDeque};
 
+/// How often others may go before a request for which there is no room: then they wait until there is.
+const PASSED: u32 = 8;
+
+/// Whether a request may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ready {
+    Now,
+    /// What it waits for comes by itself.
+    Later,
+    /// Its tokens do not fit beside those that run. Smaller ones go before it, but not for ever.
+    NoRoom,
+}
+
 /// Whose request it is; all that name no client are one.
 type Client = Option<String>;
 
@@ -38,14 +51,23 @@ impl Waiting {
         self.clients.push_front((client, jobs));
     }
 
-    /// The next one: of the client of whom the fewest are `running`, among those of the one whose turn is next. `ready` may pass over some.
-    pub fn pop(&mut self, running: &HashMap<Client, usize>, mut ready: impl FnMut(&Job) -> bool) -> Option<Job> {
+    /// The next one: of the client of whom the fewest are `running`, among those of the one whose turn is next. `ready` may pass over some;
+    /// while one was passed over too often for want of room, nobody goes.
+    pub fn pop(&mut self, running: &HashMap<Client, usize>, mut ready: impl FnMut(&Job) -> Ready) -> Option<Job> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
         let heads = self.clients.iter().enumerate().filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
-        let mut heads: Vec<(usize, usize)> =
-            heads.filter(|(.., job)| ready(job)).map(|(i, running, _)| (i, running)).collect();
-        heads.sort_by_key(|(_, running)| *running);
-        let &(at, _) = heads.first()?;
+        let mut heads: Vec<(usize, usize, Ready)> = heads.map(|(i, running, job)| (i, running, ready(job))).collect();
+        heads.sort_by_key(|(_, running, _)| *running);
+        let &(at, ..) = heads.iter().find(|(.., ready)| *ready == Ready::Now)?;
+        for (i, _, of) in heads {
+            let job = self.clients.get_mut(i).and_then(|(_, jobs)| jobs.front_mut()).filter(|_| of == Ready::NoRoom);
+            if let Some(job) = job {
+                if job.passed >= PASSED {
+                    return None;
+                }
+                job.passed += 1;
+            }
+        }
         let (client, mut jobs) = self.clients.remove(at)?;
         let job = jobs.pop_front();
         if !jobs.is_empty() {

@@ -240,6 +240,15 @@ impl Session {
         self.sequences.len()
     }
 
+    /// Has more sequences fit, where each takes memory as its tokens come: on the CPU alone. Else nothing changes.
+    pub fn seat(&mut self, sequences: usize) -> bool {
+        let may = self.cpu().is_some_and(|host| host.before().is_none());
+        if may && sequences > self.sequences.len() {
+            self.sequences.resize_with(sequences, || None);
+        }
+        may
+    }
+
     /// Tokens that fit in each.
     pub fn context(&self) -> usize {
         self.context

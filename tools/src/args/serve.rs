@@ -54,7 +54,8 @@ pub struct Serve {
     /// Requests that a model answers at once, each with a context of its own (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
-    /// Memory for keys and values of each model: as many sequences as fit, 64 at most
+    /// Memory for keys and values of each model: as many sequences as fit, 64 at most. On the CPU they share it by
+    /// their tokens
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
     /// Requests that wait for a model; more are sent away with 429

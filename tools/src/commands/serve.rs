@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Sequences at once where nobody says how many: each has a whole context of its own.
 const USUAL_SEQUENCES: usize = 4;
+/// The most where nobody says how many, but what memory they may take.
+const MOST_SEQUENCES: usize = 64;
 
 pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let models: Vec<&ModelName> = args.models.iter().chain(&args.model_file).collect();
@@ -122,12 +124,13 @@ fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::
     let one = |(i, path): (usize, &PathBuf)| {
         let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let open = OpenOptions { sequences: sequences(args, path, open)?, ..open.clone() };
+        let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // A file's name that another has, too, says nothing where there are aliases.
         if !aliases.is_empty() && paths.iter().filter(|other| other.file_stem() == path.file_stem()).count() > 1 {
             names.truncate(aliases.len());
         }
-        Ok(Served { path: path.clone(), names, open })
+        Ok(Served { path: path.clone(), names, open, shared_memory })
     };
     paths.iter().enumerate().map(one).collect()
 }
@@ -157,5 +160,5 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
             crate::report::bytes(each)
         );
     }
-    Ok(fit.min(args.max_sequences.unwrap_or(64)))
+    Ok(fit.min(args.max_sequences.unwrap_or(MOST_SEQUENCES)))
 }

@@ -44,10 +44,17 @@ impl Answer {
     }
 }
 
+/// The command: of this build, or the one that `KJIT_TEST_COMMAND` names, where a test was carried to another
+/// machine.
+pub fn command() -> Command {
+    let carried = std::env::var_os("KJIT_TEST_COMMAND");
+    Command::new(carried.as_deref().unwrap_or(env!("CARGO_BIN_EXE_kjit").as_ref()))
+}
+
 impl Served {
     /// Serves SmolLM2 on the CPU with these flags besides, and waits until it is there.
     pub fn start(flags: &[&str]) -> Served {
-        Served::with(Command::new(env!("CARGO_BIN_EXE_kjit")).arg("serve").arg(crate::support::smollm2()), flags)
+        Served::with(command().arg("serve").arg(crate::support::smollm2()), flags)
     }
 
     /// The same by another command.
