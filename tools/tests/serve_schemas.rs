@@ -72,8 +72,10 @@ fn keeps(value: &Value, schema: &Value) -> bool {
     match schema["type"].as_str().unwrap() {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
+        // `-0` is an integer, which this reader of JSON takes for a fraction.
         "integer" => value
             .as_i64()
+            .or_else(|| (value.as_f64()?.to_bits() << 1 == 0).then_some(0))
             .is_some_and(|n| schema["minimum"].as_i64().unwrap() <= n && n <= schema["maximum"].as_i64().unwrap()),
         "string" => text(value).is_some_and(|s| match schema["pattern"].as_str() {
             None => s.chars().count() as u64 <= schema["maxLength"].as_u64().unwrap(),
@@ -105,6 +107,7 @@ fn the_judge_knows_right_from_wrong() {
         "properties": { "a": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 9 }, "minItems": 1, "maxItems": 2 } }
     });
     assert!(keeps(&json!({ "a": [3, 9] }), &schema));
+    assert!(keeps(&serde_json::from_str("{\"a\": [-0]}").unwrap(), &schema));
     for wrong in [
         json!({}),
         json!({ "a": [] }),
