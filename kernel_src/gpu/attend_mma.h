@@ -81,6 +81,9 @@ template <class S> struct AttendMma {
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING, "results have room where the rings were");
 
+    // What a step made, from the result's element on that it returns; or that others have yet to come.
+    static constexpr u32 MADE = GROUP * HEAD_DIM, NOTHING = ~0u;
+
     struct Shared {
         float head[GROUP + 1][HEAD_DIM];                          // queries, key
         u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];     // the new key and value as they are stored
@@ -351,7 +354,7 @@ template <class S> struct AttendMma {
     }
 
     // `dynamic`: POOL bytes of shared memory.
-    template <class Before> STEP void step(AttendArgs a, Share share, u8* dynamic, Shared& lds) {
+    template <class Before> STEP u32 step(AttendArgs a, Share share, u8* dynamic, Shared& lds) {
         u8* pool = dynamic + (128 - shared_at(dynamic) % 128) % 128;
         u8* queries = pool + kj_waves * RING;
         Before::release();
@@ -363,7 +366,7 @@ template <class S> struct AttendMma {
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
         // The blocks that stay do wait, so this launch ends after the one before.
-        if (share.x >= busy) return;
+        if (share.x >= busy) return NOTHING;
         // This wave's first tile, and tiles from one to the next.
         const u32 mine = share.x + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
@@ -489,9 +492,10 @@ template <class S> struct AttendMma {
                     *(u32x2*)(p + a.splits * HEAD_DIM + 2 * share.x) = u32x2{as_u32(most), as_u32(sum)};
             }
         }
-        if (busy == 1) return;
+        const u32 made = (sequence * HEADS + head) * HEAD_DIM;
+        if (busy == 1) return made;
         if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy, lds.is_last))
-            return;
+            return NOTHING;
 
         // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
         u32 team = thread_id() / PART_THREADS, four = thread_id() % PART_THREADS * 4;
@@ -529,5 +533,6 @@ template <class S> struct AttendMma {
             float value = merge(lds, parts, PART_TEAMS, i, most, sum);
             out_row[i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
         }
+        return made;
     }
 };

@@ -1,22 +1,21 @@
 // persist.h: many steps in one launch. Its blocks are all resident and go from step to step together: between
 // two steps they *meet*, so that each sees what the others wrote.
 //
-// A *program* is a list of instructions in device memory, INSTRUCTION words of 64 bits each: the number of
-// the
-// step, the step's grid, its arguments in the kernel's order. The rendered kernel
-// (kernel_src/src/persistent.rs)
-// has a case for each distinct step. A block takes the shares of a step's grid in turn.
+// A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number of the
+// step, and above its 32 bits whether blocks meet behind it; the step's grid; where its values come from and
+// go to, where those are packets (packets.h), and the weight of the norm that is next; its arguments in the
+// kernel's order. The rendered kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A
+// block takes the shares of a step's grid in turn.
 //
 // No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits no more. It
-// goes
-// through all that is left, since every address that steps use comes from their arguments; so nothing hangs,
-// and
-// the host throws away what was computed.
+// goes through all that is left, since every address that steps use comes from their arguments; so nothing
+// hangs, and the host throws away what was computed.
 #pragma once
 #include "kjit.h"
 
-// Device memory, zero before the first launch and after every one.
-struct MeetingWords { u32 arrived, left; };
+// Device memory, zero before the first launch. The first two are so after every one, the third counts them.
+// With KJ_STAMPS four times follow for each block and instruction.
+struct MeetingWords { u32 arrived, left, launches, none; };
 
 // Nanoseconds of a clock that goes on whatever the block does.
 STEP u64 clock_ns() {
@@ -36,8 +35,7 @@ STEP u64 clock_ns() {
 }
 
 // What the kernel's loop calls for each instruction. Inlined, what no step changes was computed before the
-// loop for
-// all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
+// loop for all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
 #if defined(KJ_NVIDIA)
 #define CALLED static __device__ __noinline__
 #elif defined(KJ_AMD)
@@ -50,7 +48,8 @@ struct MeetingPlace {
     MeetingWords* at;
     u32* late;  // of the host: 0, or 1 + the number of the instruction at which somebody waited in vain
     u64 limit;
-    u32 blocks, dead;
+    u32 blocks, count, dead;
+    u32 epoch, step;  // the number of this launch, from 1; that of the instruction at hand
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];  // meetings that each thread arrived at, and that it has waited for
 };
 
@@ -60,11 +59,44 @@ struct Meeting {
         return only[0];
     }
 
-    STEP void open(MeetingWords* at, u32* late, u64 limit, u32 blocks) {
+    STEP void open(MeetingWords* at, u32* late, u64 limit, u32 blocks, u32 count) {
         MeetingPlace& m = place();
-        if (thread_id() == 0) m.at = at, m.late = late, m.limit = limit, m.blocks = blocks, m.dead = 0;
+        if (thread_id() == 0) {
+            m.at = at, m.late = late, m.limit = limit, m.blocks = blocks, m.count = count;
+            m.dead = 0, m.step = 0;
+            m.epoch = atomic_load(&at->launches) + 1;
+        }
         m.met[thread_id()] = m.seen[thread_id()] = 0;
         block_sync();
+    }
+
+    // What is told of whoever waits in vain from here on.
+    STEP void begin(u32 instruction) {
+        if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
+    }
+
+    // KJ_STAMPS: an instruction begins; has what it reads; has computed; is left by the block.
+    STEP void stamp(u32 which) {
+#ifdef KJ_STAMPS
+        MeetingPlace& m = place();
+        u64* stamps = (u64*)(m.at + 1) + ((u64)block_id() * m.count + m.step) * 4;
+        if (thread_id() == 0) stamps[which] = clock_ns();
+#endif
+    }
+
+    // KJ_DELAYS, for tests: of the waves that come by here one in eight stays for up to 8 µs, in each launch
+    // others. What goes wrong by waves that are late goes wrong within some launches.
+    STEP void delay(u32 where) {
+#ifdef KJ_DELAYS
+        MeetingPlace& m = place();
+        u32 h = m.epoch * 0x9e3779b9u + block_id() * 0x85ebca6bu + thread_id() / KJ_WAVE * 0xc2b2ae35u +
+                *(volatile u32*)&m.step * 0x27d4eb2fu + where * 0x165667b1u;
+        h = (h ^ h >> 15) * 0x2c1b3c6du;
+        h = (h ^ h >> 12) * 0x297a2d39u;
+        h ^= h >> 15;
+        if (h % 8 != 0) return;
+        for (u64 until = clock_ns() + h / 8 % 8192; clock_ns() < until;) {}
+#endif
     }
 
     // Whether a wait has an end now, asked at each of its turns by one thread; both counters begin at 0.
@@ -76,7 +108,7 @@ struct Meeting {
         if (since == 0) since = now;
         if (now - since < m.limit) return false;
         // The first counts: others follow from it.
-        if (atomic_load(m.late) == 0) atomic_store(m.late, m.met[0] + 1);
+        if (atomic_load(m.late) == 0) atomic_store(m.late, *(volatile u32*)&m.step + 1);
         *(volatile u32*)&m.dead = 1;
         return true;
     }
@@ -85,6 +117,7 @@ struct Meeting {
     STEP void arrive() {
         MeetingPlace& m = place();
         m.met[thread_id()]++;
+        delay(0);
         block_sync();
         if (thread_id() == 0) {
 #ifdef KJ_NVIDIA  // an atomic that gives nothing back is not waited for
@@ -101,6 +134,7 @@ struct Meeting {
         u32 met = m.met[thread_id()];
         if (m.seen[thread_id()] == met) return;
         m.seen[thread_id()] = met;
+        delay(1);
         if (thread_id() == 0) {
             u32 turns = 0;
             u64 since = 0;
@@ -115,6 +149,7 @@ struct Meeting {
         wait();
         MeetingPlace& m = place();
         if (thread_id() == 0 && atomic_add(&m.at->left, 1) == m.blocks - 1) {
+            atomic_store(&m.at->launches, m.epoch);
             atomic_store(&m.at->arrived, 0);
             atomic_store(&m.at->left, 0);
         }
@@ -131,8 +166,7 @@ struct MetBefore {
 template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
 template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
 // The same in all lanes: AMD's compilers cannot see that of what lies in shared memory, and pointers in
-// vector
-// registers are two for each argument.
+// vector registers are two for each argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
     const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),
@@ -144,6 +178,7 @@ STEP u64 same_in_all(u64 w) {
 }
 template <class T> STEP void take(T& field, u64 w) { field = Word<T>::of(same_in_all(w)); }
 
+STEP bool meets_behind(const u64* c) { return (u32)(c[0] >> 32) != 0; }
 STEP u32 shares_of(const u64* c) { return (u32)c[1] * (u32)c[2] * (u32)c[3]; }
 STEP Share share_of(const u64* c, u32 i) {
     return Share{i % (u32)c[1], i / (u32)c[1] % (u32)c[2], i / (u32)c[1] / (u32)c[2]};

@@ -1,22 +1,16 @@
 // stream.h: products with one vector in a kernel of many steps (persist.h) whose weights stream: one warp
-// beside
-// the block's asks for them, in the order in which all steps will use them, and never waits for a step to
-// end. So
-// memory is busy while blocks meet, attend and make activations.
+// beside the block's asks for them, in the order in which all steps will use them, and never waits for a step
+// to end. So memory is busy while blocks meet, attend and wait for activations.
 //
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there) and empty
-// (every
-// wave has read them). A slot takes as many whole rows as fit, which lie side by side in device memory: one
-// copy.
-// The block's waves share a row: wave w has the w-th part of its units, and holds the activations that belong
-// to
-// them in registers, so that shared memory is read for weights alone. (By rows, one a wave, each weight of 4
-// bits
-// would cost eight times its bytes in reads of activations.) The waves' parts of a *round* of rows are summed
-// when
-// all are there, by a thread each.
+// (every wave has read them). A slot takes as many whole rows as fit, which lie side by side in device
+// memory: one copy. The block's waves share a row: wave w has the w-th part of its units, and holds the
+// activations that belong to them in registers, so that shared memory is read for weights alone. (By rows,
+// one a wave, each weight of 4 bits would cost eight times its bytes in reads of activations.) The waves'
+// parts of a *round* of rows are summed when all are there, by a thread each.
 //
-// Rows are dealt in one piece a block, as even as can be.
+// Rows are dealt in one piece a block, as even as can be; in whole groups where the block hands its results
+// over (packets.h).
 //
 // S: those of matvec.h with COLUMNS 1, without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of
 // 128),
@@ -25,7 +19,7 @@
 #include "dots.h"
 #include "hopper.h"
 #include "matvec.h"
-#include "persist.h"
+#include "packets.h"
 
 // Where somebody is in the ring; and which of two buffers of sums is next.
 struct RingAt { u32 slot, phase, buffer; };
@@ -61,6 +55,7 @@ template <class R> struct Ring {
 
     // A slot's bytes are asked for, by one thread.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes) {
+        Meeting::delay(2);
         await(s.empty + at.slot, at.phase ^ 1);
         barrier_arrive_expect(s.full + at.slot, bytes);
         bulk_copy(memory + at.slot * R::SLOT, from, bytes, s.full + at.slot);
@@ -68,6 +63,7 @@ template <class R> struct Ring {
     }
     STEP const u8* wait(Shared& s, const u8* memory, const RingAt& at) {
         await(s.full + at.slot, at.phase);
+        Meeting::delay(3 + at.slot);
         return memory + at.slot * R::SLOT;
     }
     STEP void release(Shared& s, RingAt& at) {
@@ -127,11 +123,9 @@ using StreamFormatOf =
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
 
-// A column as activations.h lays it out, for any step: few instructions, since all steps of a layer together
-// do
-// not fit the caches of code, and code that is used once a step came from the second cache each time (an
-// H200:
-// qkv of 8b took 14 us, of which its weights 3.6).
+// A column as activations.h lays it out (scales: packets.h), for any step whose values are not handed over:
+// few instructions, since all steps of a layer together do not fit the caches of code, and code that is used
+// once a step came from the second cache each time (an H200: qkv of 8b took 14 us, of which its weights 3.6).
 struct StreamColumn {
     const float *x, *aux;
     float eps;
@@ -194,18 +188,14 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
                 high |= (u32)(u8)((whole + 128) >> 8) << (8 * e);
                 bad += v[e] * 0.0f;
             }
-            i32 half = dot4(high, 0x01010101u, 0) * 256 + dot4(low, 0x01010101u, 0);
-            half = group_sum(half, 4);
-            const i32 other = wave_xor(half, 4);
             bad = group_sum(bad, 8);
             const u32 group = q / 8, vector = q / 4 % 2,
                       at = SPLIT ? vector * groups + group : 2 * group + vector;
             if (q < quads) {
                 ((u32*)(column + at))[q % 4] = high;
                 ((u32*)(column + 2 * groups + at))[q % 4] = low;
-                if (q % 8 == 0)
-                    column[4 * groups + group] =
-                        u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+                const u32 one = as_u32(most / 32639.0f + bad);
+                if (q % 8 == 0) column[4 * groups + group] = u32x4{one, one, 0, 0};
             }
         }
     }
@@ -216,8 +206,9 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
 struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;
-    u32 first, end;  // this block's rows
-    u32 gate;        // 0 none, 1 silu, 2 gelu: then of two matrices
+    u32 rows, first, end;  // of the matrix; this block's
+    u32 gate;              // 0 none, 1 silu, 2 gelu: then of two matrices
+    float factor;          // of all rows
 };
 
 // The rows of one format and length, for every step that has such.
@@ -241,7 +232,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     }
     static constexpr u32 TIMES = fits(4) ? 4 : fits(2) ? 2 : 1;
     static constexpr u32 ROWS = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
-    static constexpr u32 ROUND = MOST / ROWS * ROWS;
+    // Whole groups of values that are handed over, and if it can be, whole slots.
+    static constexpr u32 ROUND = MOST % ROWS != 0 && 48 % ROWS == 0 ? 48 : MOST;
     static_assert(ROWS > 0 && ROWS <= MOST, "a slot has room for a row");
     static_assert(W::UNITS <= kj_waves * EACH && EACH <= LANES * DEEP, "every unit has a lane");
 
@@ -262,9 +254,12 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     // What a lane holds of the column: the activations of its units, as activations.h has them.
     struct Held {
         u32x4 high[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES], low[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES];
-        u32x4 info[PLAIN_X ? 1 : DEEP];
+        float scale[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES], sum[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES];
         float v[PLAIN_X ? DEEP : 1][PLAIN_X ? W::UNIT : 1];
     };
+    STEP i32 dot16(u32x4 codes, u32x4 x) {
+        return dot4(codes.x, x.x, dot4(codes.y, x.y, dot4(codes.z, x.z, dot4(codes.w, x.w, 0))));
+    }
     STEP bool unit_of(u32 d, u32& u) {
         u32 local = d * LANES + lane_id() % LANES;
         u = wave_id() * EACH + local;
@@ -286,20 +281,20 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                 }
             } else {
                 const u32 group = HALVES == 2 ? u : u / 2;
-                h.info[d] = x[4 * XGROUPS + group];
-                if (!inside) h.info[d].x = 0;
+                const u32x2 scales = load8(x + 4 * XGROUPS + group);
                 UNROLL for (u32 i = 0; i < HALVES; i++) {
                     u32 vector = HALVES == 2 ? i : u % 2;
                     u32 at = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
                     h.high[d][i] = x[at], h.low[d][i] = x[2 * XGROUPS + at];
+                    h.scale[d][i] = inside ? as_f32(vector ? scales.y : scales.x) : 0.0f;
+                    const u32x4 ones{0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+                    h.sum[d][i] =
+                        h.scale[d][i] * (float)(dot16(ones, h.high[d][i]) * 256 + dot16(ones, h.low[d][i]));
                 }
             }
         }
     }
 
-    STEP i32 dot16(const u32* codes, u32x4 x) {
-        return dot4(codes[0], x.x, dot4(codes[1], x.y, dot4(codes[2], x.z, dot4(codes[3], x.w, 0))));
-    }
     // The products of this lane's units of a row with what it holds.
     STEP float dot_row(const u8* row, const Held& h) {
         float sum = 0.0f;
@@ -317,23 +312,23 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                 u32 codes[W::UNIT / 4];
                 unit_codes<W>(b, codes);
                 const Factors f = unit_factors<W>(b);
-                i32 dot[HALVES];
-                UNROLL for (u32 i = 0; i < HALVES; i++)
-                    dot[i] = dot16(codes + 4 * i, h.high[d][i]) * 256 + dot16(codes + 4 * i, h.low[d][i]);
-                const u32x4 info = h.info[d];
-                float one;
-                if constexpr (HALVES == 1) {
-                    one = f.scale[0] * (float)dot[0];
-                } else if constexpr (sixteens) {
-                    one = f.scale[0] * (float)(dot[0] - W::BIAS * (i32)info.y) +
-                          f.scale[1] * (float)(dot[1] - W::BIAS * (i32)info.z);
-                    if constexpr (offset)
-                        one += f.offset[0] * (float)(i32)info.y + f.offset[1] * (float)(i32)info.z;
-                } else {
-                    one = f.scale[0] * (float)(dot[0] + dot[1] - W::BIAS * (i32)info.w);
-                    if constexpr (offset) one += f.offset[0] * (float)(i32)info.w;
+                float dot[HALVES];
+                UNROLL for (u32 i = 0; i < HALVES; i++) {
+                    const u32x4 c{codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]};
+                    dot[i] = h.scale[d][i] * (float)(dot16(c, h.high[d][i]) * 256 + dot16(c, h.low[d][i]));
                 }
-                sum = fma_f32(as_f32(info.x), one, sum);
+                if constexpr (HALVES == 1) {
+                    sum = fma_f32(f.scale[0], dot[0], sum);
+                } else if constexpr (sixteens) {
+                    UNROLL for (u32 i = 0; i < HALVES; i++) {
+                        sum = fma_f32(f.scale[i], dot[i] - (float)W::BIAS * h.sum[d][i], sum);
+                        if constexpr (offset) sum = fma_f32(f.offset[i], h.sum[d][i], sum);
+                    }
+                } else {
+                    const float all = h.sum[d][0] + h.sum[d][1];
+                    sum = fma_f32(f.scale[0], dot[0] + dot[1] - (float)W::BIAS * all, sum);
+                    if constexpr (offset) sum = fma_f32(f.offset[0], all, sum);
+                }
             }
         }
         return sum;
@@ -364,8 +359,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
         if (lane_id() % each == 0 && row < n) part[row] = acc[0];
     }
 
-    CALLED void take(StreamSegment s, const u32x4* x, typename K::Shared& ring, const u8* memory,
-                     RingAt& where, Shared& lds) {
+    CALLED void take(StreamSegment s, const Links& links, const u32x4* x, typename K::Shared& ring,
+                     const u8* memory, RingAt& where, Shared& lds) {
         RingAt at = where;
         Held held;
         hold(held, x);
@@ -377,6 +372,7 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
             const float add = ends && s.residual ? s.residual[row] : 0.0f;
             const float first = ends && s.bias ? s.bias[row] : 0.0f,
                         second = ends && s.second ? s.second[row] : 0.0f;
+            const float weight = ends && links.weigh ? links.weigh[row] : 1.0f;
             NO_UNROLL for (u32 l = 0; l < lists; l++)
                 NO_UNROLL for (u32 q = 0; q < n; q += ROWS) {
                     const u8* slot = K::wait(ring, memory, at);
@@ -384,15 +380,22 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                     K::release(ring, at);
                 }
             block_sync();
-            if (ends) {
-                float v = first;
-                UNROLL for (u32 w = 0; w < kj_waves; w++) v += lds.part[at.buffer][0][w][thread_id()];
-                if (lists == 2) {
-                    float up = second;
-                    UNROLL for (u32 w = 0; w < kj_waves; w++) up += lds.part[at.buffer][1][w][thread_id()];
-                    v = (s.gate == 1 ? silu(v) : gelu(v)) * up;
+            if (thread_id() < MOST) {
+                float v = 0.0f;
+                if (ends) {
+                    UNROLL for (u32 w = 0; w < kj_waves; w++) v += lds.part[at.buffer][0][w][thread_id()];
+                    v = fma_f32(v, s.factor, first);
+                    if (lists == 2) {
+                        float up = 0.0f;
+                        UNROLL for (u32 w = 0; w < kj_waves; w++)
+                            up += lds.part[at.buffer][1][w][thread_id()];
+                        v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, s.factor, second);
+                    }
+                    v += add;
+                    s.y[row] = v;
                 }
-                s.y[row] = v + add;
+                if (links.out)
+                    Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
             }
             at.buffer ^= 1;
         }
@@ -414,42 +417,49 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, in one piece.
-    STEP u32 row_of(u32 rows, u32 block, u32 blocks) { return (u32)((u64)rows * block / blocks); }
+    // This block's rows of a segment, in one piece: whole groups where they are handed over.
+    STEP u32 row_of(u32 rows, u32 block, u32 blocks, bool handed) {
+        const u32 each = handed ? Packets::GROUP : 1;
+        return (u32)((u64)(rows / each) * block / blocks) * each;
+    }
 
     // --------------------------------------------------------------------------------------------
     // the warp beside
     template <u32 I>
-    STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, typename K::Shared& ring,
-                           u8* memory, RingAt& at) {
-        Rows<I>::feed(w0, w1, row_of(ALL<I>, block, blocks), row_of(ALL<I>, block + 1, blocks), ring, memory,
-                      at);
+    STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, bool handed,
+                           typename K::Shared& ring, u8* memory, RingAt& at) {
+        const u32 first = row_of(ALL<I>, block, blocks, handed);
+        const u32 end = row_of(ALL<I>, block + 1, blocks, handed);
+        Rows<I>::feed(w0, w1, first, end, ring, memory, at);
     }
-    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
-                   RingAt& at) {
-        feed_segment<0>(a.w0, LISTS == 2 ? a.w1 : nullptr, block, blocks, ring, memory, at);
-        if constexpr (SEGMENTS > 1) feed_segment<1>(a.w1, nullptr, block, blocks, ring, memory, at);
-        if constexpr (SEGMENTS > 2) feed_segment<2>(a.w2, nullptr, block, blocks, ring, memory, at);
+    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, bool handed, typename K::Shared& ring,
+                   u8* memory, RingAt& at) {
+        feed_segment<0>(a.w0, LISTS == 2 ? a.w1 : nullptr, block, blocks, handed, ring, memory, at);
+        if constexpr (SEGMENTS > 1) feed_segment<1>(a.w1, nullptr, block, blocks, handed, ring, memory, at);
+        if constexpr (SEGMENTS > 2) feed_segment<2>(a.w2, nullptr, block, blocks, handed, ring, memory, at);
     }
 
     // --------------------------------------------------------------------------------------------
     // the waves
     template <u32 I>
     STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks,
-                           const u32x4* x, typename K::Shared& ring, const u8* memory, RingAt& at,
-                           Shared& lds) {
+                           const Links& links, float factor, const u32x4* x, typename K::Shared& ring,
+                           const u8* memory, RingAt& at, Shared& lds) {
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
+        const bool handed = links.out != nullptr;
+        const u32 first = row_of(ALL<I>, block, blocks, handed);
+        const u32 end = row_of(ALL<I>, block + 1, blocks, handed);
         const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr,
                               LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
-                              S::RESIDUAL ? a.residual : nullptr, y, row_of(ALL<I>, block, blocks),
-                              row_of(ALL<I>, block + 1, blocks), gate};
-        Rows<I>::take(s, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
+                              S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, first, end, gate, factor};
+        Rows<I>::take(s, links, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
     }
 
     // `pool`: COLUMN_BYTES of shared memory.
-    STEP void step(MatvecArgs a, u32 block, u32 blocks, typename K::Shared& ring, const u8* memory,
-                   RingAt& at, u8* pool, Shared& lds) {
+    STEP void step(MatvecArgs a, u32 block, u32 blocks, const Links& links, typename K::Shared& ring,
+                   const u8* memory, RingAt& at, u8* pool, Shared& lds) {
         const u32x4* x = (const u32x4*)pool;
+        float factor = 1.0f;
         if constexpr (X::PLAIN) {
             typename X::Norm norm;
             X::load_norm(norm, a.aux);
@@ -461,10 +471,21 @@ template <class S, class R> struct Stream {
                                   : S::PROLOGUE == Prologue::Silu ? 2
                                   : S::PROLOGUE == Prologue::Gelu ? 3
                                                                   : 0;
-            stream_quantise<S::X_SPLIT>(StreamColumn{a.x, a.aux, a.eps, S::COLS, first}, (u32x4*)pool);
+            if (links.in == nullptr) {
+                stream_quantise<S::X_SPLIT>(StreamColumn{a.x, a.aux, a.eps, S::COLS, first}, (u32x4*)pool);
+            } else {
+                const u32 groups = S::COLS / Packets::GROUP;
+                const float squares =
+                    Packets::take<S::X_SPLIT>(links.in, groups, links.epoch, X::NORMED, (u32x4*)pool);
+                if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
+                else block_sync();
+            }
         }
-        take_segment<0>(a, a.y0, a.b0, block, blocks, x, ring, memory, at, lds);
-        if constexpr (SEGMENTS > 1) take_segment<1>(a, a.y1, a.b1, block, blocks, x, ring, memory, at, lds);
-        if constexpr (SEGMENTS > 2) take_segment<2>(a, a.y2, a.b2, block, blocks, x, ring, memory, at, lds);
+        Meeting::stamp(1);
+        take_segment<0>(a, a.y0, a.b0, block, blocks, links, factor, x, ring, memory, at, lds);
+        if constexpr (SEGMENTS > 1)
+            take_segment<1>(a, a.y1, a.b1, block, blocks, links, factor, x, ring, memory, at, lds);
+        if constexpr (SEGMENTS > 2)
+            take_segment<2>(a, a.y2, a.b2, block, blocks, links, factor, x, ring, memory, at, lds);
     }
 };

@@ -10,7 +10,7 @@ use crate::heads::{HeadsForm, Scores};
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::Samples;
-use crate::persistent::{Inside, Step};
+use crate::persistent::{Inside, Step, packets};
 use crate::product::Product;
 use crate::render::Shape;
 use kjit_engine::{Constants, MatrixUnit, Target};
@@ -373,12 +373,17 @@ impl Family for AttendSpec {
                 ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
             }
             AttendTuning::Rings { .. } => {
-                ("attend_mma.h", "AttendMma<S>::Shared", "AttendMma<S>::template step<MetBefore>(a, share, pool, lds);")
+                let call = "const u32 made = AttendMma<S>::template step<MetBefore>(a, share, pool, lds);\n            \
+                            if (links.out && made != AttendMma<S>::NOTHING) Packets::give_all(links, a.out, made, \
+                            AttendMma<S>::MADE, AttendMma<S>::HEADS * AttendMma<S>::HEAD_DIM / Packets::GROUP);";
+                ("attend_mma.h", "AttendMma<S>::Shared", call)
             }
         };
         // With queries in registers the kernel of all steps spilled on sm_90.
         let step = Step::of(header, "AttendArgs", call, self.shape(&t, false));
-        Ok(Step { lds: Some(lds), pool: t.shared(&self.form.kv) as u32, ..step })
+        let values = self.form.heads * self.form.kv.head_dim;
+        let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
+        Ok(Step { lds: Some(lds), pool: t.shared(&self.form.kv) as u32, hands, ..step })
     }
 
     fn grid(&self, _: &Target, t: &AttendTuning, units: u32, size: Size) -> Result<Grid, SpecError> {

@@ -160,6 +160,7 @@ const FILES: &[(&str, &str)] = files! {
     "moe.hip"
     "norm_rows.h"
     "norm_rows.hip"
+    "packets.h"
     "persist.h"
     "quantize.h"
     "quantize.hip"

@@ -6,7 +6,7 @@ mod tuning;
 
 pub use tuning::{MatvecTuning, STARTS, Start};
 
-use crate::activations::{Column, First, Prologue};
+use crate::activations::{Column, First, Form, Prologue};
 use crate::arguments;
 use crate::cases::{Case, Random};
 use crate::family::{Block, Family, Grid, Size, Work, choice};
@@ -14,7 +14,7 @@ use crate::format::Format;
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::layout::Layout;
 use crate::matrix::Samples;
-use crate::persistent::{self, Inside, Record, Step};
+use crate::persistent::{self, Inside, Record, Step, packets};
 use crate::render::Shape;
 use crate::segments::{Finish, Listed, Segment, Segments};
 use kjit_engine::{Dot, Target, Vendor};
@@ -184,7 +184,7 @@ impl Family for MatvecSpec {
         let (header, lds, call) = match streams {
             false => ("matvec.h", "Matvec<S>::Shared", "Matvec<S>::template step<MetBefore>(a, share, pool, lds);"),
             true => {
-                let call = "Stream<S, Weights>::step(a, block_id(), blocks, ring, memory, at, pool, lds);";
+                let call = "Stream<S, Weights>::step(a, block_id(), blocks, links, ring, memory, at, pool, lds);";
                 ("stream.h", "Stream<S, Weights>::Shared", call)
             }
         };
@@ -197,9 +197,15 @@ impl Family for MatvecSpec {
             }
             records.push(Record { bytes: layout.row_bytes, units: layout.units(), rows: s.rows });
         }
-        let pool = self.column()?.bytes() as u32;
+        let column = self.column()?;
         let step = Step::of(header, "MatvecArgs", call, self.shape(&tuning)?);
-        Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, ..step })
+        let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
+        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. })).then_some(self.cols);
+        let hands = match self.weights().results() {
+            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows)),
+            _ => None,
+        };
+        Ok(Step { lds: Some(lds), pool: column.bytes() as u32, of_all_blocks: true, records, takes, hands, ..step })
     }
 
     fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {

@@ -2,10 +2,9 @@
 //! stream.
 //!
 //! Families say what they are inside of such a kernel ([`Family::inside`](crate::Family::inside)); here the
-//! kernel's text is rendered: the
-//! shapes, the shared memory, and a case for each distinct step. What is done in which order is data, a list
-//! of instructions in device
-//! memory, so a model of a hundred layers has no more code than one of its kinds of layers.
+//! kernel's text is rendered: the shapes, the shared memory, and a case for each distinct step. What is done in
+//! which order is data, a list of instructions in device memory, so a model of a hundred layers has no more code
+//! than one of its kinds of layers.
 
 use crate::family::Declared;
 use crate::kernel::{Kernel, SpecError, require, with_headers};
@@ -22,8 +21,11 @@ const NAME: &str = "persistent";
 const THREADS: u32 = 256;
 /// The warp beside them that asks for weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction, at most: four of its own, then a step's arguments.
-const HEAD: usize = 4;
+/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where packets come
+/// from and go to, the weight of the norm behind them.
+pub const HEAD: usize = 7;
+/// Of an instruction's first word: the blocks meet behind it.
+pub const MEETS_BEHIND: u64 = 1 << 32;
 /// Bytes of shared memory that the kernel declares itself, at most: the largest step's (attention's 14 KiB),
 /// two instructions, where the
 /// block is among its meetings, the ring's barriers.
@@ -86,11 +88,28 @@ pub struct Step {
     pub of_all_blocks: bool,
     /// Weights that come through the ring.
     pub records: Vec<Record>,
+    /// The values that its `x` may be as packets.
+    pub takes: Option<usize>,
+    /// The argument whose values it can hand over as packets, and how many they are.
+    pub hands: Option<(&'static str, usize)>,
+}
+
+/// Values that their makers hand to their readers one by one, instead of all blocks meeting: `gpu/packets.h`.
+pub mod packets {
+    /// Values that share a scale.
+    pub const GROUP: usize = 16;
+
+    /// Bytes of so many values.
+    #[must_use]
+    pub const fn bytes(values: usize) -> usize {
+        values / GROUP * (3 * 16 + 8)
+    }
 }
 
 impl Step {
     pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
-        Step { header, args, call, lds: None, shape, pool: 0, shares: None, of_all_blocks: false, records: vec![] }
+        let (lds, pool, shares, of_all_blocks, records) = (None, 0, None, false, vec![]);
+        Step { header, args, call, lds, shape, pool, shares, of_all_blocks, records, takes: None, hands: None }
     }
 }
 
@@ -101,6 +120,24 @@ pub(crate) fn covered(kernel: &'static str, layout: &Layout) -> Result<(), SpecE
     require(layout.vectors.is_none() && plain.contains(&layout.groups), kernel, || {
         format!("{} has no part in a persistent kernel yet", layout.format)
     })
+}
+
+/// What a kernel of many steps does beside its work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Probe {
+    /// Nothing.
+    #[default]
+    None,
+    /// Each block writes down the times of each instruction, [`Probe::STAMPS`] of 8 bytes, behind the words that
+    /// blocks meet in: by block, then by instruction.
+    Stamps,
+    /// Waves are late here and there, in each launch others: for tests.
+    Delays,
+}
+
+impl Probe {
+    /// Times of an instruction: it begins; what it reads is there; it is computed; the block goes on.
+    pub const STAMPS: usize = 4;
 }
 
 /// A kernel of many steps.
@@ -117,8 +154,8 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Bytes that its blocks meet in: zero before the first launch and after every one.
-    pub const MEETING: usize = 8;
+    /// Bytes that its blocks meet in, zero before the first launch.
+    pub const MEETING: usize = 16;
 
     /// What a launch takes: the instructions and their number, [`Persistent::MEETING`] bytes of the device, a
     /// word that the host reads (not 0:
@@ -129,7 +166,7 @@ impl Persistent {
     ///
     /// # Errors
     /// A family that has no part in it, by name; more shared memory than a block has.
-    pub fn new(specs: &[Spec], target: &Target) -> Result<Persistent, SpecError> {
+    pub fn new(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
         let inside = Inside::of(target);
         require(inside.streams || target.vendor() == Vendor::Amd, NAME, || {
             format!("{target} has no bulk copies, and its launches overlap")
@@ -150,6 +187,11 @@ impl Persistent {
         let block = inside.threads + if inside.streams { BESIDE } else { 0 };
         if inside.streams {
             macros = macros.set("KJ_BESIDE", BESIDE);
+        }
+        match probe {
+            Probe::None => {}
+            Probe::Stamps => macros = macros.set("KJ_STAMPS", 1),
+            Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
         }
         let told: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);
@@ -228,10 +270,14 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
     }
     text.push_str("};\n\n");
     let streams = ring.is_some();
+    if streams {
+        text.push_str(LINKS);
+    }
     let more = if streams { ", Ring<Weights>::Shared& ring, const u8* memory, RingAt& at" } else { "" };
+    let links = if streams { "const Links links = links_of(c);\n    " } else { "" };
     let _ = writeln!(
         text,
-        "CALLED void run(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n    switch ((u32)same_in_all(c[0])) {{"
+        "CALLED void run(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n    {links}switch ((u32)same_in_all(c[0])) {{"
     );
     for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
         let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
@@ -259,7 +305,7 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
         {
             let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
             takes(&mut text, declared);
-            let feed = named("Stream<S, Weights>::feed(a, block_id(), blocks, ring, memory, at);", i);
+            let feed = named("Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);", i);
             let _ = writeln!(text, "        {feed}\n        break;\n    }}");
         }
         text.push_str("    }\n}\n\n");
@@ -281,6 +327,14 @@ fn named(text: &str, i: usize) -> String {
     text.replace("<S>", &format!("<Shape{i}>")).replace("<S,", &format!("<Shape{i},"))
 }
 
+/// An instruction's words about packets.
+const LINKS: &str = "\
+STEP Links links_of(const u64* c) {
+    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], Meeting::place().epoch};
+}
+
+";
+
 /// The next instruction comes while one is carried out.
 const PLAIN: &str = "\
 KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
@@ -288,16 +342,21 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);
     if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
-    Meeting::open(words, late, limit, blocks);
+    Meeting::open(words, late, limit, blocks, count);
     NO_UNROLL for (u32 i = 0; i < count; i++) {
+        Meeting::begin(i);
+        Meeting::stamp(0);
         u64 next = 0;
         const bool more = i + 1 < count && thread_id() < WORDS;
         if (more) next = program[(u64)(i + 1) * WORDS + thread_id()];
         run(code + i % 2 * WORDS, blocks, pool, all[0]);
+        Meeting::stamp(2);
         Meeting::wait();
         if (more) code[(i + 1) % 2 * WORDS + thread_id()] = next;
         Meeting::arrive();
+        Meeting::stamp(3);
     }
+    Meeting::begin(count);
     Meeting::leave();
 }
 ";
@@ -311,7 +370,7 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     u8* pool = memory + Ring<Weights>::BYTES;
     RingAt at{0, 0, 0};
     if (thread_id() == KJ_BLOCK) Ring<Weights>::open(ring[0]);
-    else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks);
+    else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks, count);
     __syncthreads();
     if (thread_id() >= KJ_BLOCK) {
         if (thread_id() == KJ_BLOCK) NO_UNROLL for (u32 i = 0; i < count; i++) feed(program + (u64)i * WORDS, blocks, ring[0], memory, at);
@@ -320,14 +379,20 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
     block_sync();
     NO_UNROLL for (u32 i = 0; i < count; i++) {
+        Meeting::begin(i);
+        Meeting::stamp(0);
         u64 next = 0;
         const bool more = i + 1 < count && thread_id() < WORDS;
         if (more) next = program[(u64)(i + 1) * WORDS + thread_id()];
         run(code + i % 2 * WORDS, blocks, pool, all[0], ring[0], memory, at);
+        Meeting::stamp(2);
         Meeting::wait();
         if (more) code[(i + 1) % 2 * WORDS + thread_id()] = next;
-        Meeting::arrive();
+        if (meets_behind(code + i % 2 * WORDS)) Meeting::arrive();
+        else block_sync();
+        Meeting::stamp(3);
     }
+    Meeting::begin(count);
     Meeting::leave();
 }
 ";

@@ -10,7 +10,7 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::Persistent;
+use kjit_kernels::persistent::{Persistent, Probe};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::spec::Spec;
 
@@ -76,12 +76,12 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("135m q4_k_m", &SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16),
         ] {
             // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch, and has
-            // no such kernel. All
-            // formats of all targets are minutes.
+            // no such kernel. All formats of all targets are minutes.
             if vendor == Vendor::Amd && name != "8b q4_k_m" && name != "135m q8_0" {
                 continue;
             }
-            let made = Persistent::new(&llama(sizes, formats, storage), &target).unwrap();
+            let probe = if name == "135m q4_k_m" { Probe::Delays } else { Probe::None };
+            let made = Persistent::new(&llama(sizes, formats, storage), &target, probe).unwrap();
             if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());
             }
@@ -97,8 +97,9 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 code.bytes().len()
             );
             // The loop around the steps saves what lives over its calls: on AMD the registers that are the
-            // caller's, on sm_90 two words. The steps themselves spill nothing (ptxas, of each function).
-            let loops = if vendor == Vendor::Nvidia { 2 } else { 0 };
+            // caller's, on sm_90 eight words at most. The steps themselves spill nothing (ptxas, of each
+            // function).
+            let loops = if vendor == Vendor::Nvidia { 8 } else { 0 };
             assert!(k.spills.is_some_and(|n| n <= loops), "{arch} {name}: {:?} spills", k.spills);
             assert!(k.local <= 256, "{arch} {name}: {} bytes of local memory", k.local);
             assert!(made.kernel.shared + k.shared <= target.arch().shared_per_block, "{arch} {name}: shared memory");

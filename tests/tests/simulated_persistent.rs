@@ -4,7 +4,7 @@
 
 use kjit_engine::{Arg, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::Persistent;
+use kjit_kernels::persistent::{Persistent, Probe};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Want};
@@ -67,16 +67,16 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
     let spec = NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
-    let made = Persistent::new(&[spec.into()], device.target()).unwrap();
+    let made = Persistent::new(&[spec.into()], device.target(), Probe::None).unwrap();
     let kernel = engine.load(&device, &made.kernel.job(device.target())).unwrap().kernel("persistent").unwrap();
     let stream = device.stream().unwrap();
     let [x, weight, between, y] = [4.0f32, 0.5, f32::NAN, f32::NAN].map(|v| stream.upload(&[v; 64]).unwrap());
     let mut program = vec![];
     for (from, to) in [(&x, &between), (&between, &y)] {
         let end = program.len() + made.words;
-        // Step 0 in one share: x, weight, bias, residual, y, eps.
+        // Step 0 in one share, no packets: x, weight, bias, residual, y, eps.
         let eps = u64::from(1e-6f32.to_bits());
-        program.extend([0, 1, 1, 1, from.address(), weight.address(), 0, 0, to.address(), eps]);
+        program.extend([0, 1, 1, 1, 0, 0, 0, from.address(), weight.address(), 0, 0, to.address(), eps]);
         program.resize(end, 0);
     }
     // The simulated device gives a launch what the addresses in here lead to.

@@ -4,7 +4,7 @@ use crate::args::{Setup, Shared};
 use crate::engine::config;
 use crate::report::{bytes, say};
 use kjit_engine::{Target, Trace};
-use kjit_model::session::{OpenOptions, Output, Persistence, SequenceId, StageRunner};
+use kjit_model::session::{OpenOptions, Output, Persistence, Probe, SequenceId, StageRunner};
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
@@ -19,6 +19,8 @@ pub struct How<'a> {
     pub sequences: usize,
     /// What it is opened for.
     pub output: Output,
+    /// What a token's one launch does beside its work.
+    pub probe: Probe,
 }
 
 impl Setup {
@@ -51,6 +53,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         early: how.early,
         sequences: how.sequences.max(1),
         output: how.output,
+        probe: how.probe,
         ..setup.options()
     };
     let span = how.trace.map(|t| t.span("host", "open the model"));

@@ -33,6 +33,7 @@ mod upload;
 pub use early::{Early, EarlyStatus};
 pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
+pub use resident::Timeline;
 pub use runner::GpuRunner;
 
 use crate::session::SessionError;

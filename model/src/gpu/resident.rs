@@ -3,7 +3,7 @@
 use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, OneLaunch, Plan, Program};
 use super::ring::Ring;
 use crate::graph::{ValueId, WeightId};
-use crate::session::SessionError;
+use crate::session::{Probe, SessionError};
 use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -36,6 +36,17 @@ pub(super) struct Resident {
     pub ring: Option<Ring>,
 }
 
+/// Where the blocks of a token that is one launch were ([`Probe::Stamps`]).
+#[derive(Debug, Clone)]
+pub struct Timeline {
+    /// The steps, in order.
+    pub names: Vec<String>,
+    /// Blocks, each of which goes through all steps.
+    pub blocks: usize,
+    /// By block, then by step, in ns since the first began: it begins; has what it reads; has computed; goes on.
+    pub ns: Vec<[u32; Probe::STAMPS]>,
+}
+
 /// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
 /// the device meanwhile.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -46,6 +57,7 @@ pub(super) struct Persistent {
     program: DeviceBuffer<u64>,
     count: u32,
     meeting: DeviceBuffer<u8>,
+    _packets: DeviceBuffer<u8>,
     /// Not 0 where a block has waited in vain.
     late: PinnedBuffer<u32>,
     shape: Geometry,
@@ -59,16 +71,20 @@ impl Persistent {
         let now = Now { units: r.units(), tokens: 1, choice: Choice::Greedy, products: vec![] };
         let blocks = OneLaunch::grid().at(&now);
         let decode = &r.plan.decode;
-        let words = one.words(&now, blocks, |name, bind| {
+        let packets = r.stream.device().buffer::<u8>(one.packets.max(1) as usize)?;
+        r.stream.fill(&packets, 0)?;
+        let words = one.words(&now, blocks, packets.address(), |name, bind| {
             Ok::<_, Error>(r.view(decode, name, bind, Whose::Slot(0))?.map(|b| b.address()))
         })?;
-        let meeting = r.stream.device().buffer(kjit_kernels::persistent::Persistent::MEETING)?;
+        let each = if one.probe == Probe::Stamps { 8 * Probe::STAMPS } else { 0 };
+        let stamps = blocks as usize * one.instructions.len() * each;
+        let meeting = r.stream.device().buffer(kjit_kernels::persistent::Persistent::MEETING + stamps)?;
         r.stream.fill(&meeting, 0)?;
         let late = r.stream.device().pinned(1)?;
         late.write(|to| to.fill(0))?;
         let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
         let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
-        Ok(Persistent { kernel, program, count, meeting, late, shape })
+        Ok(Persistent { kernel, program, count, meeting, _packets: packets, late, shape })
     }
 
     fn launch(&self, stream: &Stream) -> Result<()> {
@@ -83,6 +99,24 @@ impl Persistent {
             Arg::from(limit),
         ];
         stream.launch(&self.kernel, &self.shape, &args)
+    }
+
+    /// The times that the last launch's blocks wrote down.
+    pub fn timeline(&self, one: &OneLaunch, stream: &Stream) -> Result<Timeline> {
+        let words: Vec<u64> = stream.read(&self.meeting.cast::<u64>()?)?;
+        let head = kjit_kernels::persistent::Persistent::MEETING / 8;
+        let times = words.get(head..).unwrap_or_default();
+        let first = times.iter().step_by(Probe::STAMPS).min().copied().unwrap_or(0);
+        let ns = times.chunks_exact(Probe::STAMPS).map(|of| {
+            let mut latest = 0;
+            // Steps that wait somewhere inside do not say when they have what they read.
+            std::array::from_fn(|i| {
+                latest = latest.max(of.get(i).map_or(0, |t| t.saturating_sub(first)) as u32);
+                latest
+            })
+        });
+        let names = one.instructions.iter().map(|i| i.name.clone()).collect();
+        Ok(Timeline { names, blocks: self.shape.grid[0] as usize, ns: ns.collect() })
     }
 
     /// Whether every block came to every meeting so far.

@@ -10,7 +10,7 @@ mod error;
 mod options;
 
 pub use error::{SessionError, check_scores};
-pub use options::{KvType, OpenOptions, Output, Persistence, Split};
+pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
 
 use crate::gguf::Gguf;
 use crate::gpu::GpuRunner;

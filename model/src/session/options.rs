@@ -2,6 +2,7 @@
 
 use crate::device::DeviceChoice;
 use crate::graph::{Graph, Pooling};
+pub use kjit_kernels::persistent::Probe;
 
 /// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,6 +97,8 @@ pub struct OpenOptions {
     pub early: bool,
     /// On a GPU: whether one launch does all of a token.
     pub persistent: Persistence,
+    /// What the kernel of that launch does beside its work, if there is one.
+    pub probe: Probe,
     /// On a GPU: bytes of it that weights, state and working memory may take together; none: what is free.
     /// Layers that do not fit are copied to it for each step.
     pub memory: Option<u64>,
@@ -122,6 +125,7 @@ impl Default for OpenOptions {
             prefill_chunk: None,
             early: false,
             persistent: Persistence::Auto,
+            probe: Probe::None,
             memory: None,
             stream: false,
             keep: vec![],

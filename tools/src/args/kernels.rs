@@ -128,6 +128,10 @@ pub struct Bench {
     /// (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub rows: Option<PathBuf>,
+    /// For --kernels: a token of the model as one launch (--persistent on), where each block was when, as a page
+    /// for a browser
+    #[arg(long, value_name = "FILE", requires_all = ["kernels", "model"], conflicts_with_all = ["arch", "filter", "tune"])]
+    pub timeline: Option<PathBuf>,
     /// Started by --tune, to measure
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,

@@ -1,11 +1,16 @@
 //! A token's launches as one: the steps of the program for one token, in its order, in a kernel that is
-//! rendered for this model
-//! (`kjit_kernels::persistent`). The launches stay in the plan: they are what runs where one kernel cannot.
+//! rendered for this model (`kjit_kernels::persistent`). The launches stay in the plan: they are what runs where
+//! one kernel cannot.
+//!
+//! Between two steps all blocks meet, unless the second reads nothing but what the first hands over as packets
+//! (`gpu/packets.h`). That is enough for memory that is used again: who has a whole vector of packets knows that
+//! all who made it have read what they made it from, and so on back.
 
+use super::arena::ALIGN;
 use super::{Bind, Dim, Job, Launch, Now, Program};
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
-use kjit_kernels::persistent::Persistent;
+use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, Step, packets};
 use kjit_kernels::spec::Spec;
 
 /// One launch for all steps of a token, but for the choice of the next one.
@@ -21,8 +26,12 @@ pub struct OneLaunch {
     pub shared: u32,
     /// 64-bit words of an instruction.
     pub words: usize,
-    /// What is done, in order. Between two of them all blocks meet.
+    /// What is done, in order.
     pub instructions: Vec<Instruction>,
+    /// Bytes of all packets, zero before the first launch.
+    pub packets: u64,
+    /// What the kernel does beside its work.
+    pub probe: Probe,
 }
 
 /// A step of the kernel, with its arguments.
@@ -36,6 +45,11 @@ pub struct Instruction {
     pub shares: [Number; 3],
     /// Its arguments in the kernel's order.
     pub args: Vec<Number>,
+    /// Where the packets are that it reads instead of values.
+    pub takes: Option<u64>,
+    /// Where the packets go that it makes, and the weight of the norm that their reader has first: then the next
+    /// one reads them. Else all blocks meet behind it.
+    pub hands: Option<(u64, Bind)>,
 }
 
 /// A word of an instruction.
@@ -55,7 +69,7 @@ impl OneLaunch {
     ///
     /// # Errors
     /// A step that has no part in such a kernel, by name.
-    pub fn of(program: &Program, jobs: &[Job], target: &Target) -> Result<OneLaunch, String> {
+    pub fn of(program: &Program, jobs: &[Job], target: &Target, probe: Probe) -> Result<OneLaunch, String> {
         let spec_of =
             |l: &Launch| jobs.get(l.job.0 as usize).map(|j| j.spec.with(None)).ok_or("a launch without a job");
         let mut specs: Vec<Spec> = vec![];
@@ -68,7 +82,7 @@ impl OneLaunch {
             }
             which.push(at);
         }
-        let made = Persistent::new(&specs, target).map_err(|e: SpecError| e.to_string())?;
+        let made = Persistent::new(&specs, target, probe).map_err(|e: SpecError| e.to_string())?;
         let mut instructions = vec![];
         for (launch, at) in program.launches.iter().zip(which) {
             let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
@@ -83,17 +97,17 @@ impl OneLaunch {
                 _ => Number::Bind(bind),
             });
             let (name, args) = (launch.name.clone(), args.collect());
-            instructions.push(Instruction { name, step: at as u32, shares, args });
+            instructions.push(Instruction { name, step: at as u32, shares, args, takes: None, hands: None });
         }
+        let packets = link(&mut instructions, &made.steps, &specs);
         let job = made.kernel.job(target);
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
-        Ok(OneLaunch { job, entry, block: made.block, shared, words: made.words, instructions })
+        Ok(OneLaunch { job, entry, block: made.block, shared, words: made.words, instructions, packets, probe })
     }
 
-    /// The instructions as the kernel reads them, on so many blocks; `address` says where the memory of an
-    /// argument is, none for what is
-    /// none.
+    /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`; `address` says
+    /// where the memory of an argument is, none for what is none.
     ///
     /// # Errors
     /// What `address` says.
@@ -101,13 +115,17 @@ impl OneLaunch {
         &self,
         now: &Now,
         blocks: u32,
+        packets: u64,
         mut address: impl FnMut(&str, &Bind) -> Result<Option<u64>, E>,
     ) -> Result<Vec<u64>, E> {
         let mut all = Vec::with_capacity(self.words * self.instructions.len());
         for i in &self.instructions {
             let begin = all.len();
-            all.push(u64::from(i.step));
-            for number in i.shares.iter().chain(&i.args) {
+            all.push(u64::from(i.step) | if i.hands.is_none() { MEETS_BEHIND } else { 0 });
+            let [takes, hands] = [i.takes, i.hands.map(|h| h.0)];
+            let links = [takes, hands].map(|at| Number::Bind(Bind::U64(at.map_or(0, |at| packets + at))));
+            let weigh = Number::Bind(i.hands.map_or(Bind::Null, |h| h.1));
+            for number in i.shares.iter().chain(&links).chain([&weigh]).chain(&i.args) {
                 all.push(match number {
                     Number::Blocks => u64::from(blocks),
                     Number::Bind(bind) => match (bind, address(&i.name, bind)?) {
@@ -131,4 +149,57 @@ impl OneLaunch {
     pub const fn grid() -> Dim {
         Dim::Fill { per_unit: BLOCKS_PER_UNIT, most: u32::MAX }
     }
+}
+
+/// Finds the values that are handed over as packets. Returns the bytes of all.
+fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec]) -> u64 {
+    let found = linked(instructions, steps, specs);
+    let mut bytes = 0;
+    for n in found {
+        let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
+        let values = steps.get(from.step as usize).and_then(|s| s.hands).map_or(0, |h| h.1);
+        let weigh = argument(specs, to, "aux").unwrap_or(Bind::Null);
+        (from.hands, to.takes) = (Some((bytes, weigh)), Some(bytes));
+        bytes += (packets::bytes(values) as u64).next_multiple_of(ALIGN);
+    }
+    bytes
+}
+
+/// The argument of this name.
+fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
+    let at = specs.get(i.step as usize)?.arguments().iter().position(|d| d.name == name)?;
+    i.args.get(at).and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
+}
+
+/// The instructions that can read what the one before hands over, and nothing else that is not there for them.
+fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec]) -> Vec<usize> {
+    let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
+    let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
+    let hands = |n: usize| step(n).and_then(|s| s.hands);
+    let mut found: Vec<usize> = (1..instructions.len())
+        .filter(|&n| {
+            let values = hands(n - 1).filter(|h| step(n).and_then(|s| s.takes) == Some(h.1));
+            let made = values.and_then(|(name, _)| arg(n - 1, name));
+            matches!(made, Some(Bind::Buffer(_))) && made == arg(n, "x")
+        })
+        .collect();
+    // A residual comes from before a meeting, or the same block has made the same rows: those of vectors that are
+    // handed over are dealt alike.
+    let writes = |n: usize, b: Bind| ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b));
+    let rows = |n: usize, found: &[usize]| {
+        let dealt = found.contains(&(n + 1)) && step(n).is_some_and(|s| s.of_all_blocks);
+        if dealt { hands(n).map(|h| h.1) } else { None }
+    };
+    let fits = |n: usize, found: &[usize]| match arg(n, "residual") {
+        None | Some(Bind::Null) => true,
+        Some(residual) => (0..n).rev().find(|&w| writes(w, residual)).is_some_and(|w| {
+            let met = (w + 1..=n).any(|m| !found.contains(&m));
+            met || rows(w, found).is_some_and(|r| rows(n, found) == Some(r))
+        }),
+    };
+    // Each that is taken out is one meeting more, and one vector less.
+    while let Some(at) = found.iter().position(|&n| !fits(n, &found)) {
+        found.remove(at);
+    }
+    found
 }

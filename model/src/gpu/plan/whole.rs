@@ -72,13 +72,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (persistent, no_persistent) = match (options.persistent, sequences) {
-        (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target) {
+        (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target, options.probe) {
             Ok(one) => (Some(one), None),
             Err(why) => (None, Some(why)),
         },
         (Persistence::On, n) => (None, Some(format!("there are {n} sequences: it decodes one"))),
         (Persistence::Auto | Persistence::Off, _) => (None, None),
     };
+    let packets = persistent.as_ref().map_or(0, |one| one.packets);
     let (mut prompts, no_prompts) = planner.prompts(options.chunk_on_gpu().min(request.context()))?;
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
@@ -117,7 +118,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         streaming: None,
         vectors,
         caches,
-        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words },
+        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + packets },
     })
 }
 

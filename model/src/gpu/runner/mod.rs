@@ -17,10 +17,10 @@ mod step;
 use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
-use super::resident::{NONE, Resident, Whose};
+use super::resident::{NONE, Resident, Timeline, Whose};
 use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
-use crate::session::SessionError;
+use crate::session::{Probe, SessionError};
 use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
 use kjit_kernels::changes::{self, HEAD, MOST};
@@ -263,6 +263,18 @@ impl GpuRunner {
     pub fn persistent(&self) -> Option<usize> {
         let one = self.resident.plan.persistent.as_ref().filter(|_| self.resident.persistent.is_some());
         one.map(|one| one.instructions.len())
+    }
+
+    /// Where the blocks of the last token's one launch were; none where a token is many, or was opened without
+    /// [`Probe::Stamps`](crate::session::Probe).
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub fn timeline(&self) -> Result<Option<Timeline>, SessionError> {
+        let r = &self.resident;
+        let both = r.plan.persistent.as_ref().zip(r.persistent.as_ref());
+        let both = both.filter(|(one, _)| one.probe == Probe::Stamps);
+        Ok(both.map(|(one, ready)| ready.timeline(one, &r.stream)).transpose()?)
     }
 
     /// What is computed.

@@ -2,6 +2,7 @@
 
 mod device;
 mod resources;
+mod timeline;
 mod tuning;
 
 pub use tuning::{Tuning, tune_for};
@@ -21,6 +22,9 @@ use std::process::ExitCode;
 
 pub fn kernels(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     let engine = Engine::new(args.compiler.choose(config(shared)));
+    if let Some(file) = &args.timeline {
+        return timeline::timeline(args, file, shared);
+    }
     let filter = Filter(args.filter.clone());
     if !args.arch.is_empty() {
         return resources::resources(&engine, args, &filter);

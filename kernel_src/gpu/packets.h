@@ -1,0 +1,166 @@
+// packets.h: a vector of values handed from those who make it to those who multiply with it, inside a kernel
+// of many steps (stream.h). Whoever makes 16 values quantises them, once for all, and nobody meets: a reader
+// asks for what it needs until it is there.
+//
+// 16 values, a *group*, are three packets of 16 bytes: 16 high bytes, 16 low bytes (activations.h: q = 256
+// times high + low) and the scale are nine words, three of each packet's, and its fourth word is the *epoch*,
+// the number of the launch. So a packet says itself whether it is this launch's; memory of every vector is
+// its own, since what the launch before left there must not be taken for anything else. Packet k of all
+// groups, then packet k + 1 of all; behind them {sum of squares, epoch} of each group.
+//
+// A packet must be seen whole or not at all. A vector of four words is four accesses to PTX, each atomic by
+// itself; `.b128` is one (PTX ISA 8.3, sm_70 and later), so that one epoch serves four words. An epoch in
+// each pair of words, as two words are atomic everywhere, would be 4.5 bytes a value, not 3. Compilers
+// before CUDA 12.3 do not know `.b128`; they are given the vector, which is the same instruction.
+//
+// A norm on the way: codes are of value times weight of the norm, and its scale, one number for all, is a
+// factor of the product's results. The squares are for that.
+#pragma once
+#include "persist.h"
+
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 3)
+STEP u32x4 packet_load(const u8* p) {
+    u64 low, high;
+    asm volatile("{ .reg .b128 v; ld.relaxed.gpu.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(low), "=l"(high)
+                 : "l"(p)
+                 : "memory");
+    return u32x4{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
+}
+STEP void packet_store(u8* p, u32x4 v) {
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(p),
+                 "l"((u64)v.y << 32 | v.x), "l"((u64)v.w << 32 | v.z)
+                 : "memory");
+}
+#else
+STEP u32x4 packet_load(const u8* p) {
+    u32x4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+STEP void packet_store(u8* p, u32x4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+#endif
+STEP u64 packet_load8(const u8* p) {
+    u64 v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+STEP void packet_store8(u8* p, u64 v) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// Where an instruction's values come from and go to: null, from and to plain memory.
+struct Links {
+    const u8* in;
+    u8* out;
+    const float* weigh;  // of `out`: the weight of the norm that its reader has first, or null
+    u32 epoch;
+};
+
+struct Packets {
+    static constexpr u32 GROUP = 16;
+
+    // Sixteen lanes hand a group over, `v` each; all of a wave arrive. `weight`: the norm's of this value.
+    STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
+        Meeting::delay(100);
+        const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
+        const float x = v * weight;
+        const float most = group_max(abs_f32(x), GROUP);
+        float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
+        if (inverse > 3.0e38f) inverse = 3.0e38f;
+        const u32 whole = (u32)round_int(x * inverse);
+        // What is not finite goes into the scale, so that the result shows it.
+        const bool bad = (u32)(wave_ballot(!(abs_f32(x) <= 3.4e38f)) >> first) & 0xffff;
+        const u32 scale = bad ? 0x7fc00000u : as_u32(most / 32639.0f);
+        // Four lanes' high bytes, and their low bytes, as a word.
+        u32 pair = (whole + 128) >> 8 & 0xff | (whole & 0xff) << 16;
+        u32 other = wave_xor(pair, 1);
+        pair = lane & 1 ? other | pair << 8 : pair | other << 8;
+        other = wave_xor(pair, 2);
+        const u32 left = lane & 2 ? other : pair, right = lane & 2 ? pair : other;
+        const u32 word = lane & 1 ? kj_prmt(left, right, 0x7632) : kj_prmt(left, right, 0x5410);
+        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three each.
+        u32 three[3];
+        UNROLL for (u32 i = 0; i < 3; i++) {
+            const u32 n = (3 * lane + i) % 12, quad = n % 4;
+            const u32 got = wave_get(word, first + 4 * quad + (n >= 4 ? 1 : 0));
+            three[i] = n == 8 ? scale : got;
+        }
+        u8* at = to.out + ((u64)lane * groups + group) * 16;
+        if (active && lane < 3) packet_store(at, u32x4{three[0], three[1], three[2], to.epoch});
+        if (to.weigh) {
+            const float squares = group_sum(v * v, GROUP);
+            if (active && lane == 3)
+                packet_store8(to.out + (u64)groups * 48 + group * 8, (u64)to.epoch << 32 | as_u32(squares));
+        }
+    }
+
+    // The block hands over `n` values, whole groups, that it has just written.
+    CALLED void give_all(const Links& to, const float* values, u32 first, u32 n, u32 groups) {
+        block_sync();
+        NO_UNROLL for (u32 from = 0; from < n; from += KJ_BLOCK) {
+            const u32 at = first + from + thread_id();
+            const bool active = at < first + n;
+            const float weight = active && to.weigh ? to.weigh[at] : 1.0f;
+            give(to, groups, at / GROUP, active, active ? values[at] : 0.0f, weight);
+        }
+    }
+
+    // A group's place in the column: as activations.h has it, but for the scales, which are of 16 values and
+    // lie in the first two words of a group's.
+    template <bool SPLIT> STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
+        const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
+        column[at] = u32x4{p[0].x, p[0].y, p[0].z, p[1].x};
+        column[groups + at] = u32x4{p[1].y, p[1].z, p[2].x, p[2].y};
+        ((u32*)(column + 2 * groups + group / 2))[group % 2] = p[2].z;
+    }
+
+    // A vector of so many groups to the block's column. Returns the sum of squares of what this thread had,
+    // if it is asked for. Ends without a barrier.
+    template <bool SPLIT>
+    CALLED float take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
+        constexpr u32 FEW = 2;
+        Meeting::delay(101);
+        float sum = 0.0f;
+        NO_UNROLL for (u32 from = 0; from < groups; from += FEW * KJ_BLOCK) {
+            u32x4 p[FEW][3];
+            u64 q[FEW];
+            bool inside[FEW];
+            UNROLL for (u32 i = 0; i < FEW; i++) {
+                inside[i] = from + i * KJ_BLOCK + thread_id() < groups;
+                // What is not there is not asked for.
+                const u32 w = inside[i] ? ~epoch : epoch;
+                UNROLL for (u32 k = 0; k < 3; k++) p[i][k] = u32x4{0, 0, 0, w};
+                q[i] = (u64)(squares ? w : epoch) << 32;
+            }
+            u32 turns = 0;
+            u64 since = 0;
+            bool all;
+            do {
+                UNROLL for (u32 i = 0; i < FEW; i++) {
+                    const u32 group = from + i * KJ_BLOCK + thread_id();
+                    UNROLL for (u32 k = 0; k < 3; k++)
+                        if (p[i][k].w != epoch) p[i][k] = packet_load(in + ((u64)k * groups + group) * 16);
+                    if ((u32)(q[i] >> 32) != epoch) q[i] = packet_load8(in + (u64)groups * 48 + group * 8);
+                }
+                all = true;
+                UNROLL for (u32 i = 0; i < FEW; i++) {
+                    UNROLL for (u32 k = 0; k < 3; k++) all = all && p[i][k].w == epoch;
+                    all = all && (u32)(q[i] >> 32) == epoch;
+                }
+            } while (!all && !Meeting::over(turns, since));
+            UNROLL for (u32 i = 0; i < FEW; i++) {
+                if (inside[i]) keep<SPLIT>(column, groups, from + i * KJ_BLOCK + thread_id(), p[i]);
+                sum += as_f32((u32)q[i]);
+            }
+        }
+        return sum;
+    }
+};
