@@ -44,7 +44,8 @@ fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
         let cases: Vec<Case> = cases::all(device.target(), wave, seed).unwrap();
         let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
         assert!(!cases.is_empty(), "no case has {only:?} in its name");
-        assert!(only.is_some() || cases.len() >= few.len(), "{} cases", cases.len());
+        let missing: Vec<_> = few.iter().filter(|part| !cases.iter().any(|c| c.name.contains(**part))).collect();
+        assert!(only.is_some() || missing.is_empty(), "no case has {missing:?} in its name");
         let dir = cache(TEMPORARY).join(if real { "real" } else { "none" });
         let engine = engine(&dir, WORKER, "hiprtc");
         let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
@@ -71,9 +72,23 @@ fn every_case_is_right_on_gfx1100_with_waves_of_32() {
     all("every_case_is_right_on_gfx1100_with_waves_of_32", "gfx1100", 32, true);
 }
 
+/// One of each kind: the width itself is gfx942's to show, and this card's other properties that of 32.
 #[test]
-fn every_case_is_right_on_gfx1100_with_waves_of_64() {
-    all("every_case_is_right_on_gfx1100_with_waves_of_64", "gfx1100", 64, false);
+fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
+    let few = [
+        "softmax",
+        "norm_rows Rms · 3 × 576",
+        "matvec Q8_0×43",
+        "matvec Q4_K×49",
+        "attend 4/2 × 64 F16",
+        "gemm Q8_0×67",
+        "gemm Q4_K×51",
+        "flash 4/2 heads of 64, F16",
+        "route 6 of ",
+        "argmax 4",
+        "draw",
+    ];
+    some("some_cases_are_right_on_gfx1100_with_waves_of_64", "gfx1100", 64, false, &few);
 }
 
 #[test]
