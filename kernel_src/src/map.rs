@@ -421,7 +421,8 @@ mod oracle {
             Map::AddChosen { each } => (vec![], random.normals(experts * each, 1.0)),
             Map::Rotate { dims, .. } => {
                 let frequencies: Vec<f64> = (0..dims / 2).map(|i| 0.7f64.powi(i as i32)).collect();
-                (angles(&frequencies, 1.1, 16), vec![])
+                // Rows stand from the fourth position on, or anywhere in the first sixteen.
+                (angles(&frequencies, 1.1, 16.max(rows + 4)), vec![])
             }
             _ => (vec![], vec![]),
         };
