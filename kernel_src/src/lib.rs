@@ -77,6 +77,7 @@ pub mod persistent;
 pub mod product;
 pub mod quantize;
 pub mod read;
+pub mod reduce;
 pub mod render;
 pub mod repack;
 pub mod rope_kv;

@@ -254,6 +254,8 @@ registry! {
     Argmax(crate::argmax::ArgmaxSpec);
     /// A token at random.
     Draw(crate::draw::DrawSpec);
+    /// Sums over devices.
+    Reduce(crate::reduce::ReduceSpec);
     /// Memory, read as fast as it goes.
     Read(crate::read::ReadSpec);
 }

@@ -323,21 +323,27 @@ fn on_stages(
     let (session, labels) = opened?;
     let (mut stages, mut first, mut taken) = (vec![], 0, None);
     let mut remarks = vec![];
-    for (runner, (label, n)) in session.stages().into_iter().zip(labels) {
+    let together = session.gpu().is_some_and(|gpu| gpu.ranks() > 1);
+    let runners = session.stages();
+    // Of devices that have all layers together one runner tells.
+    let runners = runners.iter().cycle().take(if together { labels.len() } else { runners.len() });
+    for (&runner, (label, n)) in runners.zip(labels) {
         let (kind, name, arch, threads) = match runner {
             StageRunner::Cpu(cpu) => {
                 let arch = format!("{} {}", std::env::consts::ARCH, cpu.isa().name());
                 ("cpu", Cpu::here().name, arch, Some(cpu.threads()))
             }
             StageRunner::Gpu(gpu) => {
-                remarks.extend(gpu.remarks().iter().cloned());
+                if remarks.is_empty() || !together {
+                    remarks.extend(gpu.remarks().iter().cloned());
+                }
                 let info = gpu.device();
                 (info.vendor.device_word(), info.name.clone(), info.arch_id.clone(), None)
             }
         };
         let stage = StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers: (first, n) };
         stages.push(stage);
-        first += n;
+        first += if together { 0 } else { n };
         taken = Some((label, kind, name, arch, threads));
     }
     let none = || OpenError::Cpu(SessionError::Device("there is no device".to_owned()));

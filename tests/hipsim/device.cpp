@@ -10,6 +10,7 @@
 #include "sim.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace hipsim {
 
@@ -216,7 +217,8 @@ API hipDeviceCanAccessPeer(int* can, int number, int peer) {
     if (call.code) return call.code;
     if (!can) return INVALID_VALUE;
     if (!known(state(), number) || !known(state(), peer)) return INVALID_DEVICE;
-    *can = number != peer;
+    const char* link = getenv("KJIT_HIPSIM_LINK");
+    *can = number != peer && !(link && !strcmp(link, "none"));
     return OK;
 }
 API hipDeviceEnablePeerAccess(int peer, unsigned flags) {

@@ -69,6 +69,12 @@ API hipMalloc(void** to, size_t bytes) {
     if (int code = refuse_in_capture(s)) return code;
     return allocate(s, to, bytes, Allocation::DEVICE);
 }
+API hipExtMallocWithFlags(void** to, size_t bytes, unsigned flags) {
+    ENTER(DEVICE);
+    if (!to || flags > 3) return INVALID_VALUE;
+    if (int code = refuse_in_capture(s)) return code;
+    return allocate(s, to, bytes, Allocation::DEVICE);
+}
 API hipFree(void* p) {
     ENTER(DEVICE);
     if (int code = refuse_in_capture(s)) return code;

@@ -86,14 +86,21 @@ static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code)
     return true;
 }
 
-// What the launch before could touch: all else is forbidden. Kernels run one at a time.
-static std::map<uintptr_t, size_t> allowed;
+// What each device's last launch could touch: all else is forbidden. A device's kernels run one at a time; what two devices' may touch is
+// forbidden once neither may any more.
+static std::map<int, std::map<uintptr_t, size_t>> allowed;
 
+static void forget_on(int device, uintptr_t start) {
+    auto at = allowed[device].find(start);
+    if (at == allowed[device].end()) return;
+    auto region = *at;
+    allowed[device].erase(at);
+    for (const auto& other : allowed)
+        if (other.second.count(start)) return;
+    kjsim::forbid(region.first & ~(uintptr_t)7, region.first + region.second);
+}
 void forget(uintptr_t start) {
-    auto at = allowed.find(start);
-    if (at == allowed.end()) return;
-    kjsim::forbid(at->first & ~(uintptr_t)7, at->first + at->second);
-    allowed.erase(at);
+    for (auto& device : allowed) forget_on(device.first, start);
 }
 
 // Lets a kernel touch the memory that its arguments point into, and none else. An address that the device cannot reach is a fault even if
@@ -128,11 +135,11 @@ static bool give(State& s, const Work& w, std::vector<kjsim::Given>& given, std:
             if (in && reaches(s, device, p) && now.emplace((uintptr_t)in->start, in->bytes).second) given.push_back({0, (uintptr_t)in->start, in->bytes});
         }
     std::vector<uintptr_t> gone;
-    for (const auto& a : allowed)
+    for (const auto& a : allowed[w.device])
         if (!now.count(a.first)) gone.push_back(a.first);
-    for (uintptr_t start : gone) forget(start);
+    for (uintptr_t start : gone) forget_on(w.device, start);
     for (const auto& a : now)
-        if (allowed.emplace(a).second) kjsim::allow(a.first & ~(uintptr_t)7, a.first + a.second);
+        if (allowed[w.device].emplace(a).second) kjsim::allow(a.first & ~(uintptr_t)7, a.first + a.second);
     return true;
 }
 
@@ -144,7 +151,15 @@ static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& co
         error = std::string(w.entry->name) + ": faults, as a test wants it", code = ILLEGAL_ADDRESS;
         return;
     }
-    static Pool* pool = new Pool();
+    Pool* pool;
+    {
+        State& s = state();
+        Hold hold(s.mutex);
+        static std::map<int, Pool*> pools;
+        Pool*& of = pools[w.device];
+        if (!of) of = new Pool();
+        pool = of;
+    }
     kjsim::Launch l;
     l.library = w.module->library, l.entry = w.entry, l.arguments = w.arguments.data(), l.dynamic_lds = w.shared, l.seed = seed;
     memcpy(l.grid, w.grid, sizeof l.grid);

@@ -1,7 +1,7 @@
 // sim.h: the state of the simulated HIP runtime, shared by its parts.
 //
-// One lock guards everything. Calls check and put work into streams; one thread takes it out again (run_queues), a random stream's head at
-// a time, and not at once: unless somebody waits, it lets a little time pass, so that a result used before its event shows as poison.
+// One lock guards everything. Calls check and put work into streams; a thread for each device takes it out again (run_queues), the head of
+// a random one of its streams at a time, and not at once: unless somebody waits, it lets a little time pass, so that a result used before its event shows as poison.
 #pragma once
 #include "exec.h"
 #include <condition_variable>
@@ -39,6 +39,7 @@ struct Device {
     bool integrated = false;
     size_t memory = 0, used = 0;
     std::set<int> peers;
+    bool executor = false;  // its thread was started
     int error = OK;  // a fault: everything fails from then on, as after a real one
     std::string fault;
 };
@@ -139,7 +140,6 @@ struct State {
     std::vector<Injected> injected;
     uint64_t seed = 1, launches = 0;
     unsigned waiting = 0;
-    bool executor = false;
     std::chrono::steady_clock::time_point not_before;
     kjsim::Random random{1};
 };

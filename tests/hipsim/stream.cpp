@@ -44,15 +44,14 @@ static bool can_start(const Stream& stream) {
     return true;
 }
 
-static void run_queues() {
+static void run_queues(int number) {
     State& s = state();
     Hold hold(s.mutex);
     for (;;) {
         std::vector<std::shared_ptr<Stream>> able;
         for (auto& entry : s.streams)
-            if (can_start(*entry.second)) able.push_back(entry.second);
-        for (auto& legacy : s.legacy)
-            if (can_start(*legacy)) able.push_back(legacy);
+            if (entry.second->device == number && can_start(*entry.second)) able.push_back(entry.second);
+        if (can_start(*s.legacy[(size_t)number])) able.push_back(s.legacy[(size_t)number]);
         if (able.empty()) {
             s.changed.wait(hold);
             continue;
@@ -108,7 +107,8 @@ static void enqueue(State& s, Stream& stream, const OpRef& op) {
     if (idle) s.not_before = std::chrono::steady_clock::now() + std::chrono::microseconds(s.random(3000));
     stream.queue.push_back(op);
     stream.last = op;
-    if (!s.executor) s.executor = true, std::thread(run_queues).detach();
+    Device& device = s.devices[(size_t)stream.device];
+    if (!device.executor) device.executor = true, std::thread(run_queues, device.number).detach();
     s.changed.notify_all();
 }
 

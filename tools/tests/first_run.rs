@@ -161,7 +161,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
     // What fits needs no CPU; what does not, does.
     assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
     for (device, flags, says) in [
-        ("rocm:0,rocm:1", &["--split", "tensor"][..], "--split layers"),
+        ("rocm:0", &["--split", "tensor"][..], "--split tensor is for several GPUs"),
         ("rocm:0,rocm:1", &["--persistent", "on"], "--persistent on is one launch on one device"),
         ("rocm:0,rocm:7", &[], "rocm:7"),
         ("rocm:0", &["--host-layers", "99"], "--host-layers 99: the model has"),

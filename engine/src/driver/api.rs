@@ -125,6 +125,10 @@ pub(crate) trait RawDevice: Send + Sync {
     fn wait_all(&self) -> Try<()>;
     /// Device memory, aligned to 256 bytes at least.
     fn alloc(&self, bytes: u64) -> Try<u64>;
+    /// The same, which other devices may read and write while kernels run.
+    fn alloc_shared(&self, bytes: u64) -> Try<u64> {
+        self.alloc(bytes)
+    }
     /// Waits for work that uses it, as the vendor does, and gives it back.
     unsafe fn free(&self, address: u64) -> Try<()>;
     /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to

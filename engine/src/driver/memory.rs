@@ -19,6 +19,8 @@ pub struct Memory {
     address: u64,
     bytes: u64,
     origin: Origin,
+    /// Kernels of other devices may be given it.
+    shared: bool,
 }
 
 /// Where it came from, and so what happens to it in the end.
@@ -46,16 +48,23 @@ impl Memory {
             answer => (device.allocated(answer, bytes, what)?, Origin::Driver),
         };
         add(&device.inner.counters.allocations, 1);
-        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin }))
+        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin, shared: false }))
+    }
+
+    fn allocate_shared(device: &Device, bytes: u64) -> Result<Arc<Memory>> {
+        let bytes = bytes.max(1);
+        let address = device.allocated(device.raw().alloc_shared(bytes), bytes, "a buffer for several devices")?;
+        add(&device.inner.counters.allocations, 1);
+        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Driver, shared: true }))
     }
 
     pub(crate) fn pooled(device: &Device, address: u64, bytes: u64, home: Home) -> Arc<Memory> {
-        Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Pool(home) })
+        Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Pool(home), shared: false })
     }
 
     pub(crate) fn of_pinned(pinned: &Arc<PinnedMemory>) -> Arc<Memory> {
         let (device, address, bytes) = (pinned.device().clone(), pinned.address(), pinned.bytes());
-        Arc::new(Memory { device, address, bytes, origin: Origin::Pinned(Arc::clone(pinned)) })
+        Arc::new(Memory { device, address, bytes, origin: Origin::Pinned(Arc::clone(pinned)), shared: false })
     }
 
     /// The device that it belongs to.
@@ -68,6 +77,11 @@ impl Memory {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether kernels of another device may be given it.
+    pub(crate) fn is_for(&self, other: &Device) -> bool {
+        self.shared && self.device.target().vendor() == other.target().vendor()
     }
 
     pub(crate) fn home(&self) -> Option<&Home> {
@@ -143,6 +157,16 @@ impl Device {
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let bytes = bytes_of::<T>(len)?;
         Ok(DeviceBuffer::over(Memory::allocate(self, bytes, "a buffer")?, 0, len))
+    }
+
+    /// The same, which kernels of other devices of the vendor may be given that [`Device::reach`] this one. What
+    /// one device writes there while another reads it is seen, if both do so by accesses of the system's scope.
+    /// It is given back when the last one drops it: a kernel of another device must have ended by then.
+    ///
+    /// # Errors
+    /// As [`Device::buffer`].
+    pub fn shared_buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
+        Ok(DeviceBuffer::over(Memory::allocate_shared(self, bytes_of::<T>(len)?)?, 0, len))
     }
 }
 

@@ -194,7 +194,7 @@ impl Stream {
     pub fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
-        for m in memory.clone() {
+        for m in memory.clone().filter(|m| !m.is_for(self.device())) {
             self.here(m.device(), "an argument")?;
         }
         let shape = Geometry { dependent: shape.dependent && self.device().target().arch().has("pdl"), ..*shape };

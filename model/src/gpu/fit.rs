@@ -32,6 +32,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
 fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     match op {
+        Op::Reduce(_) => None,
         Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) | Op::Route(_) => None,
         Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,

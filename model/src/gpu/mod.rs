@@ -16,6 +16,7 @@ pub mod fuse;
 pub mod limit;
 #[doc(hidden)]
 pub mod measure;
+mod meeting;
 mod open;
 pub mod plan;
 mod process;
@@ -34,6 +35,7 @@ pub use early::{Early, EarlyStatus};
 pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub use resident::Timeline;
+pub(crate) use runner::Apart;
 pub use runner::GpuRunner;
 
 use crate::session::SessionError;

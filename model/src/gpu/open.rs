@@ -1,5 +1,6 @@
 //! Opening a session on a GPU: plan, then compile and upload side by side.
 
+use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
 use super::resident::{Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
@@ -104,9 +105,21 @@ impl GpuRunner {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_at(engine, device, gguf, graph, options, None)
+    }
+
+    /// The same for a device that meets others there.
+    pub(super) fn open_at(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+        meeting: Option<MeetingPlace>,
+    ) -> Result<GpuRunner, SessionError> {
         let (mut remarks, ladder) = (vec![], trust::ladder(device.target()));
         for (i, target) in ladder.iter().enumerate() {
-            let wrong = match GpuRunner::open_as(engine, device, target, gguf, &graph, options) {
+            let wrong = match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, meeting.as_ref()) {
                 Ok(mut runner) => {
                     runner.remark(remarks);
                     return Ok(runner);
@@ -129,11 +142,11 @@ impl GpuRunner {
     /// [`SessionError::Wrong`].
     fn open_as(
         engine: &Engine,
-        device: &Device,
-        target: &Target,
+        (device, target): (&Device, &Target),
         gguf: &Arc<Gguf>,
         graph: &Graph,
         options: &OpenOptions,
+        meeting: Option<&MeetingPlace>,
     ) -> Result<GpuRunner, SessionError> {
         let start = Instant::now();
         let before = engine.counts();
@@ -146,7 +159,7 @@ impl GpuRunner {
         let mut plan = plan(&request)?;
         fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
-        let opened = GpuRunner::open_plan(engine, device, gguf, &request, plan, (start, before));
+        let opened = GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
         opened.map_err(|error| what_helps(error, memory, options))
     }
 
@@ -156,7 +169,7 @@ impl GpuRunner {
         device: &Device,
         gguf: &Arc<Gguf>,
         request: &Request,
-        plan: Plan,
+        (plan, meeting): (Plan, Option<&MeetingPlace>),
         (start, before): (Instant, CompileCounts),
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
@@ -189,6 +202,10 @@ impl GpuRunner {
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let remark = weights.remark.clone();
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        resident.meeting = meeting.cloned();
+        if resident.plan.packets().unwrap_or(0) > meeting.map_or(0, MeetingPlace::room) {
+            return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
+        }
         if let Some(kernel) = persistent? {
             resident.persistent = Some(Persistent::new(&resident, kernel)?);
         }
@@ -373,7 +390,8 @@ fn upload(
             let skip = w.bytes_of(piece * w.whole + w.at);
             let room = to.len() / pieces;
             let to = to.slice(piece * room..(piece + 1) * room)?;
-            let matrix = Matrix { name: &w.tensor, skip, bytes: each, raw_row, row: layout.row_bytes, to };
+            let stride = w.bytes_of(w.stride);
+            let matrix = Matrix { name: &w.tensor, skip, bytes: each, raw_row, stride, row: layout.row_bytes, to };
             match job.and_then(|j| repackers.get(&j)) {
                 None => uploader.matrix(&matrix, None)?,
                 Some(repacker) => {
@@ -499,5 +517,6 @@ fn assemble(
         arena,
         control,
         ring,
+        meeting: None,
     })
 }

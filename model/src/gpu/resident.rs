@@ -1,6 +1,7 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
-use super::plan::{Bind, BufferId, Choice, Control, Launch, Now, Number, OneLaunch, Plan, Program};
+use super::meeting::MeetingPlace;
+use super::plan::{Bind, BufferId, Choice, Control, Launch, Meeting, Now, Number, OneLaunch, Plan, Program};
 use super::ring::Ring;
 use crate::graph::{ValueId, WeightId};
 use crate::session::{Probe, SessionError};
@@ -34,6 +35,8 @@ pub(super) struct Resident {
     pub control: Words,
     /// Of layers that are streamed; none where all stay.
     pub ring: Option<Ring>,
+    /// What it meets other devices by that compute the same model; none where it computes alone.
+    pub meeting: Option<MeetingPlace>,
 }
 
 /// Where the blocks of a token that is one launch were ([`Probe::Stamps`]).
@@ -181,6 +184,9 @@ impl Resident {
 
     /// Whether what was computed may be trusted.
     pub fn check(&self) -> std::result::Result<(), SessionError> {
+        if let Some(meeting) = &self.meeting {
+            meeting.check(self.stream.device())?;
+        }
         match self.persistent.as_ref().zip(self.plan.persistent.as_ref()) {
             Some((ready, one)) => ready.check(one),
             None => Ok(()),
@@ -240,6 +246,7 @@ impl Resident {
                 (Bind::U64(n), None) => Arg::from(*n),
                 (Bind::F32(x), None) => Arg::from(*x),
                 (Bind::Elements(each), None) => Arg::from(each.saturating_mul(u64::from(now.tokens))),
+                (Bind::Meeting(what), None) => Arg::from(self.meeting.as_ref().map_or(0, |m| m.number(*what))),
                 (Bind::Chosen(what), None) => match what.of(now.choice) {
                     Number::U32(n) => Arg::from(n),
                     Number::F32(x) => Arg::from(x),
@@ -279,6 +286,10 @@ impl Resident {
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
+            Bind::Meeting(Meeting::Room | Meeting::Limit) => return Ok(None),
+            Bind::Meeting(what) => {
+                self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?
+            }
             Bind::Null
             | Bind::Dim(_)
             | Bind::U32(_)
@@ -305,6 +316,9 @@ impl Resident {
                 0..2000 => std::hint::spin_loop(),
                 _ => {
                     std::thread::yield_now();
+                    if let Some(meeting) = self.meeting.as_ref().filter(|m| m.is_over()) {
+                        meeting.check(self.stream.device())?;
+                    }
                     // A device that stopped will never write; what it says is the error.
                     if spins.is_multiple_of(1024) && self.stream.is_idle()? && self.control.tokens.peek(index)? == NONE
                     {
@@ -316,6 +330,21 @@ impl Resident {
                 }
             }
         }
+    }
+
+    /// Waits for the stream, but no longer than the devices that it computes with are there.
+    pub fn settle(&self) -> std::result::Result<(), SessionError> {
+        let Some(meeting) = &self.meeting else { return Ok(()) };
+        let mut spins = 0u32;
+        while !self.stream.is_idle()? {
+            meeting.check(self.stream.device())?;
+            spins += 1;
+            match spins {
+                0..2000 => std::hint::spin_loop(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        meeting.check(self.stream.device())
     }
 
     /// Where a value is that was kept.

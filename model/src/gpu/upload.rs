@@ -79,6 +79,8 @@ pub struct Matrix<'a> {
     pub bytes: usize,
     /// Bytes of a row in the file.
     pub raw_row: usize,
+    /// Bytes from a row to the next one in the file: more than a row's where each is a part of one.
+    pub stride: usize,
     /// Bytes of a row on the device.
     pub row: usize,
     /// Where it goes: a whole number of rows.
@@ -106,7 +108,8 @@ impl Uploader {
     pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>) -> Result<()> {
         let (part, at, all) = self.place(m.name)?;
         let (at, bytes) = (at + m.skip, m.bytes);
-        if m.skip.saturating_add(bytes) > all {
+        let gaps = bytes.checked_div(m.raw_row).unwrap_or(0).saturating_sub(1) * m.stride.saturating_sub(m.raw_row);
+        if m.skip.saturating_add(bytes).saturating_add(gaps) > all {
             return Err(Error::Buffer(format!("tensor '{}' has {all} bytes, not {} + {bytes}", m.name, m.skip)));
         }
         let rows = bytes.checked_div(m.raw_row).unwrap_or(0);
@@ -120,14 +123,29 @@ impl Uploader {
         // A row that no slot holds, on a device that has its own in the system's memory, goes through a
         // buffer as large as itself.
         let step = match repack {
-            None => rows,
-            Some(_) => (self.piece / m.raw_row.max(1)).max(1),
+            None if m.stride == m.raw_row => rows,
+            _ => (self.piece / m.raw_row.max(1)).max(1),
         };
         let mut first = 0;
         while first < rows {
             let count = step.min(rows - first);
             let from = at + first * m.raw_row..at + (first + count) * m.raw_row;
             let place = m.to.slice(first * m.row..(first + count) * m.row)?;
+            if m.stride != m.raw_row {
+                let gathered = self.gathered(part, at + first * m.stride, count, m)?;
+                match repack.as_deref_mut() {
+                    None => self.stream.write(&place, &gathered)?,
+                    Some(repack) => {
+                        let slot = self.device.buffer(gathered.len())?;
+                        self.stream.write(&slot, &gathered)?;
+                        repack(&self.stream, &slot, &place, count)?;
+                        // Before the slot goes.
+                        self.stream.synchronize()?;
+                    }
+                }
+                first += count;
+                continue;
+            }
             match repack.as_deref_mut() {
                 None => self.copy(part, from, &place)?,
                 Some(repack) if self.shared.is_some() && from.len() <= SLOT => {
@@ -147,6 +165,18 @@ impl Uploader {
             first += count;
         }
         Ok(())
+    }
+
+    /// So many rows that are parts of rows of the file, one behind the other: the host puts them together.
+    fn gathered(&self, part: usize, at: usize, rows: usize, m: &Matrix) -> Result<Vec<u8>> {
+        let none = || Error::Buffer(format!("rows of tensor '{}' are not in the file", m.name));
+        let bytes = self.gguf.part_bytes(part).ok_or_else(none)?;
+        let mut all = Vec::with_capacity(rows * m.raw_row);
+        for row in 0..rows {
+            let from = at + row * m.stride;
+            all.extend_from_slice(bytes.get(from..from + m.raw_row).ok_or_else(none)?);
+        }
+        Ok(all)
     }
 
     /// Part, offset in it and size of a tensor's data.

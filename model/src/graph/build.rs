@@ -252,7 +252,7 @@ impl<'a> Builder<'a> {
             false => format!("{name}[{}..{}]", at / cols.max(1), at / cols.max(1) + rows),
         };
         let tensor = name.to_string();
-        self.graph.weights.push(Weight { name: label, tensor, at, whole, experts, rows, cols, format });
+        self.graph.weights.push(Weight { name: label, tensor, at, whole, experts, rows, cols, stride: cols, format });
         self.by_name.insert(key, id);
         Ok(id)
     }

@@ -77,6 +77,8 @@ pub struct Weight {
     pub rows: usize,
     /// Length of a row (inputs).
     pub cols: usize,
+    /// Elements from a row's first to the next row's in the file: more than `cols` where each row is a part.
+    pub stride: usize,
     /// How the elements are encoded.
     pub format: &'static Format,
 }
@@ -95,6 +97,11 @@ impl Weight {
     /// Whether it is all of its tensor.
     pub fn is_whole(&self) -> bool {
         self.whole == self.rows * self.cols
+    }
+
+    /// Whether each row is a part of a row of the file.
+    pub fn is_of_columns(&self) -> bool {
+        self.stride != self.cols
     }
 
     /// Bytes of so many elements, whole blocks.

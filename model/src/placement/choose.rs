@@ -18,9 +18,9 @@ const SPARE: u64 = 256 << 20;
 /// Why a model's layers cannot be placed as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
-    /// [`Split::Tensor`].
-    #[error("--split tensor is not there yet: --split layers gives each device some of the layers")]
-    Tensor,
+    /// [`Split::Tensor`] with something else than several GPUs.
+    #[error("--split tensor is for several GPUs that have all layers together: {0}")]
+    Tensor(&'static str),
     /// [`Persistence::On`] with several stages.
     #[error("--persistent on is one launch on one device: leave it out where several compute")]
     Persistent,
@@ -71,6 +71,8 @@ pub(crate) struct Wanted {
     /// GPUs, in the order of their layers.
     gpus: Vec<String>,
     host: HostLayers,
+    /// All GPUs compute each layer together.
+    together: bool,
 }
 
 /// A stage that was chosen.
@@ -83,9 +85,7 @@ pub(crate) struct Chosen {
 impl Wanted {
     /// What the options ask for; none where one device has all layers.
     pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
-        if options.split == Split::Tensor {
-            return Err(PlacementError::Tensor);
-        }
+        let together = options.split == Split::Tensor;
         let asked = options.host_layers.filter(|n| *n > 0);
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());
         let (gpus, cpu) = match (&options.device, asked) {
@@ -93,6 +93,7 @@ impl Wanted {
                 let gpus = devices.all().iter().filter(|d| **d != DeviceChoice::Cpu).map(ToString::to_string);
                 (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
             }
+            (_, None) if together => return Err(PlacementError::Tensor(ONE)),
             (_, None) => return Ok(None),
             (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names none")),
             (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
@@ -106,7 +107,46 @@ impl Wanted {
             (None, true) => HostLayers::Rest,
             (n, _) => HostLayers::These(n.unwrap_or(0)),
         };
-        Ok(Some(Wanted { gpus, host }))
+        match (together, host, gpus.len()) {
+            (true, HostLayers::Rest, _) => return Err(PlacementError::Tensor("leave cpu out of --device")),
+            (true, HostLayers::These(1..), _) => return Err(PlacementError::Tensor("leave --host-layers out")),
+            (true, _, 0 | 1) => return Err(PlacementError::Tensor(ONE)),
+            _ => {}
+        }
+        Ok(Some(Wanted { gpus, host, together }))
+    }
+
+    /// A session whose layers all GPUs compute together, with their labels; or why it is none, since they do not
+    /// reach each other.
+    fn open_together(
+        &self,
+        engine: &Engine,
+        gguf: &Arc<Gguf>,
+        graph: &Graph,
+        options: &OpenOptions,
+    ) -> Result<Result<Opened, String>, (PlacementError, bool)> {
+        if options.persistent == Persistence::On {
+            return Err((PlacementError::Persistent, false));
+        }
+        if options.stream {
+            return Err((PlacementError::Stream, false));
+        }
+        let mut devices = vec![];
+        for label in &self.gpus {
+            let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
+            devices.push(engine.device(label).map_err(|e| (failed(e.into()), false))?);
+        }
+        match Session::on_gpus(engine, &devices, gguf, graph.clone(), options) {
+            // All of them have all layers.
+            Ok(session) => {
+                Ok(Ok((session, self.gpus.iter().map(|label| (label.clone(), graph.states.len())).collect())))
+            }
+            Err(Ok(why)) => Ok(Err(why)),
+            Err(Err(source)) => {
+                let lost = devices.iter().any(|d| d.memory().is_err());
+                Err((PlacementError::Device { label: self.gpus.join(","), source }, lost))
+            }
+        }
     }
 
     /// Opens the devices and divides the layers. The CPU has the first ones: so the head is on a GPU, which
@@ -162,6 +202,14 @@ impl Wanted {
         graph: &Graph,
         options: &OpenOptions,
     ) -> (Result<Opened, PlacementError>, bool) {
+        let mut apart = None;
+        if self.together {
+            match self.open_together(engine, gguf, graph, options) {
+                Ok(Ok(opened)) => return (Ok(opened), false),
+                Ok(Err(why)) => apart = Some(why),
+                Err((error, lost)) => return (Err(error), lost),
+            }
+        }
         let chosen = match self.choose(engine, graph, options) {
             Ok(chosen) => chosen,
             Err(error) => return (Err(error), false),
@@ -173,11 +221,19 @@ impl Wanted {
         let labels: Vec<(String, usize)> = chosen.into_iter().map(|c| (c.label, c.layers)).collect();
         let all = || labels.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(",");
         match opened {
-            Ok(session) => (Ok((session, labels)), false),
+            Ok(mut session) => {
+                if let Some(why) = apart {
+                    session.remark(format!("--split layers takes the place of --split tensor: {why}"));
+                }
+                (Ok((session, labels)), false)
+            }
             Err(source) => (Err(PlacementError::Device { label: all(), source }), lost),
         }
     }
 }
+
+/// What `--split tensor` says of one device.
+const ONE: &str = "--device names fewer than two, as in --device cuda:0,cuda:1";
 
 /// A session, and of each of its stages the device's label and how many layers it has.
 pub type Opened = (Session, Vec<(String, usize)>);
@@ -223,13 +279,20 @@ mod tests {
         assert_eq!(wanted("cuda:1", plain()).unwrap(), None);
         assert_eq!(wanted("cuda:1", host(0)).unwrap(), None);
         assert_eq!(wanted("cpu", plain()).unwrap(), None);
-        let of = |gpus: &[&str], host| Some(Wanted { gpus: gpus.iter().map(ToString::to_string).collect(), host });
+        let of = |gpus: &[&str], host| {
+            Some(Wanted { gpus: gpus.iter().map(ToString::to_string).collect(), host, together: false })
+        };
         assert_eq!(wanted("cuda:1", host(3)).unwrap(), of(&["cuda:1"], HostLayers::These(3)));
         assert_eq!(wanted("cuda:1,rocm:0", plain()).unwrap(), of(&["cuda:1", "rocm:0"], HostLayers::These(0)));
         assert_eq!(wanted("cuda:1,cpu", plain()).unwrap(), of(&["cuda:1"], HostLayers::Rest));
         assert_eq!(wanted("cuda:1,cpu", host(2)).unwrap(), of(&["cuda:1"], HostLayers::These(2)));
         assert!(matches!(wanted("cpu", host(1)), Err(PlacementError::NoGpu(_))));
         let tensor = OpenOptions { split: Split::Tensor, ..plain() };
-        assert!(matches!(wanted("cuda:0,cuda:1", tensor), Err(PlacementError::Tensor)));
+        assert!(wanted("cuda:0,cuda:1", tensor.clone()).unwrap().unwrap().together);
+        for device in ["cuda:0", "cpu", "cuda:0,cuda:1,cpu"] {
+            assert!(matches!(wanted(device, tensor.clone()), Err(PlacementError::Tensor(_))), "{device}");
+        }
+        let host = OpenOptions { host_layers: Some(1), ..tensor };
+        assert!(matches!(wanted("cuda:0,cuda:1", host), Err(PlacementError::Tensor(_))));
     }
 }

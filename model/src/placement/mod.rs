@@ -9,11 +9,13 @@
 mod choose;
 mod cut;
 mod divide;
+mod shard;
 mod stage;
 
 pub use choose::PlacementError;
 pub(crate) use choose::Wanted;
 pub use cut::{CutError, Layers};
 pub use divide::{DivideError, LayerNeed, Room, divide, needs};
+pub use shard::{ShardError, shard};
 pub use stage::Place;
 pub(crate) use stage::{Made, Piece, Sink, Stage};

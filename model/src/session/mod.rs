@@ -13,10 +13,10 @@ pub use error::{SessionError, check_scores};
 pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
 
 use crate::gguf::Gguf;
-use crate::gpu::GpuRunner;
+use crate::gpu::{Apart, GpuRunner};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
-use crate::placement::{Layers, Place, Stage};
+use crate::placement::{Layers, Place, Stage, shard};
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -178,6 +178,33 @@ impl Session {
         Ok(Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv))
     }
 
+    /// On several GPUs that compute each layer together: each has its share of heads and rows. `Err(Ok(why))`:
+    /// they cannot, since they do not reach each other; layers may go one behind the other there.
+    ///
+    /// # Errors
+    /// A model that so many devices cannot share, what one of them says.
+    pub fn on_gpus(
+        engine: &Engine,
+        devices: &[Device],
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, Result<String, SessionError>> {
+        let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
+        let shards = shards.collect::<Result<Vec<_>, _>>();
+        let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
+        let options = &OpenOptions { early: false, persistent: Persistence::Off, stream: false, ..options.clone() };
+        let runner = GpuRunner::together(engine, devices, gguf, shards, options);
+        let runner = runner.map_err(|apart| match apart {
+            Apart::Link(why) => Ok(why),
+            Apart::Other(error) => Err(error),
+        })?;
+        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
+        let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        Ok(Session { whole: Some(graph), ..session })
+    }
+
     /// On several devices: each of these places has so many layers, in this order.
     ///
     /// # Errors
@@ -233,6 +260,13 @@ impl Session {
     fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
         Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
+    }
+
+    /// Has something said with what the device's runner says.
+    pub(crate) fn remark(&mut self, line: String) {
+        if let Stage::Gpu(gpu) = &mut self.runner {
+            gpu.remark(vec![line]);
+        }
     }
 
     /// Sequences that fit.

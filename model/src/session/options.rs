@@ -62,7 +62,7 @@ pub enum Split {
     /// By layers: each device has some of them, and rows go from one to the next.
     #[default]
     Layers,
-    /// By rows and heads of each layer: refused, there is no such thing yet.
+    /// By heads and rows of each layer, which all devices compute together.
     Tensor,
 }
 

@@ -33,8 +33,8 @@ pub struct Setup {
 /// Where a model's layers are.
 #[derive(Debug, Clone, Args)]
 pub struct Placing {
-    /// How the model is divided among several devices (--device cuda:0,cuda:1): by layers; tensor is not there
-    /// yet
+    /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some layers, or all
+    /// compute each layer together
     #[arg(long, value_name = "HOW", default_value = "layers")]
     pub split: SplitBy,
     /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among several

@@ -169,6 +169,13 @@ impl RawDevice for HipDevice {
         Ok(Raw::of("hipMalloc", address)?.0 as u64)
     }
 
+    fn alloc_shared(&self, bytes: u64) -> Try<u64> {
+        let mut address = null_mut();
+        // Else what another device writes is seen at the end of a kernel only.
+        call!(self.hipExtMallocWithFlags(&mut address, bytes as usize, flags::hipDeviceMallocFinegrained))?;
+        Ok(Raw::of("hipExtMallocWithFlags", address)?.0 as u64)
+    }
+
     unsafe fn free(&self, address: u64) -> Try<()> {
         call!(self.hipFree(address as *mut c_void))
     }

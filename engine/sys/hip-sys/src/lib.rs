@@ -127,6 +127,8 @@ pub mod flags {
     pub const hipHostMallocMapped: u32 = 2;
     /// Fast to write, slow to read.
     pub const hipHostMallocWriteCombined: u32 = 4;
+    /// Device memory that other devices see while kernels run.
+    pub const hipDeviceMallocFinegrained: u32 = 1;
     /// Page-locked for every device.
     pub const hipHostRegisterPortable: u32 = 1;
     /// With an address on the device.
@@ -173,6 +175,8 @@ calls! {
 
     /// Device memory.
     fn hipMalloc(address: *mut *mut c_void, bytes: usize);
+    /// The same by flags: memory that other devices see while kernels run.
+    fn hipExtMallocWithFlags(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     /// Waits for its uses and gives it back.
     fn hipFree(address: *mut c_void);
     /// Page-locked host memory.

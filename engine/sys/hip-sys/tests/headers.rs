@@ -39,7 +39,7 @@ fn every_number_is_the_headers_own() {
         attribute: hipDeviceAttributeClockRate hipDeviceAttributeCooperativeLaunch hipDeviceAttributeIntegrated
             hipDeviceAttributeL2CacheSize hipDeviceAttributeMultiprocessorCount hipDeviceAttributeWarpSize;
         capture: hipStreamCaptureModeThreadLocal;
-        flags: hipStreamNonBlocking hipEventDefault hipEventDisableTiming hipHostMallocPortable hipHostMallocMapped
+        flags: hipStreamNonBlocking hipEventDefault hipEventDisableTiming hipDeviceMallocFinegrained hipHostMallocPortable hipHostMallocMapped
             hipHostMallocWriteCombined hipHostRegisterPortable hipHostRegisterMapped;
     }
     equal("sizeof(hipUUID)", size_of::<hip_sys::hipUUID>() as u64);

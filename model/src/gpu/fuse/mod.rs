@@ -333,7 +333,8 @@ impl<'g> Fuser<'g> {
             _ => false,
         };
         let summed = matches!(op, Op::ExpertSum(ExpertSum { shares: Some(_), .. }));
-        if self.rms(op).is_none() && !summed && !mapped {
+        let reduced = matches!(op, Op::Reduce(_));
+        if self.rms(op).is_none() && !summed && !mapped && !reduced {
             return None;
         }
         self.taken[i] = true;
@@ -344,6 +345,7 @@ impl<'g> Fuser<'g> {
             (_, &Op::ExpertSum(ExpertSum { x, shares: Some(shares), .. })) => {
                 Some((at, Step::ExpertSum { x, shares, residual, out }))
             }
+            (_, &Op::Reduce(reduce)) => Some((at, Step::Reduce { reduce, residual, out })),
             _ => Some((at, Step::Map { op: op.clone(), residual, out })),
         }
     }

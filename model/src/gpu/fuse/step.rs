@@ -1,6 +1,6 @@
 //! What one launch does together, as data.
 
-use crate::graph::op::Conv;
+use crate::graph::op::{Conv, Reduce};
 use crate::graph::{Activation, Op, RopeId, StateId, ValueId, WeightId};
 
 /// Where a projection's input comes from.
@@ -212,6 +212,15 @@ pub enum Step {
         /// Result.
         out: ValueId,
     },
+    /// Parts of several devices put together, then possibly a sum.
+    Reduce {
+        /// Which, and how.
+        reduce: Reduce,
+        /// Added.
+        residual: Option<ValueId>,
+        /// Result.
+        out: ValueId,
+    },
     /// An operation by itself.
     Single(Op),
 }
@@ -230,6 +239,7 @@ impl Step {
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
             Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),
+            Step::Reduce { reduce, residual, .. } => std::iter::once(reduce.x).chain(*residual).collect(),
             Step::Single(op) => op.reads(),
         }
     }
@@ -243,6 +253,7 @@ impl Step {
             },
             Step::Attend(a) => vec![a.out],
             Step::Conv { out, .. } | Step::Decay(Decay { out, .. }) => vec![*out],
+            Step::Reduce { out, .. } => vec![*out],
             Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } | Step::Latent { out, .. } => {
                 vec![*out]
             }

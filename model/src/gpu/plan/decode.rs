@@ -40,6 +40,7 @@ impl Lower<'_> {
                 let (from, top) = (self.value(*x)?, self.graph.value(*x).slots);
                 self.expert_sum(from, top, *shares, *residual, *out)
             }
+            Step::Reduce { reduce, residual, out } => self.reduce(reduce, *residual, *out),
             Step::Single(op) => self.single(op),
         }
     }

@@ -15,6 +15,7 @@ mod persistent;
 mod print;
 mod product;
 mod prompt;
+mod reduce;
 mod small;
 mod states;
 mod stream;
@@ -24,6 +25,7 @@ mod whole;
 pub use arena::{Life, place};
 pub(super) use map::function_of;
 pub use persistent::{Instruction, OneLaunch};
+pub(crate) use reduce::{RANKS, WORDS};
 #[doc(hidden)]
 pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
 pub use whole::{Request, plan};
@@ -97,6 +99,24 @@ pub enum Control {
     Adjustments,
     /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for all.
     Slots,
+}
+
+/// What devices that compute one model together meet by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
+pub enum Meeting {
+    /// `u32`s: how many meetings there were, and what goes with that.
+    Words,
+    /// `u32` of the host: somebody has waited in vain.
+    Late,
+    /// This device's inbox.
+    Inbox,
+    /// The inbox of the device so many behind this one, less one, in turn.
+    To(u32),
+    /// As `u64`: packets that an inbox has for each device.
+    Room,
+    /// As `u64`: nanoseconds that are waited at most.
+    Limit,
 }
 
 /// How the next token is chosen from the logits.
@@ -318,6 +338,8 @@ pub enum Bind {
     Elements(u64),
     /// A number that comes with the choice of a token.
     Chosen(Chosen),
+    /// What devices meet by: memory, or a number.
+    Meeting(Meeting),
 }
 
 /// One launch.

@@ -34,6 +34,7 @@ fn bind(b: &Bind, program: &Program) -> String {
         Bind::Elements(n) => format!("T·{n}"),
         Bind::Chosen(c) => format!("{c:?}").to_lowercase(),
         Bind::F32(x) => x.to_string(),
+        Bind::Meeting(m) => format!("{m:?}").to_lowercase(),
     }
 }
 

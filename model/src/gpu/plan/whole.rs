@@ -100,7 +100,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
     // Positions, options and lists of slots, and a random number for each position.
     let words = slots as u64 * (4 * (request.context() as u64 + 1) + 24) + 4 * ALIGN;
-    Ok(Plan {
+    let mut plan = Plan {
         target: target.clone(),
         jobs: planner.jobs.finish(),
         decode,
@@ -119,7 +119,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         vectors,
         caches,
         memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + packets },
-    })
+    };
+    plan.memory.rest += plan.inbox();
+    Ok(plan)
 }
 
 /// What the programs of a plan share while they are made.
@@ -273,7 +275,7 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
     for step in steps.get(first..).unwrap_or_default() {
         let fits = match step {
             Step::Project { .. } => made.is_empty(),
-            Step::Map { .. } => step.reads().iter().all(|v| made.contains(v)),
+            Step::Map { .. } | Step::Reduce { .. } => step.reads().iter().all(|v| made.contains(v)),
             _ => false,
         };
         if !fits {

@@ -44,6 +44,14 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> (Vec<usize>, Result<(), SessionError>) {
+        if self.others.is_empty() { self.decode_alone(tasks, sink) } else { self.decode_together(tasks, sink) }
+    }
+
+    pub(super) fn decode_alone(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        sink: &mut dyn FnMut(usize, u32) -> After,
+    ) -> (Vec<usize>, Result<(), SessionError>) {
         let mut running: Vec<Running> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);

@@ -13,6 +13,9 @@
 mod decode;
 mod staged;
 mod step;
+mod together;
+
+pub(crate) use together::Apart;
 
 use super::early::Early;
 use super::open::Statistics;
@@ -34,6 +37,8 @@ const NUMBERS: usize = 64;
 /// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step: nothing is
 /// allocated, compiled, copied or waited for in between.
 pub struct GpuRunner {
+    /// The other devices that compute the model with this one: the first to go.
+    others: together::Others,
     resident: Resident,
     graph: Graph,
     context: usize,
@@ -162,6 +167,7 @@ impl GpuRunner {
         // Who traces streamed layers wants to see each copy: a replay shows none.
         let captures = resident.ring.is_none() || resident.stream.device().trace().is_none();
         let mut runner = GpuRunner {
+            others: together::Others::default(),
             resident,
             graph,
             context,
@@ -222,7 +228,7 @@ impl GpuRunner {
         &self.remarks
     }
 
-    pub(super) fn remark(&mut self, lines: Vec<String>) {
+    pub(crate) fn remark(&mut self, lines: Vec<String>) {
         self.remarks.extend(lines);
     }
 
@@ -474,6 +480,7 @@ impl GpuRunner {
             // What is missing there is run again when rows of it are asked for.
             before.stage.copy(from, to, len)?;
         }
+        self.copy_others(from, to, len)?;
         let (r, slots) = (&self.resident, self.slots.len().max(1));
         let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
         for cache in caches.filter(|c| !c.is_empty()) {

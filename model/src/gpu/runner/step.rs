@@ -15,6 +15,14 @@ const LOOK_EVERY: usize = 4;
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
     pub(crate) fn step(&mut self, tasks: &mut [Task<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+        if self.others.is_empty() { self.step_alone(tasks, late) } else { self.step_together(tasks, late) }
+    }
+
+    pub(super) fn step_alone(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
         let done = self.try_step(tasks, late);
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
@@ -278,6 +286,8 @@ impl GpuRunner {
             r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
         }
         let all = self.logits.slice(..rows.len() * n_vocab)?;
+        // What others have a part in may never come.
+        self.resident.settle()?;
         Ok(all.read(<[f32]>::to_vec)?)
     }
 

@@ -29,6 +29,7 @@ mod kv_write;
 mod linear_attention;
 mod matmul;
 mod norm;
+mod reduce;
 mod repeat;
 mod rope;
 mod route;
@@ -185,6 +186,7 @@ operations! {
     linear_attention::LinearAttention,
     matmul::MatMul,
     norm::Norm,
+    reduce::Reduce,
     repeat::Repeat,
     rope::Rope,
     route::Route,

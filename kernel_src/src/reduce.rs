@@ -1,0 +1,220 @@
+//! Rows that several devices have made parts of, on all of them: `gpu/reduce.h`.
+
+use crate::arguments;
+use crate::cases::{Case, CaseArg, Expect, FOLLOWS, Random, SINGLE, Storage, floats, output};
+use crate::family::{Block, Family, Fixed, Grid, Launch, Size, Work, no_choice};
+use crate::kernel::{Kernel, SpecError, of_shape, require};
+use crate::matrix::{ONE, Samples};
+use crate::render::Shape;
+use kjit_engine::{Constants, Target};
+use std::fmt;
+
+/// Devices at most.
+pub const RANKS: usize = 8;
+
+/// `y = residual + Σ over devices of x`, or the devices' `x` one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReduceSpec {
+    /// Devices.
+    pub ranks: usize,
+    /// Elements of a row of `x`.
+    pub cols: usize,
+    /// Rows are put one behind the other; else they are added.
+    pub join: bool,
+    /// A residual is added.
+    pub residual: bool,
+}
+
+arguments! {
+    /// The arguments.
+    ReduceArgs {
+        /// `rows × cols` f32: this device's part.
+        x: Pointer,
+        /// Rows as those of `y`, or null.
+        residual: Pointer,
+        /// `rows × cols` f32, `ranks` times as many where they are joined; may be `residual`.
+        y: Pointer,
+        /// [`WORDS`] u32 of this device, zero before the first launch; all launches have the same.
+        words: Pointer,
+        /// u32 of the host: not 0 once a device has waited in vain.
+        late: Pointer,
+        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have the same.
+        inbox: Pointer,
+        /// The inboxes of the ranks behind this one, in turn; null beyond `ranks`.
+        to0: Pointer,
+        /// Likewise.
+        to1: Pointer,
+        /// Likewise.
+        to2: Pointer,
+        /// Likewise.
+        to3: Pointer,
+        /// Likewise.
+        to4: Pointer,
+        /// Likewise.
+        to5: Pointer,
+        /// Likewise.
+        to6: Pointer,
+        /// `rows · cols`.
+        count: U64,
+        /// Packets that an inbox has for each rank.
+        room: U64,
+        /// Nanoseconds that are waited at most.
+        limit: U64,
+        /// This device, below `ranks`.
+        rank: U32,
+        /// Blocks: no more than the device holds at once.
+        blocks: U32,
+    }
+}
+
+/// Words of a device: meetings so far, blocks that know the number, whether somebody has waited in vain.
+pub const WORDS: usize = 3;
+/// Blocks that a compute unit takes at once, whatever else it has.
+pub const BLOCKS_PER_UNIT: u32 = 2;
+
+const NAME: &str = "reduce";
+const BLOCK: u32 = 256;
+
+impl ReduceSpec {
+    /// Blocks for which there is work, with so many rows.
+    #[must_use]
+    pub fn blocks(&self, rows: usize) -> u32 {
+        u32::try_from((rows * self.cols).div_ceil(BLOCK as usize)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// A case in so many blocks, at this meeting: the others' packets are there already.
+    fn of(
+        &self,
+        target: &Target,
+        (blocks, rows): (u32, usize),
+        (rank, met): (usize, u32),
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        let (ranks, count) = (self.ranks, rows * self.cols);
+        // More room than is used.
+        let room = count + 5;
+        let parts: Vec<Vec<f32>> = (0..ranks).map(|_| random.normals(count, 1.0)).collect();
+        let wide = if self.join { ranks * self.cols } else { self.cols };
+        let residual = if self.residual { random.normals(rows * wide, 1.0) } else { vec![] };
+        let number = if met == u32::MAX - 1 { u32::MAX } else { met + 1 };
+        let packet = |v: f32| u64::from(number) << 32 | u64::from(v.to_bits());
+        let half = met as usize % 2 * ranks * room;
+        // What is left of the meeting before the last is not taken for this one's.
+        let mut inbox = vec![u64::from(number.wrapping_sub(2)) << 32; 2 * ranks * room];
+        let empty = inbox.clone();
+        let mut sent = empty.clone();
+        for (r, part) in parts.iter().enumerate() {
+            let at = half + r * room;
+            let to = if r == rank { &mut sent } else { &mut inbox };
+            to.iter_mut().skip(at).zip(part).for_each(|(to, &v)| *to = packet(v));
+        }
+        let want = (0..rows * wide).map(|i| {
+            let (row, c) = (i / wide, i % wide);
+            let made: f64 = match self.join {
+                true => parts
+                    .get(c / self.cols)
+                    .and_then(|p| p.get(row * self.cols + c % self.cols))
+                    .map_or(0.0, |&v| v.into()),
+                false => parts.iter().filter_map(|p| p.get(i)).map(|&v| f64::from(v)).sum(),
+            };
+            made + residual.get(i).map_or(0.0, |&r| f64::from(r))
+        });
+        let bytes = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let small = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let peer = |i: usize| match i + 1 < ranks {
+            true => CaseArg::Buffer { name: "to", before: bytes(&empty), expect: Expect::Bytes(bytes(&sent)) },
+            false => CaseArg::Null,
+        };
+        let next = if number == u32::MAX { 1 } else { number };
+        let args = ReduceArgs {
+            x: floats("x", parts.get(rank).map_or(&[], |p| p)),
+            residual: if self.residual { floats("residual", &residual) } else { CaseArg::Null },
+            y: output("y", Storage::F32, want.collect(), SINGLE),
+            words: CaseArg::Buffer {
+                name: "words",
+                before: small(&[met, 0, 0]),
+                expect: Expect::Bytes(small(&[next, 0, 0])),
+            },
+            late: CaseArg::Buffer { name: "late", before: small(&[0]), expect: Expect::Same },
+            inbox: CaseArg::Buffer { name: "inbox", before: bytes(&inbox), expect: Expect::Same },
+            to0: peer(0),
+            to1: peer(1),
+            to2: peer(2),
+            to3: peer(3),
+            to4: peer(4),
+            to5: peer(5),
+            to6: peer(6),
+            count: CaseArg::U64(count as u64),
+            room: CaseArg::U64(room as u64),
+            limit: CaseArg::U64(20_000_000),
+            rank: CaseArg::U32(rank as u32),
+            blocks: FOLLOWS,
+        };
+        let launch = Launch::of(self.block(target, &Fixed)?, Grid::of([blocks, 1, 1]).number("blocks", blocks));
+        Case::of(format!("{NAME} {self:?}, {rows} rows, rank {rank}, meeting {met}"), self, target, launch, args)
+    }
+}
+
+impl Family for ReduceSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = ReduceArgs<A>;
+    no_choice!();
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (how, residual) =
+            (if self.join { "joined" } else { "added" }, if self.residual { ", residual" } else { "" });
+        write!(f, "{} × {} {how}{residual}", self.ranks, self.cols)
+    }
+
+    fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
+        let fine = (2..=RANKS).contains(&self.ranks) && self.cols > 0 && self.cols <= 1 << 30;
+        require(fine, NAME, || format!("{self:?}"))
+    }
+
+    fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
+        Ok(Block::of(target.default_wave(), BLOCK))
+    }
+
+    fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
+        let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
+        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual);
+        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+    }
+
+    fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {
+        let blocks = self.blocks(size.tokens).min(units.saturating_mul(BLOCKS_PER_UNIT).max(1));
+        Ok(Grid::of([blocks, 1, 1]).number("blocks", blocks))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        // Its part, a packet to each other device and one from each, the row.
+        let wide = if self.join { self.ranks } else { 1 };
+        let residual = if self.residual { wide } else { 0 };
+        Work::moves(size.tokens * self.cols * (4 + 16 * (self.ranks - 1) + 4 * wide + 4 * residual))
+    }
+
+    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+        let blocks = self.blocks(size.tokens).min(units.max(1) * BLOCKS_PER_UNIT);
+        self.of(target, (blocks, size.tokens.max(1)), (self.ranks - 1, 4), random)
+    }
+
+    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+        let mut add = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
+            let spec = ReduceSpec { ranks, cols, join, residual };
+            into.push(spec.of(target, (blocks, rows), at, random)?);
+            Ok(())
+        };
+        add(2, 300, false, true, (2, 1), (0, 0))?;
+        add(2, 257, false, false, (1, 3), (1, 7))?;
+        add(3, 65, true, false, (2, 4), (1, 2))?;
+        add(8, 33, false, true, (1, 2), (5, u32::MAX - 1))?;
+        add(4, 130, true, true, (3, 1), (3, 1))
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        let (ranks, residual) = (2, true);
+        list.add("reduce 2 × 4096".to_owned(), ReduceSpec { ranks, cols: 4096, join: false, residual }, ONE)?;
+        let joined = ReduceSpec { ranks, cols: 64128, join: true, residual: false };
+        list.add("reduce 2 × 64128 joined".to_owned(), joined, ONE)
+    }
+}

@@ -1,0 +1,107 @@
+//! Where devices that compute one model together meet: the memory of `kjit_kernels::reduce`.
+
+use super::plan::Meeting;
+use crate::gpu::plan::WORDS;
+use crate::session::SessionError;
+use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a device waits for the others. A meeting takes µs; what comes between two of a device's own may be
+/// a kernel's first launch, or another process that has the device.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// One device's.
+#[derive(Debug, Clone)]
+pub struct MeetingPlace {
+    words: DeviceBuffer<u32>,
+    late: PinnedBuffer<u32>,
+    /// By rank.
+    inboxes: Vec<DeviceBuffer<u64>>,
+    rank: usize,
+    room: u64,
+    /// Of all of them: one has failed, and the others wait for nothing any more.
+    over: Arc<AtomicBool>,
+}
+
+impl MeetingPlace {
+    /// Those of all devices, in their order, with room for so many packets of each. The devices reach each
+    /// other.
+    pub fn of(devices: &[Device], room: u64) -> Result<Vec<MeetingPlace>, SessionError> {
+        let packets = room.saturating_mul(2 * devices.len() as u64);
+        let packets = usize::try_from(packets).map_err(|_| SessionError::Device(format!("{packets} packets")))?;
+        let mut inboxes = vec![];
+        for device in devices {
+            let (inbox, stream) = (device.shared_buffer::<u64>(packets)?, device.stream()?);
+            stream.fill(&inbox, 0)?;
+            stream.synchronize()?;
+            inboxes.push(inbox);
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let place = |(rank, device): (usize, &Device)| {
+            let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
+            stream.fill(&words, 0)?;
+            stream.synchronize()?;
+            late.write(|to| to.fill(0))?;
+            Ok(MeetingPlace { words, late, inboxes: inboxes.clone(), rank, room, over: Arc::clone(&over) })
+        };
+        devices.iter().enumerate().map(place).collect()
+    }
+
+    /// Devices.
+    pub fn ranks(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// Packets that there is room for.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// What of it is memory.
+    pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
+        let inbox = |behind: usize| self.inboxes.get((self.rank + behind) % self.ranks().max(1))?.cast().ok();
+        match what {
+            Meeting::Words => self.words.cast().ok(),
+            Meeting::Late => self.late.on_device().cast().ok(),
+            Meeting::Inbox => inbox(0),
+            Meeting::To(i) => inbox(1 + i as usize),
+            Meeting::Room | Meeting::Limit => None,
+        }
+    }
+
+    /// What of it is a number.
+    pub fn number(&self, what: Meeting) -> u64 {
+        match what {
+            Meeting::Limit => LIMIT.as_nanos() as u64,
+            _ => self.room,
+        }
+    }
+
+    /// One has failed: what the others wait for may never come.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    /// Whether one has failed.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether the others came to every meeting so far.
+    pub fn check(&self, device: &Device) -> Result<(), SessionError> {
+        match self.late.peek(0)? {
+            0 if self.is_over() => Err(SessionError::Lost(format!(
+                "another of the devices that compute the model with {} has failed",
+                device.label()
+            ))),
+            0 => Ok(()),
+            _ => Err(SessionError::Lost(format!(
+                "{} waited longer than {} s for the devices that compute the model with it: one of them is lost or hangs",
+                device.label(),
+                LIMIT.as_secs()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Several devices that compute each layer together: a runner for each one's share of the graph.
+//!
+//! All runners do the same calls, each on a thread of its own: the same launches in the same order, since what
+//! is launched follows from tokens alone, and these are the same everywhere: each device has the whole logits,
+//! bit for bit. Their kernels meet inside (`kjit_kernels::reduce`). What the first one answers counts.
+
+use super::GpuRunner;
+use crate::gguf::Gguf;
+use crate::gpu::meeting::MeetingPlace;
+use crate::gpu::open::plan_for;
+use crate::gpu::plan::{Bind, Choice, Launch};
+use crate::gpu::resident::Whose;
+use crate::graph::Graph;
+use crate::sample::Sampler;
+use crate::session::{After, Given, Late, OpenOptions, SessionError, Task, Want};
+use kjit_engine::{Device, Engine, Stream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// How long devices may take for what they have been given when the model is closed: longer than they wait for
+/// each other.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The other devices of a model that several compute together; none where one computes alone.
+#[derive(Default)]
+pub(super) struct Others {
+    runners: Vec<GpuRunner>,
+    /// Of all of them.
+    streams: Vec<Stream>,
+}
+
+impl Others {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runners.is_empty()
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        // What one device still computes goes into the others' memory.
+        let end = Instant::now() + PATIENCE;
+        for stream in &self.streams {
+            while matches!(stream.is_idle(), Ok(false)) {
+                if Instant::now() > end {
+                    // It hangs: giving memory back would wait for it.
+                    std::mem::forget(std::mem::take(&mut self.runners));
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// Why devices that were opened do not compute together.
+pub(crate) enum Apart {
+    /// They cannot reach each other, or what one sends does not arrive.
+    Link(String),
+    /// Something else.
+    Other(SessionError),
+}
+
+impl<E: Into<SessionError>> From<E> for Apart {
+    fn from(error: E) -> Apart {
+        Apart::Other(error.into())
+    }
+}
+
+/// A task whose sampler is another's.
+struct Own<'a> {
+    slot: usize,
+    first: usize,
+    tokens: &'a [u32],
+    want: Want,
+    sampler: Sampler,
+}
+
+impl<'a> Own<'a> {
+    fn of(task: &Task<'a>) -> Own<'a> {
+        let &Task { slot, first, tokens, want, .. } = task;
+        Own { slot, first, tokens, want, sampler: task.sampler.clone() }
+    }
+
+    fn task(&mut self) -> Task<'_> {
+        let Own { slot, first, tokens, want, sampler } = self;
+        Task { slot: *slot, first: *first, tokens, want: *want, sampler }
+    }
+}
+
+/// What a device does beside the first one.
+type Follower<'a> = Box<dyn FnMut(&mut GpuRunner, &mut [Task<'_>]) -> Result<(), SessionError> + Send + 'a>;
+
+impl GpuRunner {
+    /// The shares of a model on these devices, the first of which answers.
+    pub(crate) fn together(
+        engine: &Engine,
+        devices: &[Device],
+        gguf: &Arc<Gguf>,
+        shards: Vec<Graph>,
+        options: &OpenOptions,
+    ) -> Result<GpuRunner, Apart> {
+        for a in devices {
+            for b in devices.iter().filter(|b| !b.same(a)) {
+                if a.target().vendor() != b.target().vendor() || !a.reach(b)? {
+                    return Err(Apart::Link(format!("{} cannot reach the memory of {}", a.label(), b.label())));
+                }
+                if a.target() != b.target() {
+                    // Sums would differ in their last bits, and what follows from them.
+                    return Err(Apart::Link(format!("{} and {} are not of one kind", a.label(), b.label())));
+                }
+            }
+        }
+        let (Some(first), Some(device)) = (shards.first(), devices.first()) else {
+            return Err(SessionError::Device("there is no device".to_owned()).into());
+        };
+        let room = plan_for(engine, first, device.target(), options)?.packets().unwrap_or(0);
+        let places = MeetingPlace::of(devices, room)?;
+        let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
+            let parts = devices.iter().zip(shards).zip(places);
+            let opening = parts.map(|((device, graph), place)| {
+                scope.spawn(move || GpuRunner::open_at(engine, device, gguf, graph, options, Some(place)))
+            });
+            let opening: Vec<_> = opening.collect();
+            opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
+        });
+        let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
+        prove(&runners).map_err(|error| match error {
+            lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
+            other => Apart::Link(other.to_string()),
+        })?;
+        let streams = runners.iter().map(|r| r.resident.stream.clone()).collect();
+        let mut leader = runners.remove(0);
+        leader.others = Others { runners, streams };
+        Ok(leader)
+    }
+
+    /// Devices that compute each layer together.
+    pub fn ranks(&self) -> usize {
+        1 + self.others.runners.len()
+    }
+
+    /// Does the same on all devices: what of the first one, and what of each other.
+    fn all<T>(
+        &mut self,
+        tasks: &[Task<'_>],
+        mut theirs: Vec<Follower<'_>>,
+        ours: impl FnOnce(&mut GpuRunner) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        let mut others = std::mem::take(&mut self.others.runners);
+        let mut own: Vec<Vec<Own<'_>>> = others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
+        let (mine, rest) = std::thread::scope(|scope| {
+            let parts = others.iter_mut().zip(&mut own).zip(&mut theirs);
+            let running = parts.map(|((runner, own), does)| {
+                scope.spawn(move || {
+                    let mut tasks: Vec<Task<'_>> = own.iter_mut().map(Own::task).collect();
+                    let done = does(runner, &mut tasks);
+                    runner.end_unless_well(&done);
+                    done
+                })
+            });
+            let running: Vec<_> = running.collect();
+            let mine = ours(self);
+            self.end_unless_well(&mine);
+            let rest: Vec<_> = running.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect();
+            (mine, rest)
+        });
+        self.others.runners = others;
+        let failed: Vec<SessionError> = rest.into_iter().filter_map(Result::err).collect();
+        match mine {
+            Ok(done) if failed.is_empty() => Ok(done),
+            // All found the same, and are where they were.
+            Err(SessionError::NothingAllowed) if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) => {
+                Err(SessionError::NothingAllowed)
+            }
+            mine => {
+                // They are not at the same meeting any more. Who was lost says more than who waited for it.
+                let mut all: Vec<SessionError> = mine.err().into_iter().chain(failed).collect();
+                let second =
+                    |e: &SessionError| e.to_string().contains("with it: ") || e.to_string().contains("has failed");
+                all.sort_by_key(second);
+                let why = all.into_iter().next().unwrap_or_else(ended);
+                Err(SessionError::Lost(why.to_string()))
+            }
+        }
+    }
+
+    /// Has the others wait for nothing any more where this device has failed.
+    fn end_unless_well<T>(&self, done: &Result<T, SessionError>) {
+        if let (Err(error), Some(meeting)) = (done, &self.resident.meeting)
+            && !matches!(error, SessionError::NothingAllowed)
+        {
+            meeting.end();
+        }
+    }
+
+    /// A step on all devices.
+    pub(super) fn step_together(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        // The others are to know it as well.
+        if let Some(late) = late {
+            late(tasks);
+        }
+        let copies: Vec<Own<'_>> = tasks.iter().map(Own::of).collect();
+        let mut copies = copies;
+        let given: Vec<Task<'_>> = copies.iter_mut().map(Own::task).collect();
+        let theirs = self.others.runners.iter().map(|_| {
+            let does = |runner: &mut GpuRunner, tasks: &mut [Task<'_>]| runner.step_alone(tasks, None).map(drop);
+            Box::new(does) as Box<_>
+        });
+        let theirs = theirs.collect();
+        self.all(&given, theirs, |runner| runner.step_alone(tasks, None))
+    }
+
+    /// Decoding on all devices, which choose the same tokens: the first one's are handed out.
+    pub(super) fn decode_together(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        sink: &mut dyn FnMut(usize, u32) -> After,
+    ) -> (Vec<usize>, Result<(), SessionError>) {
+        let mut copies: Vec<Own<'_>> = tasks.iter().map(Own::of).collect();
+        let given: Vec<Task<'_>> = copies.iter_mut().map(Own::task).collect();
+        let mut to = vec![];
+        let mut theirs: Vec<Follower<'_>> = vec![];
+        for _ in &self.others.runners {
+            let (tell, told) = channel::<(usize, u32, After)>();
+            to.push(tell);
+            theirs.push(Box::new(move |runner, tasks| follow(runner, tasks, &told)));
+        }
+        let mut lens: Vec<usize> = tasks.iter().map(|t| t.first).collect();
+        let done = self.all(&given, theirs, |runner| {
+            let mut tell = |index: usize, token: u32| {
+                let after = sink(index, token);
+                // Who is gone says why at its end.
+                for to in &to {
+                    let _ = to.send((index, token, after));
+                }
+                after
+            };
+            let (all, done) = runner.decode_alone(tasks, &mut tell);
+            to.clear();
+            lens = all;
+            done
+        });
+        (lens, done)
+    }
+
+    /// The same copy on all devices.
+    pub(super) fn copy_others(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
+        self.others.runners.iter_mut().try_for_each(|other| other.copy(from, to, len).map(drop))
+    }
+}
+
+/// Decodes as the first device does: what becomes of a sequence after a token it says.
+fn follow(
+    runner: &mut GpuRunner,
+    tasks: &mut [Task<'_>],
+    told: &Receiver<(usize, u32, After)>,
+) -> Result<(), SessionError> {
+    let mut apart = None;
+    let label = runner.opened().label().to_owned();
+    let (_, done) = runner.decode_alone(tasks, &mut |index, token| match told.recv() {
+        Ok((at, same, after)) if (at, same) == (index, token) => after,
+        Ok((_, other, _)) => {
+            apart = Some(format!("{label} chose token {token} where the first device chose {other}"));
+            After::Pause
+        }
+        // The first one has failed.
+        Err(_) => After::Pause,
+    });
+    apart.map_or(done, |why| Err(SessionError::Lost(why)))
+}
+
+/// Whether what devices send each other arrives: patterns are put together by the very kernel, memory and
+/// link that are used later, in both halves of the inboxes.
+fn prove(runners: &[GpuRunner]) -> Result<(), SessionError> {
+    for seed in 1..=3u32 {
+        let mut placed = vec![];
+        for (rank, runner) in runners.iter().enumerate() {
+            let r = &runner.resident;
+            let program = &r.plan.decode;
+            let (launch, cols, residual) = sum_of(runner)?;
+            let buffer = |at: usize| match launch.args.get(at) {
+                Some(Bind::Buffer(id)) => Ok(r.buffer(program, *id)?.cast::<f32>()?.slice(..cols)?),
+                _ => Err(SessionError::Device("devices put nothing together".to_owned())),
+            };
+            r.stream.write(&buffer(0)?, &pattern(rank + 1, seed, cols))?;
+            if residual {
+                r.stream.write(&buffer(1)?, &pattern(0, seed, cols))?;
+            }
+            placed.push((launch, buffer(2)?, residual));
+        }
+        for (runner, (launch, ..)) in runners.iter().zip(&placed) {
+            let program = &runner.resident.plan.decode;
+            let now = runner.now(program, 1, Choice::Greedy)?;
+            runner.resident.launch(program, launch, &now, Whose::Slot(0))?;
+        }
+        for (runner, (_, y, residual)) in runners.iter().zip(&placed) {
+            let came = runner.resident.stream.read(y)?;
+            runner.resident.check()?;
+            let mut want = vec![0f32; came.len()];
+            for from in usize::from(!residual)..=runners.len() {
+                want.iter_mut().zip(pattern(from, seed, came.len())).for_each(|(w, v)| *w += v);
+            }
+            if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {
+                let label = runner.opened().label().to_owned();
+                return Err(SessionError::Device(format!("value {at} of a pattern did not arrive on {label}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first launch of a token that adds up, elements of its rows, and whether a residual is added.
+fn sum_of(runner: &GpuRunner) -> Result<(&Launch, usize, bool), SessionError> {
+    runner.resident.plan.first_sum().ok_or_else(|| SessionError::Device("devices put nothing together".to_owned()))
+}
+
+/// Whole numbers, whose sums are exact.
+fn pattern(from: usize, seed: u32, len: usize) -> Vec<f32> {
+    let word = |i: u32| i.wrapping_add(from as u32 * 7919).wrapping_mul(2_654_435_761).rotate_left(seed) & 0xffff;
+    (0..len as u32).map(|i| word(i) as f32).collect()
+}
+
+fn ended() -> SessionError {
+    SessionError::Device("a thread of a device ended early".to_owned())
+}
