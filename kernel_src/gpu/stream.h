@@ -66,8 +66,7 @@ template <class R> struct Ring {
         Meeting::delay(3 + at.slot);
         return memory + at.slot * R::SLOT;
     }
-    // Every lane says that it has read: one for its wave is as right and costs the same (8b Q4_K_M 535 tok/s either
-    // way on an H200), but racecheck does not follow it and reports a hazard for each slot.
+    // Every lane says that it has read. One for its wave would do, and costs the same on an H200.
     STEP void release(Shared& s, RingAt& at) {
         wave_sync();
         barrier_arrive(s.empty + at.slot);
