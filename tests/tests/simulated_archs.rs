@@ -160,7 +160,7 @@ fn as_the_host(test: &str, arch: &str) {
     let Some(folder) = model_path("archs") else { return };
     let asked = std::env::var("KJIT_ARCHS").ok();
     let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
         files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));

@@ -19,7 +19,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [usize], all: &'static [usize]) {
     let sizes = if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some() { all } else { few };
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         if sizes != all {
             eprintln!("SKIPPED: {all:?} sequences, in their place {few:?} (KJIT_SEQUENCES_ON_GPU=1)");

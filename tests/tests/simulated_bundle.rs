@@ -29,7 +29,7 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 fn setup(arch: &str) -> Setup {
-    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 #[test]

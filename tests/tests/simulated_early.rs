@@ -63,7 +63,7 @@ fn late(gpu: &One) -> Early {
 fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
     Setup::devices(arch)
         .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O1")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
         .set("KJIT_HIPSIM_SLOW", slow)
         .set("KJIT_HIPSIM_REFUSE", refuse)
 }

@@ -70,7 +70,7 @@ fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
 /// after each.
 fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -19,7 +19,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn as_launches(test: &str, name: &str, arch: &str) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -97,7 +97,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
 #[test]
 fn a_block_that_never_comes_is_told_of_and_nothing_hangs() {
     let test = "a_block_that_never_comes_is_told_of_and_nothing_hangs";
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let (late, y) = two_norms(2);
         assert_eq!(late, 0);

@@ -20,7 +20,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const ARCH: &str = "gfx1100";
 
 fn setup() -> Setup {
-    Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 fn options() -> OpenOptions {

@@ -90,7 +90,7 @@ fn a_token_is_one_replay(session: &mut Session) {
 
 fn as_resident(test: &str, name: &str, arch: &str, sequences: usize) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -157,7 +157,7 @@ fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_befo
     let test = "a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before";
     let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
     let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let trace = Trace::new();
@@ -197,7 +197,7 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
     let test = "pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line";
     let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
     let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
+    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -227,7 +227,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
     let test = "a_budget_is_kept_and_one_that_is_too_small_names_the_least";
     let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
     let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");

@@ -31,7 +31,7 @@ fn options() -> OpenOptions {
 }
 
 fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 /// A model and an engine.

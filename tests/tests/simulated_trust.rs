@@ -29,7 +29,7 @@ fn options() -> OpenOptions {
 fn setup(arch: &str, wrong: &str) -> Setup {
     Setup::devices(arch)
         .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O1")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
         .set("KJIT_HIPSIM_WRONG", wrong)
 }
 

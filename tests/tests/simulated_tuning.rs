@@ -63,7 +63,7 @@ fn programs_of_several_sequences_are_timed_too() {
 }
 
 fn setup(arch: &str) -> Setup {
-    Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 #[test]

@@ -352,7 +352,7 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
     c.arg("--cache-dir").arg(own.path()).env("TMPDIR", own.path());
     let setup = Setup::devices("gfx1030")
         .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O1")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
         .set("KJIT_HIPSIM_MISBEHAVE", if how.is_empty() { String::new() } else { format!("argmax:{how}") });
     let out = setup.apply(TEMPORARY, &mut c).envs(variables.iter().copied()).output().unwrap();
     for error in errors(&out) {

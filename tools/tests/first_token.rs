@@ -15,7 +15,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
-    Setup::devices("gfx1030").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices("gfx1030").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 fn kjit(command: &str, cache: &Path) -> Command {

@@ -19,7 +19,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     // An illegal access at the 30th step.
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
     let cache = Path::new(TEMPORARY).join("hipsim/command");
     command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).arg("--cache-dir").arg(cache);

@@ -125,7 +125,7 @@ fn what_two_models_cannot_be_is_said_in_a_line() {
 
 fn simulated(more: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     let setup = more.iter().fold(setup, |setup, (name, value)| setup.set(name, *value));
     setup.apply(TEMPORARY, &mut command);
     command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf")).arg(model("tiny/tiny-llama-q4_k_m.gguf"));

@@ -131,8 +131,8 @@ fn on_a_terminal(arguments: &str) -> String {
 }
 
 #[test]
-fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
-    let test = "kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler";
+fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
+    let test = "kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
     // clang alone, as on a laptop with no ROCm; the one of the simulator keeps what it compiles, so that it
     // runs here.
     Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so").run(test, TEMPORARY, || {
@@ -143,7 +143,7 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         }
         let dir = tempfile::tempdir().unwrap();
         let (model, home) = (smollm2(), dir.path().display().to_string());
-        const ARCHS: &str = "gfx1100,gfx942,gfx90a,gfx1030,gfx1201";
+        const ARCHS: &str = "gfx1100,gfx942,gfx1201";
         let seen = on_a_terminal(&format!(
             "--cache-dir '{home}' warm '{}' --arch {ARCHS} -c 64 --prefill-chunk 8",
             model.display()
@@ -163,7 +163,7 @@ fn kernels_warmed_for_five_cards_run_on_one_of_them_without_any_compiler() {
         ]);
         let again = json(&mut again);
         assert_eq!((&again["compiled"], &again["failed"]), (&0.into(), &0.into()), "{again}");
-        assert!(again["cached"].as_u64().unwrap() > 60, "{}", again["cached"]);
+        assert!(again["cached"].as_u64().unwrap() > 36, "{}", again["cached"]);
         assert!(again["seconds"].is_number(), "{again}");
         let fields =
             ["name", "arch", "wave", "compiler", "seconds", "bytes", "registers", "spills", "lds", "occupancy"];
@@ -242,7 +242,7 @@ fn detail<'r>(report: &'r Value, check: &str) -> &'r str {
 #[test]
 fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
     let test = "doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict";
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let report = doctor(&["--run", "--device", "rocm:0", "--filter", "norm_rows"], true);
         let said = detail(&report, "kernels");
@@ -270,7 +270,7 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
 #[test]
 fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     let test = "doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         // Routing is a block of one wave: those of 32 go wrong, those of 64 are right. After a fault the
         // device is lost for its process; AMD's own runtime ends that.
@@ -311,7 +311,7 @@ fn check_bundle(arguments: &[&Path]) -> (bool, String) {
 #[test]
 fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
     let test = "a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere";
-    Setup::devices("gfx1201").set("KJIT_HIPSIM_OPTIMISE", "-O1").run(test, TEMPORARY, || {
+    Setup::devices("gfx1201").set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");

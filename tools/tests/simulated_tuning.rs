@@ -11,7 +11,7 @@ use support::{error_line, kjit, model, stdout};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn setup() -> Setup {
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1")
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
 }
 
 fn tiny() -> PathBuf {
