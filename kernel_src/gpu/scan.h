@@ -34,13 +34,15 @@ template <class S> struct Scan {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
         const bool mine = at < ROWS;  // who has no row goes along: sums need all lanes
+        // It reads no state, which the last row's owner may have written meanwhile.
+        const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::CHANNELS, group = head * S::GROUPS / HEADS;
         auto past = Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
         float* state = past.state + (u64)row * N;
         float h[EACH], rate[RATES];
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 n = lane + i * S::LANES;
-            h[i] = past.begins || n >= N ? 0.0f : state[n];
+            h[i] = past.begins || idle || n >= N ? 0.0f : state[n];
         }
         UNROLL for (u32 i = 0; i < RATES; i++) {
             u32 n = lane + i * S::LANES;

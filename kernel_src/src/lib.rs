@@ -50,6 +50,7 @@ pub mod cases;
 pub mod changes;
 pub mod combine;
 pub mod conv;
+pub mod copies;
 pub mod decay;
 pub mod draw;
 pub mod embed;

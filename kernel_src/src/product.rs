@@ -20,10 +20,9 @@ pub(crate) struct Product {
 
 impl Product {
     /// What attention of prompts multiplies with. Its results stay in registers from tile to tile, which on
-    /// gfx908 are AGPRs that are copied to each other, and LLVM before July 2025 (clang 19 among them; pull
-    /// request 149291) passes such copies through a VGPR that nothing wrote: 8 of 10 cases were wrong when
-    /// their machine code was emulated. So there it does without matrix instructions; and so do heads that
-    /// are no whole number of products deep (of 80, where products are 32 deep).
+    /// gfx908 are AGPRs that are copied to each other, and some compilers do that wrong. So there it does
+    /// without matrix instructions unless the compiler was asked (`copies.rs`: `gfx908:sound-copies`); and so
+    /// do heads that are no whole number of products deep (of 80, where products are 32 deep).
     pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
         let product = Product::of(target, wave);
         let whole = head_dim.is_multiple_of(product.depth as usize);

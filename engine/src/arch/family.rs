@@ -3,6 +3,9 @@
 use super::table::{ARCHS, Arch, Dot, MatrixUnit, Vendor};
 use std::sync::{Mutex, PoisonError};
 
+/// See [`Arch::has`].
+const COPIES: &str = "copies-agprs";
+
 /// Rows that were made in this process, at most one for each id and what it does without.
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
@@ -17,7 +20,7 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
         return None;
     }
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(arch) = made.iter().find(|a| a.id == id && a.lacks.is_empty()) {
+    if let Some(arch) = made.iter().find(|a| a.id == id && a.variant.is_empty()) {
         return Some(arch);
     }
     let of = |start: &str| {
@@ -51,34 +54,73 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
 
 /// The row of a chip that is to do without its matrix unit, its byte dot product, or both.
 pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static Arch {
-    let matrix = (matrix || arch.lacks.contains("no-matrix")) && had(arch).0;
-    let dot = (dot || arch.lacks.contains("no-dot")) && had(arch).1;
-    let lacks = match (matrix, dot) {
-        (false, false) => return arch,
-        (true, false) => ":no-matrix",
-        (false, true) => ":no-dot",
-        (true, true) => ":no-matrix:no-dot",
-    };
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(arch) = made.iter().find(|a| a.id == arch.id && a.lacks == lacks) {
+    let Has { matrix: has_matrix, dot: has_dot, sound } = had(arch);
+    let matrix = (matrix || arch.variant.contains("no-matrix")) && has_matrix;
+    let dot = (dot || arch.variant.contains("no-dot")) && has_dot;
+    variant(arch, matrix, dot, sound)
+}
+
+/// The row of a chip whose compiler copies accumulation registers rightly.
+pub(super) fn with_sound_copies(arch: &'static Arch) -> &'static Arch {
+    if !arch.has(COPIES) {
         return arch;
     }
-    let mut row = Arch { lacks, ..*arch };
+    variant(arch, arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"), true)
+}
+
+/// The row of a chip of whose compiler that is not known.
+pub(super) fn without_sound_copies(arch: &'static Arch) -> &'static Arch {
+    let plain = ARCHS.iter().find(|a| had(arch).sound && a.id == arch.id);
+    let (matrix, dot) = (arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"));
+    plain.map_or(arch, |plain| variant(plain, matrix, dot, false))
+}
+
+fn variant(arch: &'static Arch, matrix: bool, dot: bool, sound: bool) -> &'static Arch {
+    let words = [(matrix, ":no-matrix"), (dot, ":no-dot"), (sound, ":sound-copies")];
+    let text: String = words.iter().filter(|(said, _)| *said).map(|(_, word)| *word).collect();
+    if text == arch.variant {
+        return arch;
+    }
+    if let Some(own) = ARCHS.iter().find(|a| text.is_empty() && a.id == arch.id) {
+        return own;
+    }
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(arch) = made.iter().find(|a| a.id == arch.id && a.variant == text) {
+        return arch;
+    }
+    let mut row = Arch { variant: leaked(&text), ..*arch };
     if matrix {
         row.matrix = MatrixUnit::None;
     }
     if dot {
         row.dot = Dot::None;
     }
+    if sound {
+        row.abilities = kept(arch.abilities.iter().copied().filter(|a| *a != COPIES).collect());
+    }
     let row: &'static Arch = Box::leak(Box::new(row));
     made.push(row);
     row
 }
 
-/// Whether a chip has a matrix unit and a byte dot product, whatever its row does without.
-fn had(arch: &Arch) -> (bool, bool) {
-    let lacks = |what: &str| arch.lacks.contains(what);
-    (arch.matrix != MatrixUnit::None || lacks("no-matrix"), arch.dot != Dot::None || lacks("no-dot"))
+/// What a chip has, whatever its row does without, and whether its row says that copies are sound.
+struct Has {
+    matrix: bool,
+    dot: bool,
+    sound: bool,
+}
+
+fn had(arch: &Arch) -> Has {
+    let said = |what: &str| arch.variant.contains(what);
+    Has {
+        matrix: arch.matrix != MatrixUnit::None || said("no-matrix"),
+        dot: arch.dot != Dot::None || said("no-dot"),
+        sound: said("sound-copies"),
+    }
+}
+
+fn kept(abilities: Vec<&'static str>) -> &'static [&'static str] {
+    Box::leak(abilities.into_boxed_slice())
 }
 
 /// Kept for the process: of four hexadecimal digits there are few, and a machine has one or two.

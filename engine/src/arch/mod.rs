@@ -11,6 +11,9 @@ pub use table::{ARCHS, Arch, Card, Dot, MatrixUnit, UnitLimits, Vendor};
 use crate::error::Error;
 use std::fmt;
 
+/// What a target says whose compiler copies accumulation registers rightly.
+const SOUND_COPIES: &str = "sound-copies";
+
 /// All that matters for compiling: the architecture and the feature flags its device has set.
 ///
 /// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on what the
@@ -67,6 +70,14 @@ impl Target {
                 arch = less;
                 continue;
             }
+            if flag == SOUND_COPIES {
+                let sound = family::with_sound_copies(arch);
+                if sound == arch {
+                    return Err(fail(format!("{} has no '{SOUND_COPIES}' to be told of", arch.id)));
+                }
+                arch = sound;
+                continue;
+            }
             let (name, on) = match (flag.strip_suffix('+'), flag.strip_suffix('-')) {
                 (Some(name), _) => (name, true),
                 (_, Some(name)) => (name, false),
@@ -118,6 +129,19 @@ impl Target {
             Vendor::Amd => Target { arch: family::without(self.arch, matrix, dot), ..self.clone() },
             Vendor::Nvidia => self.clone(),
         }
+    }
+
+    /// The same chip, whose compiler is known to copy accumulation registers rightly
+    /// ([`Engine::settled`](crate::Engine::settled) asks it): `gfx908:sound-copies`. Others are as they are.
+    #[must_use]
+    pub fn with_sound_copies(&self) -> Target {
+        Target { arch: family::with_sound_copies(self.arch), ..self.clone() }
+    }
+
+    /// The same without that.
+    #[must_use]
+    pub fn without_sound_copies(&self) -> Target {
+        Target { arch: family::without_sound_copies(self.arch), ..self.clone() }
     }
 
     /// The same with another default width of waves; none if it does not run that.
@@ -208,7 +232,7 @@ impl fmt::Display for Target {
     /// The full id as users write it: `sm_90a`, `gfx90a:sramecc+:xnack-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
-        f.write_str(self.arch.lacks)?;
+        f.write_str(self.arch.variant)?;
         for (name, on) in &self.features {
             write!(f, ":{name}{}", if *on { '+' } else { '-' })?;
         }

@@ -147,9 +147,10 @@ pub struct Arch {
     pub specific: Option<&'static str>,
     /// Of a row that was made for an id that the table does not have: the row whose facts it has.
     pub stands_in: Option<&'static str>,
-    /// What the row's own chip has and this one is to do without, as its targets print it: `:no-matrix`,
-    /// `:no-dot`; see [`Target::without`](super::Target::without).
-    pub lacks: &'static str,
+    /// How the row differs from its chip's own, as its targets print it: `:no-matrix`, `:no-dot`
+    /// ([`Target::without`](super::Target::without)), `:sound-copies`
+    /// ([`Target::with_sound_copies`](super::Target::with_sound_copies)).
+    pub variant: &'static str,
     /// Cards that people know it by.
     pub cards: &'static str,
     /// One of them by its data sheet.
@@ -202,7 +203,8 @@ impl Arch {
 
     /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
     /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each other through a
-    /// vector register), `integrated` (only found inside processors, whose memory it shares).
+    /// vector register, and it is not known whether the compiler writes that first), `integrated` (only found
+    /// inside processors, whose memory it shares).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)
@@ -218,7 +220,7 @@ impl Arch {
 /// A row is what its id says.
 impl PartialEq for Arch {
     fn eq(&self, other: &Arch) -> bool {
-        self.id == other.id && self.lacks == other.lacks
+        self.id == other.id && self.variant == other.variant
     }
 }
 
@@ -226,7 +228,7 @@ impl Eq for Arch {}
 
 impl std::hash::Hash for Arch {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.id, self.lacks).hash(state);
+        (self.id, self.variant).hash(state);
     }
 }
 
@@ -250,7 +252,7 @@ const fn sm(
         id,
         specific,
         stands_in: None,
-        lacks: "",
+        variant: "",
         cards,
         card: None,
         waves: &[32],
@@ -294,7 +296,7 @@ const fn gcn(
         id,
         specific: None,
         stands_in: None,
-        lacks: "",
+        variant: "",
         cards,
         card: None,
         waves: &[64],
@@ -339,7 +341,7 @@ const fn rdna(
         id,
         specific: None,
         stands_in: None,
-        lacks: "",
+        variant: "",
         cards,
         card: None,
         waves: &[32, 64],

@@ -153,3 +153,28 @@ fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it
         assert!(Target::parse(wrong).unwrap_err().to_string().contains("to do without"), "{wrong}");
     }
 }
+
+#[test]
+fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
+    let plain = Target::parse("gfx908:xnack-").unwrap();
+    let sound = plain.with_sound_copies();
+    assert_eq!(sound.to_string(), "gfx908:sound-copies:xnack-");
+    assert_eq!(Target::parse(&sound.to_string()).unwrap(), sound);
+    assert!(plain.arch().has("copies-agprs") && !sound.arch().has("copies-agprs") && sound.arch().has("bf16"));
+    assert_eq!((sound.compile_id(false, &[]).unwrap(), sound.id()), ("gfx908".to_owned(), "gfx908"));
+    // With the rest of what a target is tried as, in any order, and back.
+    let less = sound.without(false, true);
+    assert_eq!(less.to_string(), "gfx908:no-dot:sound-copies:xnack-");
+    assert_eq!(plain.without(false, true).with_sound_copies(), less);
+    assert_eq!((less.arch().dot, less.arch().matrix), (Dot::None, MatrixUnit::Mfma));
+    assert_eq!(
+        (sound.without_sound_copies(), less.without_sound_copies()),
+        (plain.clone(), plain.without(false, true))
+    );
+    // Others have none to tell of.
+    let other = Target::parse("gfx90a").unwrap();
+    assert_eq!((other.with_sound_copies(), other.without_sound_copies()), (other.clone(), other));
+    for wrong in ["gfx90a:sound-copies", "sm_90:sound-copies", "gfx908:sound-copies:sound-copies"] {
+        assert!(Target::parse(wrong).unwrap_err().to_string().contains("sound-copies"), "{wrong}");
+    }
+}

@@ -25,6 +25,7 @@ pub mod prove;
 mod resident;
 mod ring;
 mod runner;
+mod settle;
 mod stock;
 #[doc(hidden)]
 mod trust;
@@ -37,6 +38,7 @@ pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub use resident::Timeline;
 pub(crate) use runner::Apart;
 pub use runner::GpuRunner;
+pub use settle::settled;
 
 use crate::session::SessionError;
 use kjit_engine::Error;

@@ -4,6 +4,7 @@ use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
 use super::resident::{Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
+use super::settle::settled;
 use super::stock::Stock;
 use super::trust::{self, Verdict};
 use super::tune::Kept;
@@ -14,6 +15,7 @@ use crate::graph::{Graph, Rope, WeightId};
 use crate::session::{KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
+use kjit_kernels::copies;
 use kjit_kernels::heads::angles;
 use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
@@ -83,7 +85,9 @@ pub fn jobs_for(
     target: &Target,
     options: &OpenOptions,
 ) -> Result<Vec<kjit_engine::Job>, SessionError> {
-    Ok(plan_for(engine, graph, target, options)?.compiled().cloned().collect())
+    let mut jobs: Vec<_> = plan_for(engine, graph, target, options)?.compiled().cloned().collect();
+    jobs.extend(copies::asks(target));
+    Ok(jobs)
 }
 
 /// The plan that a session of this graph on such a target follows, with an engine of this cache: [`jobs_for`]
@@ -92,6 +96,7 @@ pub fn jobs_for(
 /// # Errors
 /// As [`jobs_for`].
 pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &OpenOptions) -> Result<Plan, SessionError> {
+    let target = &settled(engine, target);
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
 }
 
@@ -117,7 +122,7 @@ impl GpuRunner {
         options: &OpenOptions,
         meeting: Option<MeetingPlace>,
     ) -> Result<GpuRunner, SessionError> {
-        let (mut remarks, ladder) = (vec![], trust::ladder(device.target()));
+        let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
         for (i, target) in ladder.iter().enumerate() {
             let wrong = match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, meeting.as_ref()) {
                 Ok(mut runner) => {

@@ -1,6 +1,7 @@
 //! Runs the kernels' cases on a device: whether what it computes is what the oracle computed.
 
 use super::process::Process;
+use super::settle::settled;
 use half::f16;
 use kjit_engine::{Device, Engine, Job, Module, Target};
 use kjit_kernels::cases::{self, Case, Expect, HALF, Random, Storage};
@@ -79,6 +80,7 @@ pub fn run_all(
     spawn: &dyn Fn() -> Command,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Verdict>, String> {
+    let target = &settled(engine, target);
     let cases = Cases::of(target, seed, filter)?;
     let compiled = engine.compile_all(&cases.jobs(target));
     let (mut verdicts, mut child) = (vec![], None::<Process<Answer>>);
@@ -124,7 +126,8 @@ pub fn serve(
     questions: impl BufRead,
     mut answers: impl Write,
 ) -> std::io::Result<()> {
-    let cases = Cases::of(device.target(), seed, filter).map_err(std::io::Error::other)?;
+    let target = settled(engine, device.target());
+    let cases = Cases::of(&target, seed, filter).map_err(std::io::Error::other)?;
     for line in questions.lines() {
         let answer = match serde_json::from_str(&line?)? {
             Ask::Begin => Answer::Ready,

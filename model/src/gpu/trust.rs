@@ -42,10 +42,11 @@ pub(super) fn wanted(device: &Device) -> bool {
     device.target().vendor() == Vendor::Amd
 }
 
-/// The targets that a device is tried as, best first: as it is; by its other wave width; without its matrix
-/// unit; without its byte dot product; without either.
+/// The targets that a device is tried as, best first: as it is; as if nothing were known of its compiler; by
+/// its other wave width; without its matrix unit; without its byte dot product; without either.
 pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let mut all = vec![target.clone()];
+    let target = &target.without_sound_copies();
     if target.vendor() != Vendor::Amd {
         return all;
     }
@@ -53,7 +54,7 @@ pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let other = other.and_then(|wave| target.at_wave(wave));
     let weaker = [(true, false), (false, true), (true, true)].map(|(matrix, dot)| target.without(matrix, dot));
     let last = other.as_ref().map(|t| t.without(true, true));
-    for next in other.into_iter().chain(weaker).chain(last) {
+    for next in std::iter::once(target.clone()).chain(other).chain(weaker).chain(last) {
         if !all.contains(&next) {
             all.push(next);
         }
@@ -137,6 +138,10 @@ mod tests {
             ]
         );
         assert_eq!(names("gfx942:xnack-").len(), 4);
+        assert_eq!(
+            names("gfx908:sound-copies"),
+            ["gfx908:sound-copies", "gfx908", "gfx908:no-matrix", "gfx908:no-dot", "gfx908:no-matrix:no-dot"]
+        );
         assert_eq!(names("gfx900"), ["gfx900"]);
         assert_eq!(names("sm_90a"), ["sm_90a"]);
     }

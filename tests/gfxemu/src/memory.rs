@@ -4,12 +4,13 @@
 //! A store changes the bytes at once, so that its own wave reads what it wrote; everybody else who reads them
 //! before a wait, a write-back and an invalidation have made them visible is at fault, and so is who overwrites
 //! what others may still be reading. That is stricter than any order in which a card might let stores arrive.
-//! An atomic without an answer is no fault to others' atomics, so it is really late: it happens when it is
-//! waited for, or before, when the seed says so.
+
+mod late;
 
 use crate::order::{Mark, Writer};
 use crate::region::Region;
 use crate::target::Target;
+use late::Late;
 use std::collections::HashMap;
 
 /// Who reads or writes.
@@ -32,17 +33,6 @@ pub struct Access {
 
 /// Of so many others who stored the same value something is known.
 const AGREED: usize = 64;
-
-/// An atomic that was asked for and has not happened yet.
-#[derive(Debug)]
-struct Late {
-    wave: u32,
-    store: u32,
-    address: u64,
-    size: usize,
-    change: fn(u64, u64) -> u64,
-    by: u64,
-}
 
 /// All the memory of a launch.
 #[derive(Debug)]
@@ -296,86 +286,6 @@ impl Memory {
             region.bytes[at + k] = byte;
         }
         Ok(())
-    }
-
-    /// Changes `size` bytes (4 or 8) where all waves meet: now, and what was there comes back, or later, as a
-    /// store of the wave.
-    pub fn atomic(
-        &mut self,
-        who: &Access,
-        address: u64,
-        size: usize,
-        (change, by): (fn(u64, u64) -> u64, u64),
-        answers: bool,
-    ) -> Result<u64, String> {
-        if !address.is_multiple_of(size as u64) {
-            return Err(format!("an atomic of {size} bytes at {address:#x}, which is not aligned"));
-        }
-        self.signal(who.wave);
-        let mut old = [0; 8];
-        self.read(&Access { bypass: true, ..*who }, address, &mut old[..size])?;
-        let (i, at) = self.place(address, size)?;
-        let before = u64::from_le_bytes(old);
-        if change(before, by) != before
-            && let Some(why) = self.read_at(i, at, who)
-        {
-            return Err(why);
-        }
-        let region = &mut self.regions[i];
-        if !region.writable {
-            return Err(format!("{} is not to be written", region.what));
-        }
-        let number = if answers { who.load } else { self.writers[who.wave as usize].stores.issued };
-        let mark = Mark { wave: who.wave + 1, number, load: answers, atomic: true };
-        if region.marks.is_empty() {
-            region.marks = vec![0; region.bytes.len()];
-        }
-        region.marks[at..at + size].fill(mark.pack());
-        let late = Late { wave: who.wave, store: number, address, size, change, by };
-        if answers {
-            self.happen(&late);
-        } else {
-            self.late.push(late);
-        }
-        Ok(before)
-    }
-
-    fn happen(&mut self, late: &Late) {
-        // It was looked up when it was asked for.
-        let Ok((i, at)) = self.place(late.address, late.size) else { return };
-        let bytes = &mut self.regions[i].bytes[at..at + late.size];
-        let mut old = [0; 8];
-        old[..late.size].copy_from_slice(bytes);
-        let new = (late.change)(u64::from_le_bytes(old), late.by);
-        bytes.copy_from_slice(&new.to_le_bytes()[..late.size]);
-    }
-
-    /// Those late atomics happen that `which` says.
-    fn land(&mut self, which: impl Fn(&Late) -> bool) {
-        if self.late.is_empty() {
-            return;
-        }
-        let (now, later) = std::mem::take(&mut self.late).into_iter().partition(which);
-        self.late = later;
-        let now: Vec<Late> = now;
-        now.iter().for_each(|l| self.happen(l));
-    }
-
-    /// One of the late atomics happens, if `choose` gives its number among as many as there are.
-    pub fn land_one(&mut self, choose: impl FnOnce(usize) -> usize) {
-        if !self.late.is_empty() {
-            let chosen = &self.late[choose(self.late.len())];
-            let at = (chosen.wave, chosen.address);
-            // Those of a wave at one address stay in order.
-            let first = self.late.iter().position(|l| (l.wave, l.address) == at);
-            let late = self.late.remove(first.unwrap_or(0));
-            self.happen(&late);
-        }
-    }
-
-    /// The launch is over, and so is all that was asked for.
-    pub fn finish(&mut self) {
-        self.land(|_| true);
     }
 
     /// The wave does something that other blocks may notice.

@@ -1,9 +1,16 @@
-//! The list of calls, codes and numbers against Debian's HIP headers.
+//! The list of calls, codes and numbers against HIP's headers: Debian's, or those that KJIT_ROCM_HEADERS
+//! names.
 
 #[path = "../../check/mod.rs"]
 mod check;
 
 use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};
+
+/// Whether headers are of ROCm 6 or later.
+fn newer(include: &std::path::Path) -> bool {
+    let older = "#include <hip/hip_version.h>\n#if HIP_VERSION_MAJOR >= 6\n#error\n#endif\n";
+    check::compile(include, older).is_err()
+}
 
 #[test]
 fn every_signature_is_the_headers_own() {
@@ -16,11 +23,18 @@ fn every_signature_is_the_headers_own() {
         eprintln!("NOT CHECKED, newer than these headers: {}", absent.join(", "));
     }
     let text = check::assertions("hipError_t", Hip::SIGNATURES, &absent);
-    check::compile(&include, &format!("{base}{text}")).unwrap_or_else(|e| panic!("{e}"));
+    // ROCm 6 and later promise not to write to it, which changes no call.
+    let copy = "check_hipMemcpyHtoDAsync)(hipDeviceptr_t, void*,";
+    assert!(text.contains(copy));
+    let newer = text.replace(copy, &copy.replace("void*", "void const*"));
+    let compiles = |text: &str| check::compile(&include, &format!("{base}{text}"));
+    compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));
     // The check itself can fail: one argument less does not compile.
     let wrong = text.replacen("(unsigned int)", "()", 1);
     assert_ne!(wrong, text);
-    assert!(check::compile(&include, &format!("{base}{wrong}")).is_err());
+    assert!(
+        compiles(&wrong).is_err() && compiles(&wrong.replace(copy, &copy.replace("void*", "void const*"))).is_err()
+    );
 }
 
 #[test]
@@ -46,15 +60,14 @@ fn every_number_is_the_headers_own() {
     equal("sizeof(hipError_t)", 4);
     equal("sizeof(hipDeviceProp_t::gcnArchName)", prop::ARCH_NAME_LEN as u64);
     // ROCm 6 and later declare the newer layout under the same name.
-    let (size, offset) =
-        if check::compile(&include, "#include <hip/hip_version.h>\n#if HIP_VERSION_MAJOR >= 6\n#error\n#endif\n")
-            .is_ok()
-        {
-            (prop::SIZE_R0000, prop::ARCH_NAME_R0000)
-        } else {
-            (prop::SIZE_R0600, prop::ARCH_NAME_R0600)
-        };
-    equal("sizeof(hipDeviceProp_t)", size as u64);
+    let (size, offset) = if newer(&include) {
+        (prop::SIZE_R0600, prop::ARCH_NAME_R0600)
+    } else {
+        (prop::SIZE_R0000, prop::ARCH_NAME_R0000)
+    };
     equal("offsetof(hipDeviceProp_t, gcnArchName)", offset as u64);
+    // It grows at its end (ROCm 10: 1536 bytes); what a call fills must have room in ours.
+    let room = size_of::<hip_sys::hipDeviceProp_t>();
+    text.push_str(&format!("static_assert(sizeof(hipDeviceProp_t) >= {size} && sizeof(hipDeviceProp_t) <= {room});\n"));
     check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
 }

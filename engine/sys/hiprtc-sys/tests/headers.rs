@@ -13,8 +13,12 @@ fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
     for row in CODES {
         text.push_str(&format!("static_assert({} == {});\n", row.name, row.code));
     }
-    check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
-    assert!(check::compile(&include, &text.replacen("== 11", "== 12", 1)).is_err(), "the check cannot fail");
+    // ROCm 10 promises not to change lists of texts, which changes no call.
+    let newer = text.replace("char const**", "char const* const*");
+    let compiles = |text: &str| check::compile(&include, text);
+    compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));
+    let wrong = |text: &str| text.replacen("== 11", "== 12", 1);
+    assert!(compiles(&wrong(&text)).is_err() && compiles(&wrong(&newer)).is_err(), "the check cannot fail");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{
     After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut, MANIFEST, Manifest,
     README, RUN, SUMS, Slot, SlotKind, Storage, VERSION, io,
 };
+use crate::gpu::settled;
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
 use kjit_kernels::cases::{self, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
@@ -54,6 +55,7 @@ pub fn export(
     if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
+    let target = &settled(engine, target);
     let mut all: Vec<(String, Case)> = vec![];
     let mut seen = HashSet::new();
     for &wave in target.waves() {
@@ -88,7 +90,8 @@ pub fn export(
         version: VERSION,
         kjit: env!("CARGO_PKG_VERSION").to_owned(),
         kernel_abi: kjit_engine::KERNEL_ABI,
-        arch: target.to_string(),
+        // What is known of the compiler is nothing that a card or an emulator is told.
+        arch: target.without_sound_copies().to_string(),
         seed: wish.seed,
         code: writer.listed,
         cases: taken.into_iter().map(|(_, entry)| entry).collect(),

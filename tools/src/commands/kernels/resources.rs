@@ -29,7 +29,7 @@ struct Row {
 pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow::Result<ExitCode> {
     let (mut rows, mut told) = (vec![], Told::default());
     for arch in &args.arch {
-        let target = Target::parse(arch)?;
+        let target = kjit_model::gpu::settled(engine, &Target::parse(arch)?);
         let mut all = representative(&target).with_context(|| format!("for {target}"))?;
         all.retain(|s| filter.takes(&s.name));
         if all.is_empty() {

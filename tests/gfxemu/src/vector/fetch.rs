@@ -1,0 +1,116 @@
+//! Sources of a vector instruction: all lanes' values, the bits of them that are meant, and which of those are
+//! undefined.
+
+use super::Wide;
+use crate::operand::{Operand, Type};
+use crate::wave::{LANES, Wave, Why};
+use half::f16;
+
+/// Where a source comes from and what is done to it.
+#[derive(Clone, Debug)]
+pub(super) struct Fetch {
+    pub operand: Operand,
+    /// Two registers.
+    pub wide: bool,
+    /// A lane's bit.
+    pub mask: bool,
+    /// Which bits of it: the first, and how many.
+    pub shift: u32,
+    pub bits: u32,
+    pub extend: bool,
+    /// Half precision made single.
+    pub widen: bool,
+    pub keep: u64,
+    pub turn: u64,
+}
+
+impl Fetch {
+    pub fn new(operand: Operand, ty: Type) -> Fetch {
+        Fetch {
+            operand,
+            wide: ty.bits() == 64,
+            mask: ty == Type::Mask,
+            shift: 0,
+            bits: if ty == Type::Mask { 64 } else { ty.bits() },
+            extend: false,
+            widen: false,
+            keep: u64::MAX,
+            turn: 0,
+        }
+    }
+
+    /// Takes the bits that are meant out of a register's.
+    fn take(&self, x: u64) -> u64 {
+        let mut x = x >> self.shift;
+        if self.bits < 64 {
+            x &= (1 << self.bits) - 1;
+            if self.extend && x >> (self.bits - 1) & 1 == 1 {
+                x |= u64::MAX << self.bits & 0xffff_ffff;
+            }
+        }
+        x
+    }
+
+    /// Signs, and half precision made single.
+    pub fn finish(&self, mut x: u64) -> u64 {
+        if self.widen {
+            x = u64::from(f16::from_bits(x as u16).to_f32().to_bits());
+        }
+        x & self.keep ^ self.turn
+    }
+
+    /// All lanes' values and undefined bits, before signs; and the lanes with such bits.
+    pub fn read(&self, wave: &Wave, value: &mut Wide, bad: &mut Wide) -> Result<u64, Why> {
+        match self.operand {
+            Operand::Vector(n) => {
+                let low = wave.register(n);
+                let mut any = low.any;
+                if self.wide {
+                    let high = wave.register(n + 1);
+                    any |= high.any;
+                    for l in 0..LANES {
+                        value[l] = u64::from(low.value[l]) | u64::from(high.value[l]) << 32;
+                        bad[l] = u64::from(low.bad[l]) | u64::from(high.bad[l]) << 32;
+                    }
+                } else {
+                    for l in 0..LANES {
+                        value[l] = u64::from(low.value[l]);
+                        bad[l] = u64::from(low.bad[l]);
+                    }
+                }
+                if any != 0 && (self.shift != 0 || self.bits < 32) {
+                    any = 0;
+                    for (l, b) in bad.iter_mut().enumerate() {
+                        *b = self.take(*b);
+                        any |= u64::from(*b != 0) << l;
+                    }
+                }
+                if self.shift != 0 || self.bits < 32 {
+                    value.iter_mut().for_each(|x| *x = self.take(*x));
+                }
+                Ok(any)
+            }
+            Operand::Lane => {
+                value.iter_mut().enumerate().for_each(|(l, x)| *x = l as u64);
+                Ok(0)
+            }
+            Operand::Scalar(n) if self.mask => {
+                let (m, b) = wave.mask(n);
+                for l in 0..LANES {
+                    value[l] = m >> l & 1;
+                    bad[l] = b >> l & 1;
+                }
+                Ok(b)
+            }
+            _ => {
+                let (x, b) = wave.read_scalar(self.operand, self.wide)?;
+                value.fill(self.take(x));
+                let b = self.take(b);
+                if b != 0 {
+                    bad.fill(b);
+                }
+                Ok(if b != 0 { u64::MAX } else { 0 })
+            }
+        }
+    }
+}
