@@ -70,3 +70,12 @@ fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
     let Some(path) = support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
 }
+
+/// A machine without a compiler finds in a pack what its kernels' compiler was asked by, and so the same
+/// kernels.
+#[test]
+fn the_small_kernel_that_a_compiler_of_gfx908_is_asked_by_is_among_a_models() {
+    let graph = COMMON[0].graph().unwrap();
+    let asked = |target| jobs(&graph, target).iter().any(|job| job.source.name() == "copies");
+    assert!(asked("gfx908") && !asked("gfx90a"));
+}
