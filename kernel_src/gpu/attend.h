@@ -7,6 +7,7 @@
 //   slots     SEQS u32: the slot of each sequence; null: sequence s has slot s
 //   position  u32 by slot: tokens before this one
 //   keys, values    caches (kv.h) of `capacity` positions; slot s starts `sequence_bytes`·s further on
+//   table     pages of each slot (paged.h)
 //   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32 and counters, SEQS × KV_HEADS × HEAD_PARTS u32 (zero
 //             before and after)
 // Share: x of `splits`, y of KV_HEADS · HEAD_PARTS, z of SEQS. Each block takes a slice of the positions for
@@ -68,18 +69,20 @@ template <class S> struct Attend {
 
     STEP u32 lane_of(u32 pair) { return lane_id() / LANES * LANES + pair * (LANES / PAIRS); }
 
-    STEP void load_tile(Eight (&t)[TILE], const u8* cache, u64 rows, u64 head_row, u32 from, u32 end) {
+    STEP void load_tile(Eight (&t)[TILE], const u8* cache, Pages pages, u64 rows, u64 head_row, u32 from,
+                        u32 end) {
         UNROLL for (u32 i = 0; i < TILE; i++) {
             u32 p = min_u32(from + i * SUBS + lane_id() / LANES, end - 1);
             u32 c = lane_id() % LANES;
-            t[i] = K::load(cache, rows, head_row + p, HEAD_DIM / 8 == LANES || c < HEAD_DIM / 8 ? c : 0);
+            t[i] = K::load(K::page(cache, pages, p), rows, head_row + within(p),
+                           HEAD_DIM / 8 == LANES || c < HEAD_DIM / 8 ? c : 0);
         }
     }
 
     // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on: leaves out,
     // most and sum of each wave in `lds`.
-    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, u64 rows, u64 head_row, u32 from,
-                           u32 end, u32 here, u32 head, float scale) {
+    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows, u64 head_row,
+                           u32 from, u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];
         bool inside = HEAD_DIM / 8 == LANES || lane_id() % LANES < HEAD_DIM / 8;
         UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -91,15 +94,15 @@ template <class S> struct Attend {
         u32 at = from + wave_id() * (SUBS * TILE);
         Eight k[TILE], v[TILE];
         if (at < end) {
-            load_tile(k, keys, rows, head_row, at, end);
-            load_tile(v, values, rows, head_row, at, end);
+            load_tile(k, keys, pages, rows, head_row, at, end);
+            load_tile(v, values, pages, rows, head_row, at, end);
         }
         NO_UNROLL while (at < end) {
             u32 next = at + STEP_POSITIONS;
             Eight next_k[TILE], next_v[TILE];
             if (next < end) {
-                load_tile(next_k, keys, rows, head_row, next, end);
-                load_tile(next_v, values, rows, head_row, next, end);
+                load_tile(next_k, keys, pages, rows, head_row, next, end);
+                load_tile(next_v, values, pages, rows, head_row, next, end);
             }
             float pair[PAIRS];
             UNROLL for (u32 t = 0; t < TILE; t++) {
@@ -176,7 +179,9 @@ template <class S> struct Attend {
         if (share.x >= busy) return;
         u32 from = first + share.x * slice, to = min_u32(from + slice, end);
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
-        u64 rows = (u64)KV_HEADS * a.capacity, head_row = (u64)kv_head * a.capacity;
+        const u32 each = stretch(a.capacity);
+        u64 rows = (u64)KV_HEADS * each, head_row = (u64)kv_head * each;
+        const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         bool owner = to == end;  // of the new position
@@ -187,14 +192,14 @@ template <class S> struct Attend {
                                     a.q_norm, a.eps, angles);
             } else if (h == GROUP) {
                 Rope<S>::ready_head(lds.head[h], a.k + kv_at, a.k_norm, a.eps, angles);
-                K::store_row(keys, rows, head_row + here, lds.head[h]);
+                K::store_row(K::page(keys, pages, here), rows, head_row + within(here), lds.head[h]);
             } else {
-                K::store_row(values, rows, head_row + here, a.v + kv_at);
+                K::store_row(K::page(values, pages, here), rows, head_row + within(here), a.v + kv_at);
             }
         }
         block_sync();
         float scale = S::SOFT_CAP != 0.0f ? a.scale : a.scale * 1.44269504f;
-        attend_slice(lds, keys, values, rows, head_row, from, to, here, head, scale);
+        attend_slice(lds, keys, values, pages, rows, head_row, from, to, here, head, scale);
         block_sync();
 
         // The waves' parts, one element a thread at a time.

@@ -1,6 +1,6 @@
 // attend_args.h: the arguments of both kinds of decode attention (attend.h, attend_mma.h).
 #pragma once
-#include "kjit.h"
+#include "paged.h"
 
 struct AttendArgs {
     const float *q, *k, *v, *q_norm, *k_norm, *sinks;
@@ -13,4 +13,5 @@ struct AttendArgs {
     float scale, eps;
     u32 capacity, splits;
     u64 sequence_bytes;
+    PAGED(const u32* table;)
 };

@@ -370,13 +370,15 @@ template <class S> struct AttendMma {
         // This wave's first tile, and tiles from one to the next.
         const u32 mine = share.x + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
-        const u64 rows = (u64)KV_HEADS * a.capacity, head_row = (u64)kv_head * a.capacity;
+        const u32 each = stretch(a.capacity);
+        const u64 rows = (u64)KV_HEADS * each, head_row = (u64)kv_head * each;
+        const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         if constexpr (S::KEPT_BEFORE) Before::wait();  // a kernel of this replay wrote the last row
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
             if (t < tiles)
-                fetch(to, cache, rows, head_row + base + t * ROWS,
+                fetch(to, K::page(cache, pages, base + t * ROWS), rows, head_row + within(base + t * ROWS),
                       min_u32(ROWS, (S::KEPT_BEFORE ? end : here) - (base + t * ROWS)));
             copy_commit();
         };
@@ -403,7 +405,8 @@ template <class S> struct AttendMma {
                 if (h == GROUP) Rope<S>::ready_head(row, a.k + kv_at, a.k_norm, a.eps, lds.angles);
                 K::store_row((u8*)fresh, 1, 0, h == GROUP ? row : a.v + kv_at);
                 wave_sync();
-                keep_row(h == GROUP ? keys : values, rows, head_row + here, fresh);
+                keep_row(K::page(h == GROUP ? keys : values, pages, here), rows, head_row + within(here),
+                         fresh);
             }
         }
         block_sync();
@@ -418,7 +421,7 @@ template <class S> struct AttendMma {
         u32 stage = 0;
         NO_UNROLL for (u32 t = mine; t < tiles; t += round) {
             u8 *kt = ring + stage * 2 * SIDE, *vt = kt + SIDE;
-            u32 from = base + t * ROWS, skew = skew_of(head_row + from);
+            u32 from = base + t * ROWS, skew = skew_of(head_row + within(from));
             copy_wait(2 * STAGES - 1);
             wave_sync();
             if (!S::KEPT_BEFORE && t == tiles - 1) {

@@ -6,7 +6,7 @@
 //
 //   q      f32, tokens × HEADS·HEAD_DIM, rotated k, v caches (kv.h) of `capacity` positions, these tokens'
 //          keys and values included
-//   position   u32: tokens before these; sinks  HEADS f32 where SINKS
+//   position   u32: tokens before these; sinks  HEADS f32 where SINKS; table  the sequence's pages (paged.h)
 //   y      tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros behind
 //
 // A block takes BQ = WAVES·MI·MMA_M tokens of one head, each wave MI·MMA_M of them with their running
@@ -79,8 +79,9 @@ template <class S> struct Flash {
                     u32x4{0, 0, 0, 0};
             }
 
-        const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * args.capacity,
-                        (u64)(head / (S::HEADS / S::KV_HEADS)) * args.capacity};
+        const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * stretch(args.capacity),
+                        (u64)(head / (S::HEADS / S::KV_HEADS)) * stretch(args.capacity),
+                        Pages{PAGED(args.table)}};
         const u32 wave_row = wave_id() * (MI * MMA_M);
         const u32 out0 = OUT_PARTS > 1 ? share.z * OUT_DIM : 0;
         FragA held[S::HOLD_Q ? MI : 1][S::HOLD_Q ? DK : 1];

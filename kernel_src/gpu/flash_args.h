@@ -2,6 +2,7 @@
 // soft cap.
 #pragma once
 #include "mma.h"
+#include "paged.h"
 #include "scores.h"
 
 struct FlashArgs {
@@ -10,6 +11,7 @@ struct FlashArgs {
     u16* y;
     const u32* position;
     u32 tokens, capacity;
+    PAGED(const u32* table;)
 };
 
 // cap · tanh(s / cap); the argument is s / cap · log2(e)·2, so that e^2x is one instruction.

@@ -45,8 +45,9 @@ template <class S> struct FlashWgmma {
 
         if (thread_id() < 128) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::FILL_REGS));
-            const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * args.capacity,
-                            (u64)(head / (S::HEADS / S::KV_HEADS)) * args.capacity};
+            const KvHead kv{args.keys, args.values, (u64)S::KV_HEADS * stretch(args.capacity),
+                            (u64)(head / (S::HEADS / S::KV_HEADS)) * stretch(args.capacity),
+                            Pages{PAGED(args.table)}};
             typename Tiles::Fetched fetched;
             u32 i = 0;
             if (K::BYTES) Tiles::fetch(fetched, kv, thread_id(), from, last, ks, ks);

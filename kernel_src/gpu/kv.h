@@ -3,10 +3,10 @@
 // KvStorage::Q8_0 (signed bytes with a half for each GROUP of 32, or of 16 where the head is no multiple) the
 // scales of all rows follow the codes of all rows.
 //
-// S: HEAD_DIM, KV_STORAGE.
+// S: HEAD_DIM, KV_STORAGE; with pages KV_HEADS.
 #pragma once
 #include "enums.h"
-#include "kjit.h"
+#include "paged.h"
 
 template <class S> struct Kv {
     static constexpr u32 HEAD_DIM = S::HEAD_DIM;
@@ -22,6 +22,16 @@ template <class S> struct Kv {
 
     // Byte offset of the scales in a cache of `rows` rows.
     STEP u64 scales_at(u64 rows) { return rows * ROW; }
+
+    // The page of a position, where there are pages; else all of the cache.
+    template <class Byte> STEP Byte* page(Byte* cache, Pages pages, u32 position) {
+        if constexpr (kj_page != 0) {
+            constexpr u64 rows = (u64)S::KV_HEADS * kj_page, bytes = rows * (ROW + (BYTES ? 2 * SCALES : 0));
+            return cache + page_of(pages, position) * (CEIL_DIV(bytes, 256) * 256);
+        } else {
+            return cache;
+        }
+    }
 
     // Eight neighbouring elements as they are stored.
     struct Eight { u32 word[2 * SIZE]; u32 scale; };

@@ -4,14 +4,18 @@
 // Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is repeated,
 // which the scores mask. Halves are copied as they are (asynchronously where the device can). Bytes wait in
 // registers between fetch and store, so that their latency passes behind products. Singles are rounded on the
-// way. `thread` of THREADS share the work.
+// way. `thread` of THREADS share the work. With pages j0 is a multiple of ROWS: a tile lies in one page.
 //
 // S: that of kv.h.
 #pragma once
 #include "dequant.h"
 #include "kv.h"
 
-struct KvHead { const u8 *k, *v; u64 rows, first; };
+struct KvHead {
+    const u8 *k, *v;
+    u64 rows, first;
+    Pages pages;
+};
 
 STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
 
@@ -29,6 +33,16 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
     using Fetched = typename Held<K::BYTES, Codes>::type;
 
     STEP void fetch(Fetched& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
+        if constexpr (kj_page != 0) {
+            static_assert(kj_page % ROWS == 0, "a tile lies in one page");
+            const u32 start = j0 - within(j0);
+            const KvHead page{K::page(h.k, h.pages, j0), K::page(h.v, h.pages, j0), h.rows, h.first, h.pages};
+            fetch_here(f, page, thread, j0 - start, end - start, k, v);
+        } else {
+            fetch_here(f, h, thread, j0, end, k, v);
+        }
+    }
+    STEP void fetch_here(Fetched& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
         if constexpr (K::BYTES) fetch_codes(f, h, thread, j0, end);
         else copy(h, thread, j0, end, k, v);
     }

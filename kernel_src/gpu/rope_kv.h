@@ -3,7 +3,7 @@
 //   q  tokens × HEADS × HEAD_DIM f32, k, v  tokens × KV_HEADS × HEAD_DIM f32, as projected
 //   rotated   queries made ready: f32, or f16 where Q_HALF, tokens × HEADS × HEAD_DIM (may be q where f32)
 //   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first token's
-//   keys, values    caches (kv.h) of `capacity` positions
+//   keys, values    caches (kv.h) of `capacity` positions; table  the sequence's pages (paged.h)
 //
 // S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are there already), and those of kv.h and rope.h.
 // Share: x the token, y a block of heads: a wave makes one head; heads are HEADS queries, KV_HEADS keys,
@@ -19,6 +19,7 @@ struct RopeKvArgs {
     u8 *keys, *values, *rotated;
     float eps;
     u32 capacity;
+    PAGED(const u32* table;)
 };
 
 template <class S> struct RopeKv {
@@ -31,7 +32,9 @@ template <class S> struct RopeKv {
         u32 here = a.position[0] + token;
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         float* row = lds.head + wave_id() * HEAD_DIM;
-        u64 rows = (u64)KV_HEADS * a.capacity;
+        const u32 each = stretch(a.capacity);
+        const Pages pages{PAGED(a.table)};
+        u64 rows = (u64)KV_HEADS * each, row_in = within(here);
         if (head < HEADS) {
             u64 at = ((u64)token * HEADS + head) * HEAD_DIM;
             Rope<S>::ready_head(row, a.q + at, a.q_norm, a.eps, angles);
@@ -43,11 +46,11 @@ template <class S> struct RopeKv {
             u32 kv_head = head - HEADS;
             Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm, a.eps,
                                 angles);
-            Kv<S>::store_row(a.keys, rows, (u64)kv_head * a.capacity + here, row);
+            Kv<S>::store_row(Kv<S>::page(a.keys, pages, here), rows, kv_head * (u64)each + row_in, row);
         } else {
             u32 kv_head = head - HEADS - KV_HEADS;
             const float* value = a.v + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM;
-            Kv<S>::store_row(a.values, rows, (u64)kv_head * a.capacity + here, value);
+            Kv<S>::store_row(Kv<S>::page(a.values, pages, here), rows, kv_head * (u64)each + row_in, value);
         }
     }
 };

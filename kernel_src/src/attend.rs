@@ -5,7 +5,7 @@ mod cases;
 
 use crate::arguments;
 use crate::cases::{Case, Random};
-use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
+use crate::family::{Block, Declared, Family, Grid, Size, Variant, Work, choice, with_table};
 use crate::heads::{HeadsForm, Scores};
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
@@ -70,8 +70,10 @@ arguments! {
         capacity: U32,
         /// Slices of the context.
         splits: U32,
-        /// Bytes from one slot's keys, or values, to the next one's.
+        /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
         sequence_bytes: U64,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -340,11 +342,17 @@ impl Family for AttendSpec {
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }
         };
+        let macros = KvLayout::macros(self.form.paged, macros);
         Ok(Kernel { shared: block.shared, ..of_shape(entry, &shape, macros, block.wave, block.threads) })
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<AttendArgs<()>>(self.form.paged)
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
         let Inside { wave, threads, streams } = inside;
+        require(!self.form.paged, NAME, || "a kernel of all steps knows no pages".to_owned())?;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
             // Beside the ring of weights there is room for few tiles.

@@ -69,6 +69,11 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     /// Weights that cannot be laid out.
     fn render(&self, target: &Target, tuning: &Self::Tuning, block: Block) -> Result<Kernel, SpecError>;
 
+    /// The arguments of a launch: the last one of [`Family::Args`] may be such that only some specs have it.
+    fn declared(&self) -> &'static [Declared] {
+        <Self::Args<()> as Arguments<()>>::DECLARED
+    }
+
     /// The grid on a device of `units` compute units, and the arguments that follow from it.
     ///
     /// # Errors
@@ -366,6 +371,12 @@ pub trait Arguments<A>: Sized {
 
     /// Their values in that order.
     fn list(self) -> Vec<A>;
+}
+
+/// The arguments of what may lie in pages: where nothing does, all but the last, a table of pages.
+pub(crate) fn with_table<A: Arguments<()>>(paged: bool) -> &'static [Declared] {
+    let all = A::DECLARED;
+    all.get(..all.len() - usize::from(!paged)).unwrap_or(all)
 }
 
 /// What a product takes for each of its weights.

@@ -5,7 +5,7 @@ mod cases;
 
 use crate::arguments;
 use crate::cases::{Case, Random};
-use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
+use crate::family::{Block, Declared, Family, Grid, Size, Variant, Work, choice, with_table};
 use crate::heads::Scores;
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
@@ -28,6 +28,8 @@ pub struct FlashSpec {
     pub scale: f32,
     /// What becomes of scores.
     pub scores: Scores,
+    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    pub paged: bool,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<FlashTuning>,
 }
@@ -36,7 +38,7 @@ impl Eq for FlashSpec {}
 
 impl std::hash::Hash for FlashSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.heads, self.kv, self.scale.to_bits(), self.scores, self.tuning).hash(state);
+        (self.heads, self.kv, self.scale.to_bits(), self.scores, self.paged, self.tuning).hash(state);
     }
 }
 
@@ -88,6 +90,8 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -248,7 +252,8 @@ impl Family for FlashSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kv, seen) = (self.kv, self.scores);
-        write!(f, "{}/{} × {} {:?}, scale {}{seen}", self.heads, kv.heads, kv.head_dim, kv.storage, self.scale)
+        write!(f, "{}/{} × {} {:?}, scale {}{seen}", self.heads, kv.heads, kv.head_dim, kv.storage, self.scale)?;
+        f.write_str(if self.paged { ", paged" } else { "" })
     }
 
     fn usual(&self, target: &Target) -> Result<FlashTuning, SpecError> {
@@ -302,9 +307,14 @@ impl Family for FlashSpec {
                 (s, macros.set("KJ_MIN_BLOCKS", 1))
             }
         };
+        let macros = KvLayout::macros(self.paged, macros);
         let kernel = of_shape(entry, &shape, macros, block.wave, block.threads);
         let options = kernel.options.clone().arch_specific(entry == NAME_GROUPS);
         Ok(Kernel { shared: block.shared, options, ..kernel })
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<FlashArgs<()>>(self.paged)
     }
 
     fn grid(&self, _: &Target, t: &FlashTuning, _: u32, size: Size) -> Result<Grid, SpecError> {

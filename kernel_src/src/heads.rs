@@ -40,6 +40,8 @@ pub struct HeadsForm {
     pub rope: RopeForm,
     /// The new tokens' keys and values are there already, made by another layer: only queries are made ready.
     pub kept_before: bool,
+    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    pub paged: bool,
 }
 
 impl HeadsForm {
@@ -70,7 +72,8 @@ impl fmt::Display for HeadsForm {
         let halves = if self.rope.halves { " in halves" } else { "" };
         write!(f, "{}/{} × {} {:?}{norm}", self.heads, self.kv.heads, self.kv.head_dim, self.kv.storage)?;
         write!(f, ", {} rotated{halves}", self.rope.dims)?;
-        f.write_str(if self.kept_before { ", kept before" } else { "" })
+        f.write_str(if self.kept_before { ", kept before" } else { "" })?;
+        f.write_str(if self.paged { ", paged" } else { "" })
     }
 }
 

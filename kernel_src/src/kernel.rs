@@ -161,6 +161,7 @@ const FILES: &[(&str, &str)] = files! {
     "norm_rows.h"
     "norm_rows.hip"
     "packets.h"
+    "paged.h"
     "peer.h"
     "persist.h"
     "quantize.h"

@@ -11,9 +11,17 @@
 //! [`KvLayout::group`] elements, row after row. Rows are multiples of 16 bytes (heads are multiples of 16
 //! elements). Positions are absolute: a layer with a window keeps all of them and reads the last ones.
 //! Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
+//!
+//! Or keys and values lie in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`] positions, a layer's
+//! pages lie at a fixed distance ([`KvLayout::page_bytes`]), and a table says which page has the positions of a
+//! sequence from each multiple of [`PAGE`] on.
 
 use crate::kernel::{SpecError, require};
 use crate::render::Shape;
+use kjit_engine::Constants;
+
+/// Positions of a page.
+pub const PAGE: usize = 128;
 
 /// Storage of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +78,30 @@ impl KvLayout {
         };
         let row = self.row_bytes() + scales;
         self.heads.checked_mul(capacity)?.checked_mul(row)?.checked_next_multiple_of(256)
+    }
+
+    /// Bytes from a page to the next one.
+    #[must_use]
+    pub fn page_bytes(&self) -> Option<usize> {
+        self.bytes(PAGE)
+    }
+
+    /// Puts the first `positions` of a cache of `capacity` positions, as they are, into the pages of `table`.
+    ///
+    /// # Panics
+    /// If a buffer is too short, or the table.
+    pub fn put_in_pages(&self, cache: &[u8], capacity: usize, positions: usize, table: &[u32], pool: &mut [u8]) {
+        let (row, scales, each) =
+            (self.row_bytes(), 2 * (self.head_dim / self.group()), self.page_bytes().unwrap_or(0));
+        for (head, position) in (0..self.heads).flat_map(|h| (0..positions).map(move |p| (h, p))) {
+            let (from, to) = (head * capacity + position, head * PAGE + position % PAGE);
+            let page = &mut pool[table[position / PAGE] as usize * each..][..each];
+            page[to * row..][..row].copy_from_slice(&cache[from * row..][..row]);
+            if self.storage == KvStorage::Q8_0 {
+                let of = self.scales_at(capacity) + from * scales;
+                page[self.scales_at(PAGE) + to * scales..][..scales].copy_from_slice(&cache[of..][..scales]);
+            }
+        }
     }
 
     /// Reads a row, as the kernels do.
@@ -129,6 +161,11 @@ impl KvLayout {
         require(fine, kernel, || {
             format!("{} heads of {}: sizes are multiples of 16 up to 256", self.heads, self.head_dim)
         })
+    }
+
+    /// The macro that `gpu/paged.h` asks for.
+    pub(crate) fn macros(paged: bool, macros: Constants) -> Constants {
+        if paged { macros.set("KJ_PAGE", PAGE as u32) } else { macros }
     }
 
     /// The constants that `gpu/kv.h` takes, and the number of heads.

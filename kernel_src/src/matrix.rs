@@ -86,7 +86,7 @@ pub(crate) const HEADS: [(usize, usize, usize); 7] =
 pub(crate) fn heads_form(heads: usize, kv: KvLayout) -> HeadsForm {
     let head_dim = kv.head_dim;
     let rope = RopeForm { dims: head_dim, halves: heads != 32 };
-    HeadsForm { heads, kv, qk_norm: head_dim >= 128, rope, kept_before: false }
+    HeadsForm { heads, kv, qk_norm: head_dim >= 128, rope, kept_before: false, paged: false }
 }
 
 /// A window and a cap where models with such heads have one.

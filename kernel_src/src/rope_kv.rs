@@ -4,9 +4,10 @@ mod cases;
 
 use crate::arguments;
 use crate::cases::{Case, Random};
-use crate::family::{Block, Family, Grid, Size, Wave, Work, choice_of_wave};
+use crate::family::{Block, Declared, Family, Grid, Size, Wave, Work, choice_of_wave, with_table};
 use crate::heads::HeadsForm;
 use crate::kernel::{Kernel, SpecError, of_shape};
+use crate::kv::KvLayout;
 use crate::matrix::Samples;
 use kjit_engine::{Constants, Target};
 use std::fmt;
@@ -50,6 +51,8 @@ arguments! {
         eps: F32,
         /// Positions of the cache.
         capacity: U32,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -85,7 +88,11 @@ impl Family for RopeKvSpec {
 
     fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
         let shape = self.form.shape().flag("Q_HALF", self.half);
-        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+        Ok(of_shape(NAME, &shape, KvLayout::macros(self.form.paged, Constants::new()), block.wave, block.threads))
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<RopeKvArgs<()>>(self.form.paged)
     }
 
     fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {

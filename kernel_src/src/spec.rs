@@ -2,7 +2,7 @@
 //! and what tuning is kept by.
 
 use crate::cases::{Case, Random};
-use crate::family::{Arguments, Declared, Family, Launch, Size, Variant, Work};
+use crate::family::{Declared, Family, Launch, Size, Variant, Work};
 use crate::kernel::{Kernel, SpecError};
 use crate::matrix::Samples;
 use kjit_engine::Target;
@@ -72,9 +72,9 @@ macro_rules! registry {
 
             /// The arguments of a launch.
             #[must_use]
-            pub const fn arguments(&self) -> &'static [Declared] {
+            pub fn arguments(&self) -> &'static [Declared] {
                 match self {
-                    $(Spec::$name(_) => <<$spec as Family>::Args<()> as Arguments<()>>::DECLARED,)*
+                    $(Spec::$name(spec) => Family::declared(spec),)*
                 }
             }
 

@@ -76,6 +76,7 @@ fn attention_on_gfx908_leaves_accumulation_registers_alone() {
         kv: KvLayout { heads: kv_heads, head_dim, storage },
         scale: 0.125,
         scores: Scores::default(),
+        paged: false,
         tuning: None,
     };
     for spec in [spec(9, 3, 64, KvStorage::F16), spec(32, 8, 128, KvStorage::Q8_0), spec(8, 4, 256, KvStorage::F16)] {

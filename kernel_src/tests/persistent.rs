@@ -42,6 +42,7 @@ fn llama(s: &Sizes, formats: [&str; 2], storage: KvStorage) -> Vec<Spec> {
         qk_norm: false,
         rope: RopeForm { dims: s.head_dim, halves: false },
         kept_before: false,
+        paged: false,
     };
     let (q, k) = (s.heads * s.head_dim, s.kv * s.head_dim);
     vec![

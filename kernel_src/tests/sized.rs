@@ -29,8 +29,14 @@ use std::collections::BTreeSet;
 fn specs() -> Vec<Spec> {
     let q4 = Format::by_name("Q4_K").unwrap();
     let kv = KvLayout { heads: 2, head_dim: 64, storage: KvStorage::F16 };
-    let form =
-        HeadsForm { heads: 8, kv, qk_norm: false, rope: RopeForm { dims: 64, halves: false }, kept_before: false };
+    let form = HeadsForm {
+        heads: 8,
+        kv,
+        qk_norm: false,
+        rope: RopeForm { dims: 64, halves: false },
+        kept_before: false,
+        paged: false,
+    };
     let segments = vec![Segment { format: q4, rows: 96, bias: false }; 2];
     vec![
         MatvecSpec { segments, finish: Finish::Silu, ..MatvecSpec::new(q4, 96, 256) }.into(),
@@ -52,7 +58,7 @@ fn specs() -> Vec<Spec> {
         GemmSpec::new(q4, 96, 1024, 33).into(),
         GemmSpec::new(q4, 96, 1024, 16).into(),
         AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
-        FlashSpec { heads: 8, kv, scale: 0.125, scores: Scores::default(), tuning: None }.into(),
+        FlashSpec { heads: 8, kv, scale: 0.125, scores: Scores::default(), paged: false, tuning: None }.into(),
         SmallGemmSpec::new(q4, 96, 2048, 8).into(),
         RopeKvSpec { form, half: false, tuning: None }.into(),
         TilesSpec { cols: 256, prologue: Prologue::Norm, gather: false, panels: false, tuning: None }.into(),

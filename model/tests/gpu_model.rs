@@ -16,6 +16,7 @@ use support::files::model_path;
 use support::near::off;
 use support::one::One;
 use support::oracle::{ids, kl, log_sum_exp, oracle};
+use support::paged;
 use support::side_by_side;
 use support::story::{same, story};
 
@@ -620,6 +621,25 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
             let mut seen = side_by_side::scores(&mut three, &mut host, 3);
             seen.sort_by(f64::total_cmp);
             assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn keys_and_values_in_pages_change_nothing() {
+    let engine = engine();
+    let device = device(&engine);
+    // One of each architecture.
+    let of_bytes = |p: &PathBuf| p.to_string_lossy().ends_with("-q8_0.gguf");
+    for path in tiny_models().into_iter().filter(of_bytes) {
+        for kv in [KvType::F16, KvType::Q8_0] {
+            let gguf = Arc::new(Gguf::open(&path).unwrap());
+            let graph = kjit_model::arch::build(&gguf).unwrap();
+            let open = |options| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
+            let [mut plain, mut paged] = paged::options(OpenOptions { kv, ..OpenOptions::default() }).map(open);
+            paged::the_same(&mut plain, &mut paged);
+            eprintln!("{}, {kv:?}: the same", path.file_name().unwrap().display());
         }
     }
 }

@@ -10,6 +10,8 @@ pub mod files;
 pub mod near;
 #[path = "../../model/tests/support/one.rs"]
 pub mod one;
+#[path = "../../model/tests/support/paged.rs"]
+pub mod paged;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
 pub mod simulator;

@@ -3,6 +3,7 @@
 
 use super::{AttendArgs, AttendSpec, AttendTuning};
 use crate::cases::oracle::{HEADS_EPS, ready, shares, sinks};
+use crate::cases::paged::Pages;
 use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, optional};
 use crate::cases::{output, words};
 use crate::family::{Family, Size};
@@ -124,6 +125,14 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
     let launch = spec.launch(target, sizes.units, Size { tokens: n, past: sizes.capacity })?;
     let name =
         format!("attend {form}{}, positions {positions:?}, {} splits, {t:?}", spec.scores, launch.geometry.grid[0]);
+    let pages = form.paged.then(|| {
+        let lens: Vec<usize> = by_place.iter().map(|&p| p.wrapping_add(1) as usize).collect();
+        Pages::new(&lens, sizes.capacity, random)
+    });
+    let [keys, values, keys_after, values_after] = match &pages {
+        None => [keys, values, keys_after, values_after],
+        Some(pages) => [keys, values, keys_after, values_after].map(|caches| pages.pool(&kv, &caches, sizes.capacity)),
+    };
     let args = AttendArgs {
         q: floats("q", &q),
         k: if form.kept_before { CaseArg::Null } else { floats("k", &k) },
@@ -143,7 +152,8 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
         eps: CaseArg::F32(HEADS_EPS),
         capacity: CaseArg::U32(sizes.capacity as u32),
         splits: FOLLOWS,
-        sequence_bytes: CaseArg::U64(bytes as u64),
+        sequence_bytes: CaseArg::U64(if form.paged { 0 } else { bytes as u64 }),
+        table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
     };
     Case::of(name, spec, target, launch, args)
 }
@@ -168,6 +178,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         qk_norm,
         rope: RopeForm { dims: if head_dim == 80 { 32 } else { head_dim }, halves },
         kept_before: false,
+        paged: false,
     };
     use KvStorage::{F16, F32, Q8_0};
     let all = Scores::default();
@@ -177,6 +188,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     let alibi = |most: f32| Scores { alibi: Some(most), ..all };
     let chunk = |n: usize| Scores { chunk: Some(n), ..all };
     let kept = |form| HeadsForm { kept_before: true, ..form };
+    let paged = |form| HeadsForm { paged: true, ..form };
     // Heads that do not turn, or have turned.
     let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
     let tries = [
@@ -213,6 +225,13 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         // Another layer kept keys and values.
         (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
         (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
+        // Pages: the first position of one, the last, several of them; slices that end within one; windows.
+        (paged(form(4, 2, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
+        (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
+        (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),
+        (paged(form(2, 1, 80, F32, false, true)), cap(20.0), vec![255, 256], 2, 1),
+        (paged(form(4, 1, 96, Q8_0, false, false)), chunk(50), vec![149, 513], 3, 4),
+        (paged(kept(form(4, 1, 256, F16, true, true))), all, vec![140], 2, 4),
     ];
     for (form, scores, positions, splits, tile) in tries {
         let lanes = (form.kv.head_dim / 8).next_power_of_two() as u32;
@@ -268,6 +287,15 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149, 150], 3, 4, 1, 1),
         (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33, 16], 2, 2, 2, 1),
         (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70, 15], 3, 4, 2, 1),
+        (paged(form(4, 2, 64, F16, false, false)), all, vec![0, 15, 127, 128, 129, 143, 144, 300], 3, 2, 2, 1),
+        (paged(form(8, 2, 128, F16, true, true)), all, vec![1000, 517, 31], 16, 8, 2, 16),
+        (paged(form(32, 8, 128, F16, true, true)), all, vec![2047, 2048, 640], 5, 8, 2, 8),
+        (paged(form(8, 2, 128, Q8_0, true, true)), window(200), vec![131, 713], 7, 8, 2, 1),
+        (paged(form(6, 3, 80, Q8_0, false, true)), all, vec![97, 383, 0], 3, 2, 2, 1),
+        (paged(form(5, 5, 96, Q8_0, false, false)), window(50), vec![47, 203, 129], 4, 2, 2, 1),
+        (paged(form(4, 1, 256, F16, true, true)), chunk(200), vec![401, 399], 3, 4, 1, 1),
+        (paged(kept(form(7, 1, 112, Q8_0, false, false))), all, vec![266, 127], 2, 4, 2, 1),
+        (paged(form(16, 2, 64, F16, false, true)), Scores { window: Some(128), ..sinks }, vec![517, 127], 4, 4, 2, 1),
     ];
     for (form, scores, positions, splits, waves, stages, least) in rings {
         let tuning = Some(AttendTuning::Rings { waves, stages, least, blocks_per_unit: 1 });

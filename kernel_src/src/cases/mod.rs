@@ -7,6 +7,7 @@
 pub(crate) mod chosen;
 pub(crate) mod data;
 pub(crate) mod oracle;
+pub(crate) mod paged;
 pub(crate) mod tiled;
 
 pub use data::Random;
@@ -140,8 +141,10 @@ impl Case {
         launch: Launch,
         args: F::Args<CaseArg>,
     ) -> Result<Case, SpecError> {
-        let (kernel, geometry, args) = (spec.kernel(target)?, launch.geometry, args.list());
-        let mut case = Case { name, kernel, geometry, args, declared: F::Args::<CaseArg>::DECLARED };
+        let (kernel, geometry, mut args) = (spec.kernel(target)?, launch.geometry, args.list());
+        let declared = spec.declared();
+        args.truncate(declared.len());
+        let mut case = Case { name, kernel, geometry, args, declared };
         case.follow(F::NAME, launch)?;
         Ok(case)
     }

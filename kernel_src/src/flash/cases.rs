@@ -2,8 +2,9 @@
 
 use super::{FlashArgs, FlashSpec, FlashTuning};
 use crate::cases::oracle::{shares, sinks};
+use crate::cases::paged::Pages;
 use crate::cases::tiled::want_tiled;
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output};
+use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output, words};
 use crate::family::{Family, Size};
 use crate::heads::Scores;
 use crate::kernel::SpecError;
@@ -62,12 +63,17 @@ pub(super) fn case(
         }
         want.push(Some(out));
     }
-    let [keys, values] = caches;
+    let pages = spec.paged.then(|| Pages::new(&[past + tokens], capacity, random));
+    let [keys, values] = match &pages {
+        None => caches,
+        Some(pages) => caches.map(|cache| pages.pool(&kv, &cache, capacity)),
+    };
     let name = format!(
-        "flash {heads}/{} heads of {dim}, {:?}, {tokens} tokens after {past}{}, {:?}",
+        "flash {heads}/{} heads of {dim}, {:?}, {tokens} tokens after {past}{}{}, {:?}",
         kv.heads,
         kv.storage,
         spec.scores,
+        if spec.paged { ", paged" } else { "" },
         spec.tuning(target)?
     );
     let args = FlashArgs {
@@ -79,6 +85,7 @@ pub(super) fn case(
         position: input("position", (past as u32).to_le_bytes().to_vec()),
         tokens: FOLLOWS,
         capacity: CaseArg::U32(capacity as u32),
+        table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
     };
     Case::of(name, spec, target, spec.launch(target, units, size)?, args)
 }
@@ -129,11 +136,22 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (64, F16, 2, 1, 67, 35, chunk(48)),
         (128, Q8_0, 2, 1, 33, 64, chunk(32)),
     ];
-    for (dim, storage, heads, kv_heads, tokens, past, scores) in shapes {
+    // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins in another.
+    let in_pages = [
+        (64, F16, 4, 2, 65, 128, all),
+        (64, Q8_0, 2, 1, 37, 260, all),
+        (80, Q8_0, 3, 1, 131, 5, window(70)),
+        (96, F16, 2, 1, 150, 0, cap(30.0)),
+        (128, F16, 2, 2, 67, 120, window(70)),
+        (256, F16, 2, 1, 33, 131, all),
+        (64, F32, 2, 1, 9, 125, all),
+    ];
+    let with = shapes.map(|shape| (shape, false)).into_iter().chain(in_pages.map(|shape| (shape, true)));
+    for ((dim, storage, heads, kv_heads, tokens, past, scores), paged) in with {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
         let scale = 1.0 / (dim as f32).sqrt();
         let tuning = Some(FlashTuning::waves(target, wave, &kv));
-        let spec = FlashSpec { heads, kv, scale, scores, tuning };
+        let spec = FlashSpec { heads, kv, scale, scores, paged, tuning };
         into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
         groups(&spec, target, tokens, past, random, into)?;
     }
@@ -158,9 +176,20 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (128, F16, 2, 1, 321, 129, chunk(200)),
         (64, Q8_0, 2, 1, 200, 64, chunk(64)),
     ];
-    for (dim, storage, heads, kv_heads, tokens, past, scores) in more {
+    let more_in_pages = [
+        (64, F16, 4, 2, 257, 77, window(100)),
+        (64, Q8_0, 2, 2, 131, 0, cap(30.0)),
+        (80, F16, 3, 1, 193, 5, all),
+        (96, Q8_0, 3, 3, 200, 1, all),
+        (128, F16, 2, 1, 321, 129, all),
+        (128, Q8_0, 2, 1, 127, 191, window(150)),
+        (256, F16, 1, 1, 130, 300, window(133)),
+        (256, Q8_0, 2, 2, 150, 33, all),
+    ];
+    let with = more.map(|shape| (shape, false)).into_iter().chain(more_in_pages.map(|shape| (shape, true)));
+    for ((dim, storage, heads, kv_heads, tokens, past, scores), paged) in with {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
-        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), scores, tuning: None };
+        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), scores, paged, tuning: None };
         if wave == 32 {
             groups(&spec, target, tokens, past, random, into)?;
         }
@@ -174,7 +203,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for storage in [KvStorage::F16, KvStorage::Q8_0, KvStorage::F32] {
             let kv = KvLayout { heads: kv_heads, head_dim, storage };
             let (scale, scores) = (1.0 / (head_dim as f32).sqrt(), sample_scores(head_dim));
-            let spec = FlashSpec { heads, kv, scale, scores, tuning: None };
+            let spec = FlashSpec { heads, kv, scale, scores, paged: false, tuning: None };
             list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
         }
     }
@@ -184,7 +213,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
                 let kv = KvLayout { heads: kv_heads, head_dim, storage };
                 let scale = 1.0 / (head_dim as f32).sqrt();
                 let tuning = Some(FlashTuning::waves(list.target, wave, &kv));
-                let spec = FlashSpec { heads, kv, scale, scores: Scores::default(), tuning };
+                let spec = FlashSpec { heads, kv, scale, scores: Scores::default(), paged: false, tuning };
                 list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
             }
         }

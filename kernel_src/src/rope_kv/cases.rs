@@ -2,6 +2,7 @@
 
 use super::{RopeKvArgs, RopeKvSpec};
 use crate::cases::oracle::{HEADS_EPS, ready};
+use crate::cases::paged::Pages;
 use crate::cases::{Case, CaseArg, Expect, HALF, Random, SINGLE, Storage, floats, optional, output, words};
 use crate::family::{Family, Size, Wave};
 use crate::heads::{HeadsForm, RopeForm, angles};
@@ -37,19 +38,23 @@ pub(super) fn case(
         KvStorage::F32 => (Storage::F32, 4, SINGLE),
         KvStorage::F16 | KvStorage::Q8_0 => (Storage::F16, 2, HALF),
     };
-    let elements = kv.bytes(capacity).unwrap_or(0) / each;
+    let pages = form.paged.then(|| Pages::new(&[start + tokens], capacity, random));
+    let bytes = pages.as_ref().map_or(kv.bytes(capacity).unwrap_or(0), |pages| pages.elements(&kv, 1));
+    let elements = bytes / each;
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
         // Bytes with scales are held against the oracle where they are read, in the cases of attention.
         for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads } {
             let at = (t * kv.heads + head) * dim;
-            let row = (head * capacity + start + t) * dim;
+            let row = match &pages {
+                None => (head * capacity + start + t) * dim,
+                Some(pages) => pages.element(&kv, each, head, start + t),
+            };
             want[0][row..row + dim].copy_from_slice(&ready(form, &k[at..at + dim], &norms[1], &table, start + t));
             want[1][row..row + dim].iter_mut().zip(&v[at..at + dim]).for_each(|(w, &v)| *w = f64::from(v));
         }
     }
     let [keys, values] = want;
-    let bytes = kv.bytes(capacity).unwrap_or(0);
     let rows = |name, want| match kv.storage {
         KvStorage::Q8_0 => CaseArg::Buffer { name, before: vec![0xff; bytes], expect: Expect::Anything },
         KvStorage::F16 | KvStorage::F32 => output(name, storage, want, tolerance),
@@ -70,6 +75,7 @@ pub(super) fn case(
         rotated: output("rotated", out, rotated, tolerance),
         eps: CaseArg::F32(HEADS_EPS),
         capacity: CaseArg::U32(capacity as u32),
+        table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
     };
     Case::of(name, spec, target, spec.launch(target, units, size)?, args)
 }
@@ -90,9 +96,19 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             all => all,
         };
         let rope = RopeForm { dims, halves };
-        let form = HeadsForm { heads, kv: KvLayout { heads: kv_heads, head_dim, storage }, qk_norm, rope, kept_before };
+        let form = HeadsForm {
+            heads,
+            kv: KvLayout { heads: kv_heads, head_dim, storage },
+            qk_norm,
+            rope,
+            kept_before,
+            paged: false,
+        };
         let spec = RopeKvSpec { form, half, tuning: Some(Wave { wave }) };
         into.push(case(&spec, target, 2, (size, 11), random)?);
+        // Over the end of a page.
+        let spec = RopeKvSpec { form: HeadsForm { paged: true, ..form }, ..spec };
+        into.push(case(&spec, target, 2, (Size { tokens: 5, past: 125 }, 133), random)?);
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub use resident::Timeline;
 pub(crate) use runner::Apart;
-pub use runner::GpuRunner;
+pub use runner::{GpuRunner, PageCount};
 pub use settle::settled;
 
 use crate::session::SessionError;

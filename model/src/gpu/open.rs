@@ -287,7 +287,13 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
         (n, None) => format!("{there}; -c {n} would fit"),
     };
     let sequences = plan.slots;
-    let each = if sequences > 1 { format!(" for each of {sequences} sequences") } else { String::new() };
+    let each = if let Some(tokens) = request.options.paged {
+        format!(" and room for {tokens} tokens of all sequences")
+    } else if sequences > 1 {
+        format!(" for each of {sequences} sequences")
+    } else {
+        String::new()
+    };
     let what = format!("the model with a context of {context}{each} on {}", device.label());
     Err(SessionError::Memory { what, bytes: need, hint })
 }
@@ -475,7 +481,7 @@ fn assemble(
     let bytes = |n: u64| usize::try_from(n).map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")));
     let mut caches = vec![];
     let slots = plan.slots;
-    let all_slots = |n: u64| bytes(n.saturating_mul(slots as u64));
+    let all_slots = |n: u64| bytes(n.saturating_mul(plan.parts() as u64));
     let mut kv = 0;
     for c in &plan.caches {
         for side in c {
@@ -505,6 +511,7 @@ fn assemble(
         options: device.buffer(slots)?,
         adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
         slots: device.buffer(slots)?,
+        pages: device.buffer((slots * plan.table(context)).max(1))?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors, ring, .. } = weights;

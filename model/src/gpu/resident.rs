@@ -28,7 +28,7 @@ pub(super) struct Resident {
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// By [`crate::graph::StateId`]: keys, values; one slot's behind the other's.
+    /// By [`crate::graph::StateId`]: keys, values; one slot's behind the other's, or one page behind the other.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// What launches pass on to each other; the programs use it in turn.
     pub arena: DeviceBuffer<u8>,
@@ -164,6 +164,8 @@ pub(super) struct Words {
     pub adjustments: DeviceBuffer<u32>,
     /// The slots of the sequences that are decoded.
     pub slots: DeviceBuffer<u32>,
+    /// Pages of each slot, by position; nothing where there are none.
+    pub pages: DeviceBuffer<u32>,
 }
 
 impl Resident {
@@ -272,13 +274,15 @@ impl Resident {
                 all.slice(slot * each..(slot + 1) * each)
             }
         };
+        // Pages are all slots'.
+        let kept = |all| if self.plan.pages.is_some() { Ok(all) } else { part(all) };
         Ok(Some(match *bind {
             Bind::Buffer(id) => self.buffer(program, id)?,
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
             Bind::Rope(r) => self.ropes.get(r.0 as usize).ok_or_else(|| lost("rotation"))?.cast()?,
-            Bind::Keys(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone())?,
-            Bind::Values(c) => part(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone())?,
+            Bind::Keys(c) => kept(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone())?,
+            Bind::Values(c) => kept(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone())?,
             Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
             Bind::Control(Control::Numbers) => self.control.numbers.on_device().cast()?,
             Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,
@@ -286,6 +290,7 @@ impl Resident {
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
+            Bind::Control(Control::Pages) => part(self.control.pages.cast()?)?,
             Bind::Meeting(Meeting::Room | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => {
                 self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?

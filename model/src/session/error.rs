@@ -41,6 +41,16 @@ pub enum SessionError {
         /// Sequences that fit.
         sequences: usize,
     },
+    /// All pages for keys and values are somebody's.
+    #[error(
+        "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or open the model with room for more tokens"
+    )]
+    Pages {
+        /// Pages that the step takes.
+        needed: usize,
+        /// Those that nobody has.
+        free: usize,
+    },
     /// A sequence that was removed, or is another session's.
     #[error("there is no such sequence: it was removed")]
     NoSequence,

@@ -13,7 +13,7 @@ pub use error::{SessionError, check_scores};
 pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
 
 use crate::gguf::Gguf;
-use crate::gpu::{Apart, GpuRunner};
+use crate::gpu::{Apart, GpuRunner, PageCount};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
 use crate::placement::{Layers, Place, Stage, shard};
@@ -190,6 +190,7 @@ impl Session {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<Session, Result<String, SessionError>> {
+        one_gpu(options).map_err(Err)?;
         let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
@@ -216,6 +217,7 @@ impl Session {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
+        one_gpu(options)?;
         let layers = Layers::of(&graph).map_err(|e| SessionError::Device(e.to_string()))?;
         let sum: usize = stages.iter().map(|(_, n)| n).sum();
         if sum != layers.len() || stages.iter().any(|(_, n)| *n == 0) {
@@ -340,6 +342,55 @@ impl Session {
         }
     }
 
+    /// Pages that sequences share; none where each has room for a context.
+    pub fn pages(&self) -> Option<PageCount> {
+        self.gpu().and_then(GpuRunner::pages)
+    }
+
+    /// Pages that it takes to append so many tokens to a sequence.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn pages_needed(&self, id: SequenceId, tokens: usize) -> Result<usize, SessionError> {
+        let len = self.sequence(id)?.len;
+        Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, len, len + tokens)))
+    }
+
+    /// Who has a page: sequences and others.
+    pub(crate) fn page_users(&self, page: u32) -> usize {
+        self.gpu().map_or(0, |gpu| gpu.page_users(page))
+    }
+
+    /// The pages that have a sequence's tokens, in order.
+    pub(crate) fn pages_of(&self, id: SequenceId) -> &[u32] {
+        let there = self.sequence(id).is_ok();
+        self.gpu().filter(|_| there).map_or(&[], |gpu| gpu.pages_of(id.slot))
+    }
+
+    /// Somebody beside the sequences has these pages: they stay.
+    pub(crate) fn hold_pages(&mut self, pages: &[u32]) {
+        if let Stage::Gpu(gpu) = &mut self.runner {
+            gpu.hold_pages(pages);
+        }
+    }
+
+    /// He has them no more.
+    pub(crate) fn release_pages(&mut self, pages: &[u32]) {
+        if let Stage::Gpu(gpu) = &mut self.runner {
+            gpu.release_pages(pages);
+        }
+    }
+
+    /// A sequence without tokens begins with `len` tokens, which are in these pages: somebody has them.
+    pub(crate) fn begin_with(&mut self, id: SequenceId, pages: &[u32], len: usize) -> Result<(), SessionError> {
+        self.sequence(id)?;
+        if let Stage::Gpu(gpu) = &mut self.runner {
+            gpu.begin_with(id.slot, pages)?;
+            self.sequence_mut(id)?.len = len;
+        }
+        Ok(())
+    }
+
     /// What is particular to a GPU, if one computes: of several stages the last.
     pub fn gpu(&self) -> Option<&GpuRunner> {
         match &self.runner {
@@ -430,7 +481,11 @@ impl Session {
         let now = self.sequence(id)?.len;
         let kept = match &mut self.runner {
             Stage::Host(host) if len < now => host.truncate(id.slot, len),
-            _ => len.min(now),
+            Stage::Gpu(gpu) => {
+                gpu.keep_pages(id.slot, len.min(now));
+                len.min(now)
+            }
+            Stage::Host(_) => len.min(now),
         };
         self.sequence_mut(id)?.len = kept;
         Ok(kept)
@@ -532,7 +587,8 @@ impl Session {
     /// pauses is not appended: to go on, start again with it.
     ///
     /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
-    /// a sequence has penalties, biases or a mask, all are decoded step by step instead.
+    /// a sequence has penalties, biases or a mask, all are decoded step by step instead. Where the pages that
+    /// sequences share run out, all of them pause.
     ///
     /// # Errors
     /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
@@ -647,6 +703,14 @@ impl Session {
     fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, SessionError> {
         let found = self.sequences.get_mut(id.slot).and_then(Option::as_mut).filter(|s| s.serial == id.serial);
         found.ok_or(SessionError::NoSequence)
+    }
+}
+
+/// Pages are one GPU's.
+fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
+    match options.paged {
+        None => Ok(()),
+        Some(_) => Err(SessionError::Device("keys and values in pages are one GPU's: give one device".to_owned())),
     }
 }
 

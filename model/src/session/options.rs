@@ -84,6 +84,9 @@ pub struct OpenOptions {
     /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid out when
     /// the model is opened.
     pub sequences: usize,
+    /// On one GPU: tokens that all sequences have room for together, in pages that those which begin alike share, each a context at most; none:
+    /// each sequence has room for a context.
+    pub paged: Option<usize>,
     /// Storage of keys and values.
     pub kv: KvType,
     /// Nearest to the truth instead of fastest.
@@ -119,6 +122,7 @@ impl Default for OpenOptions {
             output: Output::Own,
             context: None,
             sequences: 1,
+            paged: None,
             kv: KvType::F16,
             precise: false,
             threads: crate::host::default_threads(),

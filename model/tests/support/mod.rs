@@ -8,6 +8,7 @@ pub mod files;
 pub mod near;
 pub mod one;
 pub mod oracle;
+pub mod paged;
 pub mod peak;
 pub mod shapes;
 pub mod side_by_side;

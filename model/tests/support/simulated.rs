@@ -175,7 +175,7 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Numbers) => &mut self.numbers,
             Bind::Control(Control::Fractions) => &mut self.fractions,
             // One sequence's programs bind none.
-            Bind::Control(Control::Options | Control::Slots) => return None,
+            Bind::Control(Control::Options | Control::Slots | Control::Pages) => return None,
             _ => return None,
         })
     }

@@ -302,7 +302,9 @@ impl Lower<'_> {
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, norms, eps) = self.heads(a)?;
-        let spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
+        // What was measured counts for pages, too.
+        let mut spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
+        spec.form.paged = self.paged;
         let sequences = self.program.tokens();
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
@@ -336,7 +338,8 @@ impl Lower<'_> {
             eps: Bind::F32(eps),
             capacity: Bind::U32(self.context),
             splits: Bind::Dim(splits),
-            sequence_bytes: Bind::U64(if self.batch { self.slot_bytes(&name, a.cache)? } else { 0 }),
+            sequence_bytes: Bind::U64(if self.batch && !self.paged { self.slot_bytes(&name, a.cache)? } else { 0 }),
+            table: self.table(),
         };
         self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
         if whole { Ok(()) } else { self.cut(out, [form.kv.head_dim, size], a.out) }
@@ -374,6 +377,11 @@ impl Lower<'_> {
         if self.batch { Bind::Control(Control::Slots) } else { Bind::Null }
     }
 
+    /// The tables of pages, or one sequence's; where there are none, null.
+    pub(super) fn table(&self) -> Bind {
+        if self.paged { Bind::Control(Control::Pages) } else { Bind::Null }
+    }
+
     /// Bytes from one slot's keys, or values, to the next one's.
     fn slot_bytes(&self, name: &str, cache: StateId) -> Result<u64, PlanError> {
         let bytes = self.kv(cache).bytes(self.context as usize);
@@ -391,7 +399,7 @@ impl Lower<'_> {
         };
         let rope = a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
         let (heads, kv, qk_norm, kept_before) = (a.heads, self.kv(a.cache), a.q_norm.is_some(), a.kv.is_none());
-        Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before }, norms, eps))
+        Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before, paged: false }, norms, eps))
     }
 
     /// What becomes of a layer's scores.

@@ -25,6 +25,8 @@ pub(super) struct Lower<'g> {
     pub context: u32,
     /// How they hold them.
     pub storage: KvStorage,
+    /// Keys and values lie in pages.
+    pub paged: bool,
     pub jobs: &'g mut Jobs,
     pub matrices: &'g mut Vec<WeightId>,
     pub vectors: &'g mut Vec<WeightId>,
@@ -46,6 +48,8 @@ pub(super) struct Ready<F> {
     job: JobId,
     block: u32,
     shared: u32,
+    /// Arguments that it has.
+    arguments: usize,
     family: PhantomData<F>,
 }
 
@@ -99,11 +103,12 @@ impl Lower<'_> {
     /// A kernel's job.
     pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
         let spec: Spec = spec.into();
+        let arguments = spec.arguments().len();
         let Kernel { source, constants, options, entry, block, shared } = self.spec(name, spec.kernel(&self.target))?;
         let job = kjit_engine::Job::new(source, constants, options, self.target.clone());
         job.check().map_err(|e| unsupported(name, e))?;
         let job = self.jobs.intern(super::Job { job, entry, spec });
-        Ok(Ready { job, block, shared, family: PhantomData })
+        Ok(Ready { job, block, shared, arguments, family: PhantomData })
     }
 
     /// What a projection is called: after the value that it ends in.
@@ -153,7 +158,9 @@ impl Lower<'_> {
     /// A launch of it.
     pub fn run<F: Family>(&mut self, name: String, ready: &Ready<F>, grid: [Dim; 3], args: F::Args<Bind>) {
         let shape = Shape { grid, block: ready.block, shared: ready.shared };
-        self.program.launch(name, ready.job, shape, args.list());
+        let mut args = args.list();
+        args.truncate(ready.arguments);
+        self.program.launch(name, ready.job, shape, args);
     }
 }
 

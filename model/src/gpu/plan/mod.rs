@@ -34,6 +34,7 @@ use crate::graph::{RopeId, StateId, ValueId, WeightId};
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
+use kjit_kernels::kv::PAGE;
 use kjit_kernels::moe::MoeSpec;
 use kjit_kernels::spec::Spec;
 
@@ -99,6 +100,8 @@ pub enum Control {
     Adjustments,
     /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for all.
     Slots,
+    /// `u32`s: the page of each stretch of positions.
+    Pages,
 }
 
 /// What devices that compute one model together meet by.
@@ -487,7 +490,10 @@ pub struct Plan {
     pub streaming: Option<Streaming>,
     /// Vectors, each once.
     pub vectors: Vec<WeightId>,
-    /// Bytes of the keys, and of the values, of each cache, for one slot; of another state, of all, and none.
+    /// Pages that slots have keys and values in; none where each slot has its own.
+    pub pages: Option<usize>,
+    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page; of another state, of all,
+    /// and none.
     pub caches: Vec<[u64; 2]>,
     /// Memory.
     pub memory: MemoryNeed,
@@ -503,6 +509,16 @@ impl Plan {
     pub fn programs(&self) -> Vec<&Program> {
         let batches = self.batches.iter().map(|b| &b.program);
         std::iter::once(&self.decode).chain(&self.prompts).chain(batches).collect()
+    }
+
+    /// How often there is what [`Plan::caches`] has bytes of.
+    pub fn parts(&self) -> usize {
+        self.pages.unwrap_or(self.slots)
+    }
+
+    /// Words of a slot's table of pages.
+    pub(in crate::gpu) fn table(&self, context: usize) -> usize {
+        self.pages.map_or(0, |_| context.div_ceil(PAGE))
     }
 
     /// Bytes that launches pass on to each other.

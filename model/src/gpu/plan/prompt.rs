@@ -45,7 +45,10 @@ impl Lower<'_> {
         let (form, norms, eps) = self.heads(a)?;
         let tokens = self.program.tokens();
         let capacity = Bind::U32(self.context);
-        let heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
+        // What was measured counts for pages, too.
+        let (paged, table) = (self.paged, self.table());
+        let mut heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
+        heads.form.paged = paged;
         let job = self.job(&name, heads.clone())?;
         let (q, [k, v]) = self.ready(a)?;
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
@@ -55,10 +58,12 @@ impl Lower<'_> {
         let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
         let [q_norm, k_norm] = norms;
         let (angles, eps) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps));
-        let args = RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity };
+        let args =
+            RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity, table };
         self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
-        let spec =
-            self.tuned(FlashSpec { heads: a.heads, kv: form.kv, scale: a.scale, scores: self.scores(a), tuning: None });
+        let (kv, scale, scores) = (form.kv, a.scale, self.scores(a));
+        let spec = self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
+        let spec = FlashSpec { paged, ..spec };
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
@@ -72,7 +77,8 @@ impl Lower<'_> {
             }
         };
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
-        let args = FlashArgs { q: rotated, sinks, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity };
+        let args =
+            FlashArgs { q: rotated, sinks, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity, table };
         self.run(name, &job, grid, args);
         match direct {
             true => Ok(()),

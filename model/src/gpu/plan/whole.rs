@@ -12,7 +12,7 @@ use crate::graph::{Graph, State, StateId, StateKind, ValueId, WeightId};
 use crate::session::{KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
 use kjit_kernels::Family;
-use kjit_kernels::kv::KvStorage;
+use kjit_kernels::kv::{KvStorage, PAGE};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::RepackSpec;
 use kjit_kernels::tuning::Choices;
@@ -67,6 +67,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         ));
     }
     fit::check(graph)?;
+    let pages = pages(request)?;
     let steps = fuse(graph);
     let mut planner = Planner::new(request, &steps)?;
     let mut decode = planner.program(For::Token)?;
@@ -94,12 +95,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let slots = sequences;
     let caches = planner.caches()?;
-    let all_slots = |bytes: &u64| bytes.saturating_mul(slots as u64).saturating_add(ALIGN);
+    let parts = pages.unwrap_or(slots);
+    let all_slots = |bytes: &u64| bytes.saturating_mul(parts as u64).saturating_add(ALIGN);
     let kv = caches.iter().flatten().map(all_slots).sum();
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
     let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
     // Positions, options and lists of slots, and a random number for each position.
     let words = slots as u64 * (4 * (request.context() as u64 + 1) + 24) + 4 * ALIGN;
+    let tables = pages.map_or(0, |_| 4 * (slots * request.context().div_ceil(PAGE)) as u64 + ALIGN);
     let mut plan = Plan {
         target: target.clone(),
         jobs: planner.jobs.finish(),
@@ -117,11 +120,30 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         matrix_bytes,
         streaming: None,
         vectors,
+        pages,
         caches,
-        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + packets },
+        memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + tables + packets },
     };
     plan.memory.rest += plan.inbox();
     Ok(plan)
+}
+
+/// Pages for keys and values, where they are asked for.
+fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
+    let (graph, context) = (request.graph, request.context());
+    let Some(tokens) = request.options.paged else { return Ok(None) };
+    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_)));
+    if let Some(other) = other {
+        return Err(unsupported("keys and values in pages", format!("{}'s state is of another kind", other.name)));
+    }
+    // The oldest sequence can always go on.
+    if tokens < context {
+        return Err(unsupported(
+            "keys and values in pages",
+            format!("{tokens} tokens are less than a context of {context}"),
+        ));
+    }
+    Ok(Some(tokens.div_ceil(PAGE).max(context.div_ceil(PAGE))))
 }
 
 /// What the programs of a plan share while they are made.
@@ -174,6 +196,7 @@ impl<'a> Planner<'a> {
             tuned,
             context: self.context,
             storage: self.storage,
+            paged: self.request.options.paged.is_some(),
             jobs: &mut self.jobs,
             matrices: &mut self.matrices,
             vectors: &mut self.vectors,
@@ -241,7 +264,7 @@ impl<'a> Planner<'a> {
         Ok((matrices, each, vectors, bytes))
     }
 
-    /// Bytes of the keys, and of the values, of each cache, for one slot.
+    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page.
     fn caches(&self) -> Result<Vec<[u64; 2]>, PlanError> {
         let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
@@ -250,7 +273,8 @@ impl<'a> Planner<'a> {
                 StateKind::Recurrent { elems } => return Ok([recurrent_bytes(elems), 0]),
                 StateKind::Kv(_) | StateKind::Latent { .. } => {}
             }
-            let bytes = kept_as(graph, StateId(id), self.storage).bytes(self.request.context());
+            let positions = if self.request.options.paged.is_some() { PAGE } else { self.request.context() };
+            let bytes = kept_as(graph, StateId(id), self.storage).bytes(positions);
             let keys = bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
             // Latents are both.
             Ok([keys, if graph.kv(StateId(id)).is_some() { keys } else { ALIGN }])

@@ -72,6 +72,7 @@ impl GpuRunner {
     /// Puts everything in place, up to each sequence's last token; a single prompt is fed whole, and its
     /// first token chosen.
     fn begin(&mut self, tasks: &[Task<'_>], running: &mut [Running], choice: Choice) -> Result<(), SessionError> {
+        self.all_have_place(tasks)?;
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -114,6 +115,14 @@ impl GpuRunner {
                 // A sequence whose context is full waits for its last token, and takes no more steps.
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
+                }
+                // Without pages for what comes all wait for what is on its way, and pause.
+                let mut place = true;
+                for r in running.iter().filter(|r| r.live) {
+                    place = place && self.make_place(r.slot, r.next, r.next + 1)?;
+                }
+                if !place {
+                    running.iter_mut().for_each(|r| r.live = false);
                 }
                 let n = running.iter().filter(|r| r.live).count();
                 if n == 0 {

@@ -11,10 +11,12 @@
 //! and leave. A model that was opened for one sequence has one row, and launches that know the slot.
 
 mod decode;
+mod pages;
 mod staged;
 mod step;
 mod together;
 
+pub use pages::PageCount;
 pub(crate) use together::Apart;
 
 use super::early::Early;
@@ -28,6 +30,7 @@ use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::product::tiled_index;
+use pages::{Change, Pages};
 
 /// What is drawn where a slot's own options say how.
 const DRAW: Choice = Choice::Draw { top_k: 1, temperature: 1.0, top_p: 1.0, min_p: 0.0 };
@@ -64,6 +67,8 @@ pub struct GpuRunner {
     prompts_ready: bool,
     /// The layers before, on another device.
     before: Option<staged::Before>,
+    /// Which pages are whose, and the number of each to copy it from; none where each slot has a place of its own.
+    pages: Option<(Pages, PinnedBuffer<u32>)>,
 }
 
 /// What is known of a slot's words.
@@ -183,7 +188,13 @@ impl GpuRunner {
             early,
             remarks: vec![],
             before: None,
+            pages: None,
         };
+        if let Some(pages) = runner.resident.plan.pages {
+            let numbers = runner.opened().pinned(pages)?;
+            numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
+            runner.pages = Some((Pages::new(pages, runner.slots.len()), numbers));
+        }
         // They may have come while the weights travelled.
         runner.prompts_ready(0)?;
         if captures && super::trust::wanted(runner.opened()) {
@@ -473,6 +484,99 @@ impl GpuRunner {
         Ok(())
     }
 
+    /// The pages of keys and values; none where each slot has a place of its own.
+    pub fn pages(&self) -> Option<PageCount> {
+        self.pages.as_ref().map(|(pages, _)| pages.count())
+    }
+
+    /// Pages that it takes to write a slot's positions from `first` to before `end`.
+    pub(crate) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
+        self.pages.as_ref().map_or(0, |(pages, _)| pages.need(slot, first, end))
+    }
+
+    /// The pages that have a slot's positions.
+    pub(crate) fn pages_of(&self, slot: usize) -> &[u32] {
+        self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
+    }
+
+    /// How many have a page.
+    pub(crate) fn page_users(&self, page: u32) -> usize {
+        self.pages.as_ref().map_or(0, |(pages, _)| pages.users(page))
+    }
+
+    /// Somebody beside the slots has these pages.
+    pub(crate) fn hold_pages(&mut self, held: &[u32]) {
+        if let Some((pages, _)) = &mut self.pages {
+            pages.hold(held);
+        }
+    }
+
+    /// He has them no more.
+    pub(crate) fn release_pages(&mut self, held: &[u32]) {
+        if let Some((pages, _)) = &mut self.pages {
+            pages.release(held);
+        }
+    }
+
+    /// A slot begins with these pages.
+    pub(crate) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
+        let Some((pages, _)) = &mut self.pages else { return Ok(()) };
+        let changes = pages.begin(slot, with);
+        self.change(&changes)
+    }
+
+    /// A slot keeps the pages of its first `len` positions.
+    pub(crate) fn keep_pages(&mut self, slot: usize, len: usize) {
+        if let Some((pages, _)) = &mut self.pages {
+            pages.truncate(slot, len);
+        }
+    }
+
+    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where there are no pages
+    /// for them.
+    fn make_place(&mut self, slot: usize, first: usize, end: usize) -> Result<bool, SessionError> {
+        let Some((pages, _)) = &mut self.pages else { return Ok(true) };
+        match pages.reserve(slot, first, end) {
+            None => Ok(false),
+            Some(changes) => self.change(&changes).map(|()| true),
+        }
+    }
+
+    /// The same, where the lack of them is an error.
+    fn take_place(&mut self, slot: usize, first: usize, end: usize) -> Result<(), SessionError> {
+        match self.make_place(slot, first, end)? {
+            true => Ok(()),
+            false => Err(self.lack(self.pages_needed(slot, first, end))),
+        }
+    }
+
+    fn lack(&self, needed: usize) -> SessionError {
+        SessionError::Pages { needed, free: self.pages().unwrap_or_default().free() }
+    }
+
+    /// Changes tables and pages on the device, in the order of its stream.
+    fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
+        let (Some((_, numbers)), r) = (&self.pages, &self.resident) else { return Ok(()) };
+        let stride = r.plan.table(self.context);
+        for change in changes {
+            match *change {
+                Change::Entry { slot, at, page } => {
+                    let (page, at) = (page as usize, slot * stride + at);
+                    r.stream.copy_in(&numbers.slice(page..page + 1)?, &r.control.pages.slice(at..at + 1)?)?;
+                }
+                Change::Copy { from, to } => {
+                    let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
+                    for cache in caches.filter(|c| !c.is_empty()) {
+                        let each = cache.len() / r.plan.parts().max(1);
+                        let of = |page: u32| cache.slice(page as usize * each..(page as usize + 1) * each);
+                        r.stream.copy(&of(from)?, &of(to)?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot has room for: one copy for each layer's,
     /// whatever their layout; 8b's 4096 tokens are half a gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
     pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
@@ -481,6 +585,10 @@ impl GpuRunner {
             before.stage.copy(from, to, len)?;
         }
         self.copy_others(from, to, len)?;
+        if self.pages.is_some() {
+            let same = self.pages_of(from).iter().copied().take(len.div_ceil(PageCount::POSITIONS)).collect::<Vec<_>>();
+            return self.begin_with(to, &same).map(|()| len);
+        }
         let (r, slots) = (&self.resident, self.slots.len().max(1));
         let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
         for cache in caches.filter(|c| !c.is_empty()) {

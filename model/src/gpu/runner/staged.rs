@@ -155,6 +155,7 @@ impl GpuRunner {
         if let Some(before) = &mut self.before {
             before.stage.remove(slot);
         }
+        self.keep_pages(slot, 0);
     }
 
     /// Runs tokens for the stage behind, and hands their rows on.

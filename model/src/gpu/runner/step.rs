@@ -32,6 +32,7 @@ impl GpuRunner {
     }
 
     fn try_step(&mut self, tasks: &mut [Task<'_>], mut late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+        self.all_have_place(tasks)?;
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Whose last token goes with those of others.
         let joins = |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
@@ -80,6 +81,13 @@ impl GpuRunner {
         self.answers(tasks, logits, &rows)
     }
 
+    /// Says before anything is done if there are no pages for all of it.
+    pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
+        let Some(pages) = self.pages() else { return Ok(()) };
+        let needed = tasks.iter().map(|t| self.pages_needed(t.slot, t.first, t.first + t.tokens.len())).sum();
+        if needed <= pages.free() { Ok(()) } else { Err(self.lack(needed)) }
+    }
+
     /// Whether the one last token that is wanted goes with its prompt: that saves reading all weights once
     /// more.
     pub(super) fn goes_alone(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<bool, SessionError> {
@@ -126,6 +134,7 @@ impl GpuRunner {
         self.list(&slots)?;
         for &(slot, position) in at {
             self.move_to(slot, position)?;
+            self.take_place(slot, position, position + 1)?;
         }
         let what: Recorded = (at.len(), choice);
         let recording = self.record(what)?;
@@ -213,6 +222,7 @@ impl GpuRunner {
     fn feed_many(&mut self, slot: usize, at: usize, index: usize, left: usize) -> Result<usize, SessionError> {
         self.move_to(slot, at)?;
         let tokens = left.min(self.prompt(index)?.tokens as usize);
+        self.take_place(slot, at, at + tokens)?;
         self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
         let (r, program) = (&self.resident, self.prompt(index)?);
         let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));

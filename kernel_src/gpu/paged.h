@@ -1,0 +1,29 @@
+// paged.h: where the positions of a sequence lie.
+//
+// As a rule a cache (kv.h) has all positions of a sequence one behind the other. Where KJ_PAGE is set, keys
+// and values are pools of pages, each a cache of KJ_PAGE positions, at a fixed distance; a table has the
+// page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot. Kernels take it as their
+// last argument then, and their other arguments say nothing of where a sequence lies. Sequences may share
+// pages: who writes a position must have its page alone.
+#pragma once
+#include "kjit.h"
+
+#if defined(KJ_PAGE)
+#define PAGED(...) __VA_ARGS__
+constexpr u32 kj_page = KJ_PAGE;
+struct Pages { const u32* table; };
+STEP Pages pages_of(const u32* table, u32 slot, u32 capacity) {
+    return {table + (u64)slot * CEIL_DIV(capacity, kj_page)};
+}
+STEP u32 page_of(Pages pages, u32 position) { return pages.table[position / kj_page]; }
+#else
+#define PAGED(...)
+constexpr u32 kj_page = 0;
+struct Pages {};
+STEP u32 page_of(Pages, u32) { return 0; }
+#endif
+
+// Positions of what one page, or a sequence without pages, is.
+STEP u32 stretch(u32 capacity) { return kj_page != 0 ? kj_page : capacity; }
+// A position within it.
+STEP u32 within(u32 position) { return kj_page != 0 ? position % (kj_page != 0 ? kj_page : 1) : position; }

@@ -1,0 +1,122 @@
+//! Two sessions of one model on a device, the second with its keys and values in pages: the same bits come of both,
+//! whoever shares what. For any device.
+
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
+
+pub const PAGE: usize = 128;
+
+/// Tokens of a text of this number.
+pub fn text(number: usize, len: usize, vocab: usize) -> Vec<u32> {
+    (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % vocab) as u32).collect()
+}
+
+fn add(session: &mut Session) -> SequenceId {
+    session.add(SampleOptions::default()).unwrap()
+}
+
+/// Logits behind the last token of each.
+fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
+    let work: Vec<_> = work.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
+    let given = session.step(&work).unwrap().into_iter();
+    given.map(|g| if let Given::Logits(row) = g { row } else { panic!("{g:?}") }).collect()
+}
+
+/// So many tokens chosen for each.
+fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize) -> Vec<Vec<u32>> {
+    let mut all = vec![vec![]; starts.len()];
+    session
+        .decode(starts, &mut |id, token| {
+            let i = starts.iter().position(|s| s.0 == id).unwrap();
+            all[i].push(token);
+            if all[i].len() == tokens { After::End } else { After::Go }
+        })
+        .unwrap();
+    all
+}
+
+/// How the two are opened.
+pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
+    let plain = OpenOptions { sequences: 4, prefill_chunk: Some(160), context: Some(300), ..options };
+    let paged = OpenOptions { paged: Some(7 * PAGE), ..plain.clone() };
+    [plain, paged]
+}
+
+/// Holds one against the other: prompts and answers over the ends of pages, beginnings that are shared and copied,
+/// pages that run out.
+pub fn the_same(want: &mut Session, got: &mut Session) {
+    let pages = |session: &Session| session.pages().map(|p| (p.used, p.shared, p.total)).unwrap();
+    assert_eq!((want.pages(), pages(got)), (None, (0, 0, 7)));
+    let vocab = want.n_vocab();
+    let texts = [text(1, 3, vocab), text(2, PAGE - 1, vocab), text(3, 170, vocab)];
+
+    // Prompts of all lengths at once, then answers that go over the end of a page, ahead of the host.
+    let both = [&mut *want, &mut *got].map(|session| {
+        let ids: Vec<SequenceId> = texts.iter().map(|_| add(session)).collect();
+        let work: Vec<_> = ids.iter().zip(&texts).map(|(id, text)| (*id, text.as_slice())).collect();
+        let rows = step(session, &work);
+        let starts: Vec<_> = ids.iter().map(|id| (*id, &[7u32][..])).collect();
+        let answers = answers(session, &starts, 5);
+        (ids, rows, answers)
+    });
+    let [(_, rows, tokens), (ids, paged_rows, paged_tokens)] = &both;
+    assert!(rows == paged_rows, "logits are others with pages");
+    assert_eq!(tokens, paged_tokens);
+    assert_eq!(pages(got), (1 + 2 + 2, 0, 7));
+
+    // Beginnings are shared, and copied by who writes in the middle of a page first: by the new one, by the old.
+    let shared = [(&mut *want, &both[0].0), (&mut *got, ids)].map(|(session, ids)| {
+        let of = ids[2];
+        let forked = session.fork(of, 150, SampleOptions::default()).unwrap();
+        assert_eq!(session.len(forked).unwrap(), 150);
+        let shared = session.pages().map(|p| (p.used, p.shared));
+        let new = step(session, &[(forked, &text(9, 11, vocab))]);
+        let old = step(session, &[(of, &[5, 6])]);
+        let copied = session.pages().map(|p| (p.used, p.shared));
+        session.truncate(of, 160).unwrap();
+        let both = step(session, &[(of, &[1, 2, 3]), (forked, &[4])]);
+        session.truncate(forked, PAGE).unwrap();
+        let again = step(session, &[(forked, &text(3, 170, vocab)[PAGE..])]);
+        session.remove(forked).unwrap();
+        (shared, copied, [new, old, both, again])
+    });
+    assert!(shared[0].2 == shared[1].2, "logits are others where pages are shared");
+    assert_eq!((shared[1].0, shared[1].1), (Some((5, 2)), Some((6, 1))));
+
+    // What has no pages is refused as a whole; a place that is given back is another's.
+    let long = text(4, 2 * PAGE + 1, vocab);
+    let id = add(got);
+    let refused = got.step(&[
+        Work { sequence: ids[0], tokens: &[1], want: Want::Last },
+        Work { sequence: id, tokens: &long, want: Want::Last },
+    ]);
+    assert!(matches!(refused, Err(SessionError::Pages { needed: 3, free: 2 })), "{refused:?}");
+    assert_eq!((got.len(ids[0]).unwrap(), got.len(id).unwrap(), pages(got)), (texts[0].len() + 5, 0, (5, 0, 7)));
+    assert_eq!(got.pages_needed(id, long.len()).unwrap(), 3);
+    got.remove(ids[1]).unwrap();
+    let alone = add(want);
+    assert!(step(got, &[(id, &long)]) == step(want, &[(alone, &long)]));
+    // An answer that runs ahead pauses where the next page would begin, and goes on when there is one.
+    let (left, right) = (PAGE - got.len(ids[0]).unwrap(), got.pages().unwrap().free());
+    let hold = add(got);
+    got.feed(hold, &text(5, right * PAGE, vocab), Want::Nothing).unwrap();
+    let mut came = vec![];
+    let mut next = vec![7];
+    let count = |came: &mut Vec<u32>, got: &mut Session, next: &[u32]| {
+        got.decode(&[(ids[0], next)], &mut |_, token| {
+            came.push(token);
+            if came.len() == left + 3 { After::End } else { After::Go }
+        })
+    };
+    count(&mut came, got, &next).unwrap();
+    assert_eq!((came.len(), got.len(ids[0]).unwrap()), (left, PAGE));
+    next = vec![*came.last().unwrap()];
+    assert!(matches!(count(&mut came, got, &next), Err(SessionError::Pages { needed: 1, free: 0 })));
+    got.remove(hold).unwrap();
+    count(&mut came, got, &next).unwrap();
+    assert_eq!(came, answers(want, &[(both[0].0[0], &[7])], left + 3).remove(0));
+    for id in [ids[0], ids[2], id] {
+        got.remove(id).unwrap();
+    }
+    assert_eq!(pages(got), (0, 0, 7));
+}

@@ -1,0 +1,116 @@
+//! Keys and values in pages on simulated AMD devices: the same bits as without, whoever shares what; and requests
+//! that share pages, and lose them, are answered as the host answers them.
+
+use kjit_model::gguf::Gguf;
+use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
+use kjit_model::session::{KvType, OpenOptions, Session};
+use kjit_tests::asked::{Asked, Got, ask};
+use kjit_tests::files::model_path;
+use kjit_tests::one::One;
+use kjit_tests::paged::{self, PAGE, text};
+use kjit_tests::side_by_side::gap;
+use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::sync::Arc;
+use std::time::Duration;
+
+const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
+    let Some(path) = model_path(name) else { return };
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let [plain, in_pages] = paged::options(OpenOptions { kv, ..OpenOptions::default() });
+        let mut want = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &plain).unwrap();
+        let mut got = Session::on_gpu(&engine, &device, &gguf, graph, &in_pages).unwrap();
+        paged::the_same(&mut want, &mut got);
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn pages_change_nothing_on_simulated_gfx1100() {
+    the_same("pages_change_nothing_on_simulated_gfx1100", "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn pages_of_bytes_change_nothing_on_simulated_gfx942() {
+    let (test, arch) = ("pages_of_bytes_change_nothing_on_simulated_gfx942", "gfx942:sramecc+:xnack-");
+    if std::env::var_os("KJIT_PAGES").is_none() {
+        eprintln!("SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_PAGES=1)");
+        return;
+    }
+    the_same(test, "tiny/tiny-qwen2-f16.gguf", arch, KvType::Q8_0);
+}
+
+#[test]
+fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them() {
+    let test = "requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them";
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions {
+            sequences: 6,
+            paged: Some(6 * PAGE),
+            prefill_chunk: Some(160),
+            threads: 2,
+            ..OpenOptions::new(300)
+        };
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let before = Simulated::here().alive();
+        let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let mut near = |name: &str, prompt: &[u32], got: &Got, n: usize| {
+            assert_eq!((got.reason(), got.ids.len()), (Reason::Length, n), "{name}");
+            let gap = gap(&mut host, &[prompt, &got.ids].concat(), prompt.len());
+            assert!(gap < 0.05, "{name}: a token is {gap} below the host's choice");
+        };
+        // A conversation, and its next turn.
+        let system = prompt(77, 200);
+        let first = [&system[..], &prompt(1, 9)].concat();
+        let one = ask(&scheduler, &first, 4, |_| {}).got();
+        near("the first", &first, &one, 4);
+        let turn = [&first[..], &one.ids, &[7, 8, 9]].concat();
+        let two = ask(&scheduler, &turn, 4, |_| {}).got();
+        near("its next turn", &turn, &two, 4);
+        assert_eq!((one.cached(), two.cached()), (0, first.len() + 3));
+        let status = scheduler.status();
+        // The longer text has taken the place of its beginning.
+        let pages = status.pages.unwrap();
+        assert_eq!(
+            (pages.total, pages.used, pages.shared, status.kept_tokens),
+            (6, 2, 0, turn.len() + 3),
+            "{status:?}"
+        );
+        // Others with the same system prompt, which ends in the middle of a page: each pays for what is its own.
+        let others: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &prompt(i, 9)].concat()).collect();
+        let asked: Vec<Asked> = others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
+        for (i, (asked, p)) in asked.into_iter().zip(&others).enumerate() {
+            let got = asked.got();
+            near(&format!("with the system prompt {i}"), p, &got, 4);
+            assert!(got.cached() >= 200, "{} cached", got.cached());
+        }
+        // More than there are pages for, as they grow: the youngest give theirs back, and nothing is lost.
+        let many: Vec<Vec<u32>> = (10..16).map(|i| prompt(i, 95)).collect();
+        let asked: Vec<Asked> = many.iter().map(|p| ask(&scheduler, p, 38, |_| {})).collect();
+        for (i, (asked, p)) in asked.into_iter().zip(&many).enumerate() {
+            near(&format!("of many {i}"), p, &asked.got(), 38);
+        }
+        let status = scheduler.status();
+        assert!(status.preempted > 0, "{status:?}");
+        assert_eq!((status.done, status.failed, status.held_tokens), (11, 0, status.kept_tokens), "{status:?}");
+        // One whose prompt and answer take all pages but the last of the kept.
+        let long = prompt(30, 290);
+        near("a whole context", &long, &ask(&scheduler, &long, 10, |_| {}).got(), 10);
+        assert!(scheduler.stop(Duration::from_secs(60)));
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+    });
+}
