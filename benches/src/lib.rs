@@ -37,6 +37,8 @@ pub struct Options {
     pub model: Option<PathBuf>,
     /// Threads on the CPU.
     pub threads: usize,
+    /// Tokens that all sequences of a server's engine have room for together, in pages; none: a context each.
+    pub pages: Option<usize>,
 }
 
 impl Default for Options {
@@ -50,6 +52,7 @@ impl Default for Options {
             entries: 100_000,
             model: None,
             threads: kjit_model::host::default_threads(),
+            pages: None,
         }
     }
 }
@@ -71,8 +74,17 @@ impl Options {
             if flag == "--bench" {
                 continue;
             }
-            let known =
-                ["--arch", "--device", "--filter", "--iterations", "--warmup", "--entries", "--model", "--threads"];
+            let known = [
+                "--arch",
+                "--device",
+                "--filter",
+                "--iterations",
+                "--warmup",
+                "--entries",
+                "--model",
+                "--threads",
+                "--pages",
+            ];
             if !known.contains(&flag.as_str()) {
                 return Err(format!("there is no {flag}: give {}", known.join(", ")).into());
             }
@@ -86,6 +98,7 @@ impl Options {
                 "--warmup" => options.warmup = number()?,
                 "--entries" => options.entries = number()?,
                 "--model" => options.model = Some(PathBuf::from(value)),
+                "--pages" => options.pages = Some(number()?),
                 _ => options.threads = number()?.max(1),
             }
         }

@@ -118,6 +118,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
             device: device.clone(),
             sequences: if on_cpu { 8 } else { 64 },
             threads: options.threads,
+            paged: options.pages.filter(|_| !on_cpu),
             ..OpenOptions::new(if on_cpu { 1024 } else { 4096 })
         };
         Model::open(&path, &setup)

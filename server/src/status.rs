@@ -4,6 +4,7 @@ use crate::loaded::Loaded;
 use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
+use kjit_model::gpu::PageCount;
 use kjit_model::serve::{Histogram, State};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
             "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "context": s.context,
             "bytes_per_token": s.bytes_per_token
         },
+        "pages": s.pages.map(|p| json!({ "all": p.total, "used": p.used, "shared": p.shared, "tokens": PageCount::POSITIONS })),
         "requests": { "taken": s.taken, "done": s.done, "cancelled": s.cancelled, "failed": s.failed },
         "tokens": {
             "prompt": s.prompt_tokens, "cached": s.cached_tokens, "generated": s.generated_tokens,

@@ -1,5 +1,5 @@
-//! `kjit serve` on a simulated AMD card that fails in the middle: who was being answered is told so, the
-//! model is opened again, who waited and who comes after is answered.
+//! `kjit serve` on a simulated AMD card. One that fails in the middle: who was being answered is told so, the
+//! model is opened again, who waited and who comes after is answered. And one with keys and values in pages.
 
 #[path = "support/served.rs"]
 mod served;
@@ -62,4 +62,34 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert_eq!((&status["requests"]["failed"], &status["requests"]["done"]), (&json!(2), &json!(3)), "{status}");
     let metrics = server.get("/metrics").body;
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
+}
+
+#[test]
+fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
+    let serve = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+        let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+        setup.apply(TEMPORARY, &mut command);
+        let cache = Path::new(TEMPORARY).join("hipsim/command");
+        command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).arg("--cache-dir").arg(cache);
+        command.args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160"]).args(more);
+        Served::by(&mut command)
+    };
+    let (plain, paged) = (serve(&["--max-sequences", "2"]), serve(&["--max-sequences", "2", "--kv-pages"]));
+    let system: Vec<usize> = (0..150).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect();
+    for end in [[3, 1, 4], [2, 7, 1]] {
+        let prompt = [&system[..], &end].concat();
+        let body = json!({ "prompt": prompt, "max_tokens": 5, "ignore_eos": true, "temperature": 0 });
+        let text = |server: &Served| server.good("/v1/completions", &body).json()["choices"][0]["text"].clone();
+        assert_eq!(text(&paged), text(&plain));
+    }
+    assert_eq!(plain.get("/status").json()["pages"], json!(null));
+    let status = paged.get("/status").json();
+    // Two texts are kept: a page of both, and the end of each.
+    assert_eq!(status["pages"], json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }), "{status}");
+    assert_eq!((&status["slots"]["room"], &status["tokens"]["cached"]), (&json!(512), &json!(150)), "{status}");
+    let metrics = paged.get("/metrics").body;
+    for line in ["kjit_kv_pages 4", "kjit_kv_pages_used 3", "kjit_kv_pages_shared 0"] {
+        assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Who has a place in the session: requests that come in, sequences that end, and those that give their place to others.
 
 use super::kept::{Source, WORTH, coming};
+use super::paged;
 use super::request::{Failure, Reason};
 use super::running::{End, Job, Running};
 use super::waiting::Ready;
@@ -10,7 +11,7 @@ use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
 /// Tokens that a request that comes in should have room for beside its prompt, so that it is not put back at once.
-const ROOM: usize = 32;
+pub(super) const ROOM: usize = 32;
 
 impl Worker {
     /// Lets requests in while there are slots, and room for their tokens.
@@ -20,11 +21,13 @@ impl Worker {
             let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
             self.running.iter().for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
             let (running, reuse) = (&self.running, self.reuse);
+            let (session, prefixes) = (self.session.as_ref(), &self.prefixes);
             let room = self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // Who waits for another's prompt need not compute the same.
                 let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
-                match running.is_empty() || job.tokens.len() + ROOM <= room {
+                let pages = || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
+                match running.is_empty() || (job.tokens.len() + ROOM <= room && pages()) {
                     false => Ready::NoRoom,
                     true if reuse && running.iter().any(shared) => Ready::Later,
                     true => Ready::Now,
@@ -57,10 +60,14 @@ impl Worker {
 
     /// A sequence for a request, and its tokens that are in it already.
     fn place(&mut self, job: &mut Job) -> Result<(SequenceId, usize), SessionError> {
+        if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
+            let (id, fed) = self.place_in_pages(job)?;
+            self.take_sampler(job, id)?;
+            return Ok((id, fed));
+        }
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let running = self.running.iter().filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
         let source = if self.reuse { self.kept.source(&job.tokens, running) } else { Source::None };
-        let sampler = job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
         let full = self.running.len() + self.kept.len() >= session.sequences();
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
@@ -85,8 +92,15 @@ impl Worker {
                 (session.add(job.sampling.clone())?, 0)
             }
         };
-        *session.sampler(id)? = sampler;
+        self.take_sampler(job, id)?;
         Ok((id, fed))
+    }
+
+    /// A sequence chooses as its request does, or did when it lost its place.
+    fn take_sampler(&mut self, job: &mut Job, id: SequenceId) -> Result<(), SessionError> {
+        let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
+        *session.sampler(id)? = job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
+        Ok(())
     }
 
     /// A sequence has ended. What is in it stays while nobody needs its place.
@@ -95,6 +109,11 @@ impl Worker {
         let mut tokens = job.tokens.clone();
         tokens.truncate(fed);
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
+        let paged = self.session.as_ref().is_some_and(|s| s.pages().is_some());
+        if good && paged {
+            self.keep_pages(id, &tokens);
+        }
+        let good = good && !paged;
         let gone = if good { self.kept.keep(id, tokens) } else { vec![id] };
         if let Some(session) = &mut self.session {
             // Their places are free whatever is said.

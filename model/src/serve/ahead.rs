@@ -24,7 +24,7 @@ impl Worker {
 
     /// Whether the device may run ahead for them now: nobody waits, and nobody has drafts that pay.
     pub fn can_run_ahead(&mut self) -> bool {
-        if self.shared.news() || !self.are_few_and_plain() {
+        if self.shared.news() || !self.are_few_and_plain() || !self.has_pages() {
             return false;
         }
         let Some(context) = self.session.as_ref().map(Session::context) else { return false };

@@ -18,6 +18,8 @@ mod choose;
 mod compose;
 mod kept;
 mod masks;
+mod paged;
+mod prefixes;
 mod request;
 mod running;
 mod scheduler;

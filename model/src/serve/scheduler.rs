@@ -6,6 +6,7 @@ use super::running::Job;
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
+use crate::gpu::PageCount;
 use crate::session::Session;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,7 +169,8 @@ impl Scheduler {
             max_queue: options.max_queue,
             slots: facts.slots,
             context: facts.context,
-            room: facts.slots.saturating_mul(facts.context).min(options.held_tokens.unwrap_or(usize::MAX)),
+            room: room_of(&session, &facts).min(options.held_tokens.unwrap_or(usize::MAX)),
+            pages: session.pages(),
             bytes_per_token: facts.bytes_per_token,
             ..Status::default()
         };
@@ -272,6 +274,12 @@ impl Scheduler {
         }
         Instant::now() < until
     }
+}
+
+/// Tokens that fit in all sequences together.
+fn room_of(session: &Session, facts: &Facts) -> usize {
+    let in_slots = facts.slots.saturating_mul(facts.context);
+    session.pages().map_or(in_slots, |pages| in_slots.min(pages.total * PageCount::POSITIONS))
 }
 
 /// Whether a text can be fed at all.

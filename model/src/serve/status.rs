@@ -1,5 +1,6 @@
 //! What a [`super::Scheduler`] does, in numbers.
 
+use crate::gpu::PageCount;
 use std::time::Duration;
 
 /// Upper bounds of the [`Histogram`]'s buckets in seconds: 1 ms to 100 s, about three to the decade.
@@ -76,6 +77,8 @@ pub struct Status {
     pub held_tokens: usize,
     /// Those of them that are in kept slots.
     pub kept_tokens: usize,
+    /// The pages of keys and values that sequences share; none where each slot has a place of its own.
+    pub pages: Option<PageCount>,
     /// Bytes that a token takes in a slot.
     pub bytes_per_token: u64,
     /// Requests that were taken.

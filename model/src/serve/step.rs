@@ -42,6 +42,9 @@ impl Worker {
             self.make_room(take.iter().sum());
             take = self.compose();
         }
+        if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
+            take = self.make_pages();
+        }
         let beside_ahead = self.are_few_and_plain();
         let drafts = self.drafts(beside_ahead);
         let parts = self.parts(&take, drafts);
@@ -103,7 +106,7 @@ impl Worker {
     }
 
     /// Tokens that the next step takes of each.
-    fn compose(&self) -> Vec<usize> {
+    pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
         let on_cpu = session.is_some_and(|s| s.cpu().is_some());

@@ -3,6 +3,7 @@
 use super::Reopen;
 use super::kept::Kept;
 use super::masks::Masks;
+use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
 use super::running::{End, Job, Running, guarded};
 use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
@@ -36,6 +37,8 @@ pub(super) struct Worker {
     pub running: Vec<Running>,
     /// Sequences that ended and are of use.
     pub kept: Kept,
+    /// What is kept of them where sequences share pages.
+    pub prefixes: Prefixes,
     /// Asks constraints; none until one comes.
     pub masks: Option<Masks>,
     /// Whether drafts pay.
@@ -62,6 +65,7 @@ impl Worker {
             shared,
             running: vec![],
             kept: Kept::default(),
+            prefixes: Prefixes::default(),
             masks: None,
             pays: Pays::default(),
             pays_ahead: Pays::default(),
@@ -95,6 +99,7 @@ impl Worker {
         // The device's memory first: who waits for the end may want it.
         self.session = None;
         self.kept.clear();
+        self.prefixes.clear();
         for r in std::mem::take(&mut self.running) {
             self.end(r.job, End::Failed(failure.clone()));
         }
@@ -177,6 +182,7 @@ impl Worker {
         // All of the device's must be gone before it can be opened anew.
         self.session = None;
         self.kept.clear();
+        self.prefixes.clear();
         // Constraints that were asked in a step that panicked are nobody's.
         self.masks = None;
         self.seen.state = State::Reopening;
@@ -219,7 +225,8 @@ impl Worker {
 
     /// Lets others see how things are.
     pub fn publish(&mut self) {
-        let kept_tokens = self.kept.tokens();
+        let kept_tokens = self.kept.tokens() + self.prefixes.tokens();
+        self.seen.pages = self.session.as_ref().and_then(Session::pages);
         self.seen.running = self.running.len();
         self.seen.prefilling = self.running.iter().filter(|r| r.rest().len() > 1).count();
         self.seen.kept_slots = self.kept.len();

@@ -123,7 +123,8 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
 fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::Result<Vec<Served>> {
     let one = |(i, path): (usize, &PathBuf)| {
         let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
-        let open = OpenOptions { sequences: sequences(args, path, open)?, ..open.clone() };
+        let (sequences, paged) = sequences(args, path, open)?;
+        let open = OpenOptions { sequences, paged, ..open.clone() };
         let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // A file's name that another has, too, says nothing where there are aliases.
@@ -147,12 +148,20 @@ fn worker(args: &args::Serve) -> Option<Worker> {
     Some(Worker { id, model_ref, hive: args.hive_url.clone() })
 }
 
-/// As many sequences as were asked for, or as fit into the memory that was.
-fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Result<usize> {
-    let Some(bytes) = args.kv_memory() else { return Ok(args.max_sequences.unwrap_or(USUAL_SEQUENCES)) };
+/// As many sequences as were asked for, or as fit into the memory that was; and the tokens that they have room for
+/// together, where that is in pages.
+fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Result<(usize, Option<usize>)> {
+    if args.kv_memory().is_none() && !args.kv_pages {
+        return Ok((args.max_sequences.unwrap_or(USUAL_SEQUENCES), None));
+    }
     let graph = arch::build(&Gguf::open(model)?).with_context(|| model.display().to_string())?;
     let context = open.context_of(&graph);
-    let each = open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64).max(1);
+    let token = open.kv_stored().bytes(graph.kv_elems_per_token());
+    let each = token.saturating_mul(context as u64).max(1);
+    let Some(bytes) = args.kv_memory() else {
+        let sequences = args.max_sequences.unwrap_or(USUAL_SEQUENCES);
+        return Ok((sequences, Some(sequences.saturating_mul(context))));
+    };
     let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX);
     if fit == 0 {
         bail!(
@@ -160,5 +169,9 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
             crate::report::bytes(each)
         );
     }
-    Ok(fit.min(args.max_sequences.unwrap_or(MOST_SEQUENCES)))
+    let most = args.max_sequences.unwrap_or(MOST_SEQUENCES);
+    match args.kv_pages {
+        true => Ok((most, Some(usize::try_from(bytes / token.max(1)).unwrap_or(usize::MAX)))),
+        false => Ok((fit.min(most), None)),
+    }
 }

@@ -1,0 +1,100 @@
+//! Where sequences share pages: what is kept is a tree of them, and who is let in, and who must go, is counted in them.
+
+use super::admit::ROOM;
+use super::kept::{WORTH, common};
+use super::prefixes::Prefixes;
+use super::running::{Job, Running};
+use super::worker::Worker;
+use crate::gpu::PageCount;
+use crate::lookup::MOST;
+use crate::session::{SequenceId, Session, SessionError};
+
+/// Pages that a step takes.
+fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
+    let of = |(r, &n): (&Running, &usize)| {
+        // What may be drafted besides.
+        let drafts = if n > 0 && r.job.lookup { MOST } else { 0 };
+        let room = session.context().saturating_sub(r.fed);
+        session.pages_needed(r.id, (n + drafts).min(room)).unwrap_or(0)
+    };
+    running.iter().zip(take).map(of).sum()
+}
+
+/// Whether there are pages for a request beside what runs: those that are free, those that are only kept, less what prompts that run will take.
+pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], job: &Job) -> bool {
+    let Some(pages) = session.pages() else { return true };
+    let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
+    let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
+    let shared = prefixes.find(&job.tokens).0.into_iter().filter(|page| session.page_users(*page) > 1).count();
+    let tokens = (job.tokens.len() + ROOM).min(session.context());
+    let own = tokens.div_ceil(PageCount::POSITIONS).saturating_sub(shared.saturating_sub(1));
+    own + needed(session, running, &rest) <= pages.free() + kept
+}
+
+impl Worker {
+    /// A sequence for a request that has the pages of the longest beginning that is there.
+    pub(super) fn place_in_pages(&mut self, job: &Job) -> Result<(SequenceId, usize), SessionError> {
+        let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
+        let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).filter(|_| self.reuse).unwrap_or_default();
+        let (pages, len) = self.prefixes.find(asked);
+        let runs = self.running.iter().filter_map(|r| Some((common(asked, r.job.tokens.get(..r.fed)?), r.id)));
+        if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= WORTH && *n > len) {
+            let n = self.running.iter().find(|r| r.id == of).map_or(0, |r| common(asked, &r.job.tokens).min(r.fed));
+            let id = session.fork(of, n, job.sampling.clone())?;
+            return Ok((id, session.len(id)?));
+        }
+        self.prefixes.touch(asked);
+        let id = session.add(job.sampling.clone())?;
+        if len > 0 {
+            session.begin_with(id, &pages, len)?;
+        }
+        Ok((id, len))
+    }
+
+    /// What is in a sequence that leaves stays while nobody needs its pages.
+    pub(super) fn keep_pages(&mut self, id: SequenceId, tokens: &[u32]) {
+        let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH) else { return };
+        let entered = self.prefixes.enter(tokens, session.pages_of(id));
+        session.hold_pages(&entered.held);
+        session.release_pages(&entered.released);
+    }
+
+    /// Sees to it that there are pages for the next step, and says what it takes of each: what is kept goes first, the longest unused first; then
+    /// the youngest sequence is put back into the queue. What it had is kept while nobody needs it, and computed again where somebody did. The
+    /// oldest always goes on.
+    pub(super) fn make_pages(&mut self) -> Vec<usize> {
+        loop {
+            let take = self.compose();
+            let Some(session) = &mut self.session else { return take };
+            let free = session.pages().map_or(usize::MAX, |pages| pages.free());
+            if needed(session, &self.running, &take) <= free {
+                return take;
+            }
+            // One that somebody has, too, gives no page, but what it writes need not be copied any more.
+            let alone = self.prefixes.forget(|page| session.page_users(page) == 1);
+            if let Some(page) = alone.or_else(|| self.prefixes.forget(|_| true)) {
+                session.release_pages(&[page]);
+                continue;
+            }
+            if self.running.len() < 2 {
+                return take;
+            }
+            let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return take };
+            job.sampler = session.sampler(id).ok().cloned();
+            let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
+            self.keep_pages(id, &tokens);
+            if let Some(session) = &mut self.session {
+                let _ = session.remove(id);
+            }
+            self.seen.preempted += 1;
+            self.shared.lock().waiting.push_front(job);
+        }
+    }
+
+    /// Whether everybody who runs has a page for the next token.
+    pub(super) fn has_pages(&self) -> bool {
+        let Some(session) = &self.session else { return false };
+        let Some(pages) = session.pages() else { return true };
+        needed(session, &self.running, &vec![1; self.running.len()]) <= pages.free()
+    }
+}

@@ -1,0 +1,207 @@
+//! Beginnings of texts whose keys and values are kept in pages, because the next prompt may begin as they do: a radix tree. Each node is a
+//! page of tokens; the last one of a text may be shorter. A slot is taken by none of them: a sequence that begins so shares the pages, and
+//! what it writes into the last of them it writes into a copy.
+
+use super::kept::WORTH;
+use crate::gpu::PageCount;
+
+const PAGE: usize = PageCount::POSITIONS;
+
+/// Some tokens behind those of its parents, and the page that has their keys and values.
+struct Node {
+    tokens: Vec<u32>,
+    page: u32,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    /// When it was last of use: a number that rises.
+    used: u64,
+}
+
+/// A tree of pages by the tokens that are in them.
+#[derive(Default)]
+pub(super) struct Prefixes {
+    nodes: Vec<Option<Node>>,
+    /// Those that begin a text.
+    first: Vec<usize>,
+    now: u64,
+}
+
+/// What became of pages when a text was entered.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Entered {
+    /// The tree has these now, too.
+    pub held: Vec<u32>,
+    /// And these no more.
+    pub released: Vec<u32>,
+}
+
+impl Prefixes {
+    /// Tokens whose keys and values are kept.
+    pub fn tokens(&self) -> usize {
+        self.nodes.iter().flatten().map(|node| node.tokens.len()).sum()
+    }
+
+    /// The pages of all nodes.
+    pub fn pages(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().flatten().map(|node| node.page)
+    }
+
+    /// The pages that have the longest beginning of these tokens, and its length. The last page may have more, or less, than is asked for.
+    pub fn find(&self, tokens: &[u32]) -> (Vec<u32>, usize) {
+        let (path, len) = self.path(tokens);
+        (path.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect(), len)
+    }
+
+    /// These tokens' pages were of use.
+    pub fn touch(&mut self, tokens: &[u32]) {
+        self.now += 1;
+        for at in self.path(tokens).0 {
+            if let Some(Some(node)) = self.nodes.get_mut(at) {
+                node.used = self.now;
+            }
+        }
+    }
+
+    /// Enters a text whose keys and values are in these pages. What is there already stays as it is.
+    pub fn enter(&mut self, tokens: &[u32], pages: &[u32]) -> Entered {
+        self.now += 1;
+        let mut done = Entered::default();
+        let mut parent = None;
+        for (chunk, &page) in tokens.chunks(PAGE).zip(pages) {
+            let common = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, chunk));
+            let like = self.children(parent).iter().copied().find(|at| {
+                // The same, or the one's beginning.
+                let n = common(at);
+                n == chunk.len() || self.node(*at).is_some_and(|node| node.tokens.len() == n)
+            });
+            let at = match like {
+                Some(at) => {
+                    let now = self.now;
+                    if let Some(Some(node)) = self.nodes.get_mut(at) {
+                        node.used = now;
+                        if node.tokens.len() < chunk.len() {
+                            done.released.push(std::mem::replace(&mut node.page, page));
+                            done.held.push(page);
+                            node.tokens = chunk.to_vec();
+                        }
+                    }
+                    at
+                }
+                None => {
+                    done.held.push(page);
+                    self.add(parent, chunk, page)
+                }
+            };
+            parent = Some(at);
+        }
+        done
+    }
+
+    /// Forgets the end of a text: of those for which `may` says so, the one that was of no use for longest. Its page.
+    pub fn forget(&mut self, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let ends = self.nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)));
+        let ends = ends.filter(|(_, node)| node.children.is_empty() && may(node.page));
+        let (at, _) = ends.min_by_key(|(_, node)| node.used)?;
+        let node = self.nodes.get_mut(at)?.take()?;
+        let siblings = match node.parent {
+            None => &mut self.first,
+            Some(parent) => &mut self.nodes.get_mut(parent)?.as_mut()?.children,
+        };
+        siblings.retain(|other| *other != at);
+        Some(node.page)
+    }
+
+    pub fn clear(&mut self) {
+        *self = Prefixes::default();
+    }
+
+    /// The nodes that have the longest beginning of these tokens, and its length.
+    fn path(&self, tokens: &[u32]) -> (Vec<usize>, usize) {
+        let (mut path, mut len, mut parent) = (vec![], 0, None);
+        while let Some(rest) = tokens.get(len..).filter(|rest| !rest.is_empty()) {
+            let of = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, rest));
+            let best = self.children(parent).iter().map(|at| (of(at), *at)).max();
+            // Little of a page is not worth a copy of it.
+            let Some((n, at)) = best.filter(|(n, _)| *n >= WORTH) else { break };
+            path.push(at);
+            len += n;
+            if n < PAGE {
+                break;
+            }
+            parent = Some(at);
+        }
+        (path, len)
+    }
+
+    fn add(&mut self, parent: Option<usize>, tokens: &[u32], page: u32) -> usize {
+        let node = Node { tokens: tokens.to_vec(), page, parent, children: vec![], used: self.now };
+        let at = match self.nodes.iter_mut().enumerate().find(|(_, place)| place.is_none()) {
+            Some((at, place)) => {
+                *place = Some(node);
+                at
+            }
+            None => {
+                self.nodes.push(Some(node));
+                self.nodes.len() - 1
+            }
+        };
+        match parent.and_then(|parent| self.nodes.get_mut(parent)) {
+            Some(Some(parent)) => parent.children.push(at),
+            _ => self.first.push(at),
+        }
+        at
+    }
+
+    fn node(&self, at: usize) -> Option<&Node> {
+        self.nodes.get(at)?.as_ref()
+    }
+
+    fn children(&self, of: Option<usize>) -> &[usize] {
+        match of {
+            None => &self.first,
+            Some(at) => self.node(at).map_or(&[], |node| &node.children),
+        }
+    }
+}
+
+/// Tokens that two texts have in common at their beginning.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    super::kept::common(a, b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Entered, PAGE, Prefixes};
+
+    fn text(seed: u32, len: usize) -> Vec<u32> {
+        (0..len as u32).map(|i| seed * 100_000 + i).collect()
+    }
+
+    #[test]
+    fn texts_share_the_pages_of_their_beginning_and_the_longest_unused_end_goes_first() {
+        let mut tree = Prefixes::default();
+        let one = text(1, 2 * PAGE + 20);
+        assert_eq!(tree.enter(&one, &[10, 11, 12]), Entered { held: vec![10, 11, 12], released: vec![] });
+        assert_eq!(tree.enter(&one[..PAGE + 5], &[20, 21]), Entered::default(), "it begins one that is there");
+        assert_eq!(tree.find(&one), (vec![10, 11, 12], one.len()));
+        assert_eq!(tree.find(&one[..PAGE + 40]), (vec![10, 11], PAGE + 40));
+        assert_eq!(tree.find(&one[..PAGE + 3]), (vec![10], PAGE), "three tokens are not worth a copy");
+        assert_eq!(tree.find(&one[1..]), (vec![], 0));
+        // The next turn: a page that is fuller takes the place of the one that was its beginning.
+        let longer = text(1, 2 * PAGE + 90);
+        assert_eq!(tree.enter(&longer, &[10, 11, 13]), Entered { held: vec![13], released: vec![12] });
+        // Another way on from the middle of a page.
+        let other = [&one[..PAGE + 60], &text(2, 200)].concat();
+        assert_eq!(tree.find(&other), (vec![10, 11], PAGE + 60));
+        assert_eq!(tree.enter(&other, &[10, 30, 31]).held, [30, 31]);
+        assert_eq!(tree.find(&other), (vec![10, 30, 31], other.len()));
+        assert_eq!(tree.find(&longer), (vec![10, 11, 13], longer.len()));
+        assert_eq!(tree.tokens(), longer.len() + other.len() - PAGE);
+        tree.touch(&longer);
+        assert_eq!(tree.forget(|page| page != 31), Some(13), "an end that may go");
+        assert_eq!([tree.forget(|_| true), tree.forget(|_| true)], [Some(31), Some(30)]);
+        assert_eq!(tree.find(&longer), (vec![10, 11], 2 * PAGE));
+        assert_eq!([tree.forget(|_| true), tree.forget(|_| true), tree.forget(|_| true)], [Some(11), Some(10), None]);
+        assert_eq!((tree.tokens(), tree.pages().count()), (0, 0));
+    }
+}
