@@ -191,7 +191,7 @@ mod tests {
         let longer = text(1, 2 * PAGE + 90);
         assert_eq!(tree.enter(&longer, &[10, 11, 13]), Entered { held: vec![13], released: vec![12] });
         // Another way on from the middle of a page.
-        let other = [&one[..PAGE + 60], &text(2, 200)].concat();
+        let other = [&one[..PAGE + 60], &text(2, 190)].concat();
         assert_eq!(tree.find(&other), (vec![10, 11], PAGE + 60));
         assert_eq!(tree.enter(&other, &[10, 30, 31]).held, [30, 31]);
         assert_eq!(tree.find(&other), (vec![10, 30, 31], other.len()));

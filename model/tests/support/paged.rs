@@ -4,6 +4,7 @@
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
 
+/// Tokens of a page.
 pub const PAGE: usize = 128;
 
 /// Tokens of a text of this number.

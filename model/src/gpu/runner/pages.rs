@@ -182,10 +182,10 @@ mod tests {
             (state >> 33) as usize % n
         };
         const SLOTS: usize = 5;
-        let mut pages = Pages::new(17, SLOTS);
+        let mut pages = Pages::new(12, SLOTS);
         // What the device has: tables and pages.
         let mut tables: HashMap<(usize, usize), u32> = HashMap::new();
-        let mut memory = vec![[u64::MAX; PAGE]; 17];
+        let mut memory = vec![[u64::MAX; PAGE]; 12];
         let mut want: Vec<Vec<u64>> = vec![vec![]; SLOTS];
         let (mut refused, mut copies) = (0, 0);
         for round in 0..4000u64 {
