@@ -39,11 +39,15 @@ fn pages_change_nothing_on_simulated_gfx1100() {
 #[test]
 fn pages_of_bytes_change_nothing_on_simulated_gfx942() {
     let (test, arch) = ("pages_of_bytes_change_nothing_on_simulated_gfx942", "gfx942:sramecc+:xnack-");
-    if std::env::var_os("KJIT_PAGES").is_none() {
-        eprintln!("SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_PAGES=1)");
+    if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
+        eprintln!("SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)");
         return;
     }
     the_same(test, "tiny/tiny-qwen2-f16.gguf", arch, KvType::Q8_0);
+}
+
+fn prompt(number: usize, len: usize) -> Vec<u32> {
+    text(number, len, 250)
 }
 
 #[test]

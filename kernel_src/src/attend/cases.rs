@@ -226,7 +226,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
         (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
         // Pages: the first position of one, the last, several of them; slices that end within one; windows.
-        (paged(form(4, 2, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
+        (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
         (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
         (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),
         (paged(form(2, 1, 80, F32, false, true)), cap(20.0), vec![255, 256], 2, 1),
@@ -287,7 +287,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149, 150], 3, 4, 1, 1),
         (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33, 16], 2, 2, 2, 1),
         (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70, 15], 3, 4, 2, 1),
-        (paged(form(4, 2, 64, F16, false, false)), all, vec![0, 15, 127, 128, 129, 143, 144, 300], 3, 2, 2, 1),
+        (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 15, 127, 128, 129, 143, 144, 300], 3, 2, 2, 1),
         (paged(form(8, 2, 128, F16, true, true)), all, vec![1000, 517, 31], 16, 8, 2, 16),
         (paged(form(32, 8, 128, F16, true, true)), all, vec![2047, 2048, 640], 5, 8, 2, 8),
         (paged(form(8, 2, 128, Q8_0, true, true)), window(200), vec![131, 713], 7, 8, 2, 1),

@@ -138,7 +138,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     ];
     // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins in another.
     let in_pages = [
-        (64, F16, 4, 2, 65, 128, all),
+        (64, F16, 8, 4, 65, 128, all),
         (64, Q8_0, 2, 1, 37, 260, all),
         (80, Q8_0, 3, 1, 131, 5, window(70)),
         (96, F16, 2, 1, 150, 0, cap(30.0)),
