@@ -218,3 +218,24 @@ fn without_rocblas_everything_else_works_and_it_is_said_to_be_optional() {
         assert!(prove::library(&b.device).is_none(), "nothing to prove");
     });
 }
+
+#[test]
+fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
+    let test = "a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory";
+    let devices = Setup::devices("gfx1036,gfx1100").set("KJIT_HIPSIM_INTEGRATED", "0");
+    devices.set("KJIT_HIPSIM_MEMORY", "1048576").run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
+        let found = engine.devices();
+        assert_eq!(found.preferred().unwrap().label(), "rocm:1");
+        assert!(found.passed_over().unwrap().starts_with("rocm:0 passed over"));
+        assert_eq!(engine.device("auto").unwrap().label(), "rocm:1");
+        // Four times what either has.
+        let n = 1 << 20;
+        let data: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let (own, card) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
+        let (stream, place) = (own.stream().unwrap(), own.buffer::<f32>(n).unwrap());
+        stream.write(&place, &data).unwrap();
+        assert_eq!(stream.read(&place).unwrap(), data);
+        assert!(card.buffer::<f32>(n).unwrap_err().to_string().contains("out of device memory on rocm:1"));
+    });
+}
