@@ -146,11 +146,16 @@ pub struct StageTaken {
     pub arch: String,
     /// The first layer, and how many.
     pub layers: (usize, usize),
+    /// Of these layers it has a share of heads and rows only (`--split tensor`): which, from 0 on, and of how many.
+    pub share: Option<(usize, usize)>,
 }
 
 impl fmt::Display for StageTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, n) = self.layers;
+        if let Some((rank, ranks)) = self.share {
+            write!(f, "share {} of {ranks} of ", rank + 1)?;
+        }
         match n {
             1 => write!(f, "layer {first}")?,
             n => write!(f, "layers {first} to {}", first + n.saturating_sub(1))?,
@@ -185,6 +190,17 @@ impl fmt::Display for DeviceTaken {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_layers_is_not_called_the_layers() {
+        let stage = |layers, share| {
+            let of = |s: &str| s.to_owned();
+            StageTaken { label: of("cuda:1"), name: of("NVIDIA H200"), arch: of("sm_90"), layers, share }.to_string()
+        };
+        assert_eq!(stage((16, 16), None), "layers 16 to 31 on cuda:1, NVIDIA H200 (sm_90)");
+        assert_eq!(stage((0, 32), Some((1, 2))), "share 2 of 2 of layers 0 to 31 on cuda:1, NVIDIA H200 (sm_90)");
+        assert_eq!(stage((0, 1), Some((0, 4))), "share 1 of 4 of layer 0 on cuda:1, NVIDIA H200 (sm_90)");
+    }
 
     #[test]
     fn a_device_is_named_in_one_way_and_what_is_none_is_told_so() {

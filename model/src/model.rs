@@ -326,8 +326,9 @@ fn on_stages(
     let together = session.gpu().is_some_and(|gpu| gpu.ranks() > 1);
     let runners = session.stages();
     // Of devices that have all layers together one runner tells.
-    let runners = runners.iter().cycle().take(if together { labels.len() } else { runners.len() });
-    for (&runner, (label, n)) in runners.zip(labels) {
+    let ranks = labels.len();
+    let runners = runners.iter().cycle().take(if together { ranks } else { runners.len() });
+    for (rank, (&runner, (label, n))) in runners.zip(labels).enumerate() {
         let (kind, name, arch, threads) = match runner {
             StageRunner::Cpu(cpu) => {
                 let arch = format!("{} {}", std::env::consts::ARCH, cpu.isa().name());
@@ -341,8 +342,13 @@ fn on_stages(
                 (info.vendor.device_word(), info.name.clone(), info.arch_id.clone(), None)
             }
         };
-        let stage = StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers: (first, n) };
-        stages.push(stage);
+        stages.push(StageTaken {
+            label: label.clone(),
+            name: name.clone(),
+            arch: arch.clone(),
+            layers: (first, n),
+            share: together.then_some((rank, ranks)),
+        });
         first += if together { 0 } else { n };
         taken = Some((label, kind, name, arch, threads));
     }
