@@ -14,6 +14,7 @@ pub mod one;
 pub mod paged;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
+pub mod several;
 pub mod simulator;
 #[path = "../../model/tests/support/story.rs"]
 pub mod story;

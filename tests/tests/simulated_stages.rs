@@ -2,55 +2,41 @@
 //! rows take from one to the next; with the CPU among them what the host computes; and what is said when one
 //! of them is lost.
 
-use kjit_engine::Engine;
-use kjit_model::gguf::Gguf;
-use kjit_model::graph::Graph;
 use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
+use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
-use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::simulator::Simulated;
 use kjit_tests::story::{same, story};
-use std::sync::Arc;
+use std::ops::Deref;
 use std::time::Instant;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const LLAMA: &str = "tiny/tiny-llama-q4_k_m.gguf";
 
-/// As the tests of sequences side by side have it, so that the kernels are theirs.
-fn options(kv: KvType) -> OpenOptions {
-    OpenOptions {
-        context: Some(96),
-        kv,
-        precise: false,
-        threads: 2,
-        prefill_chunk: Some(16),
-        sequences: 3,
-        ..OpenOptions::default()
-    }
-}
-
-fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
-}
-
 /// A model and an engine.
 struct Bench {
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    engine: Engine,
+    all: Several,
     layers: usize,
+}
+
+impl Deref for Bench {
+    type Target = Several;
+
+    fn deref(&self) -> &Several {
+        &self.all
+    }
 }
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        let gguf = Arc::new(Gguf::open(model_path(name).unwrap()).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let layers = Layers::of(&graph).unwrap().len();
-        Bench { gguf, graph, engine: engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc"), layers }
+        let all = Several::new(name, TEMPORARY, WORKER);
+        let layers = Layers::of(&all.graph).unwrap().len();
+        Bench { all, layers }
     }
 
     fn gpu(&self, label: &str) -> Place {

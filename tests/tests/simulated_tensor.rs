@@ -2,58 +2,38 @@
 //! each other; what is said of devices that do not reach each other, of models that do not divide, and of a
 //! device that never comes.
 
-use kjit_engine::{Device, Engine};
-use kjit_model::gguf::Gguf;
-use kjit_model::graph::Graph;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
+use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
-use kjit_tests::simulator::{Setup, Simulated, cache, engine};
-use std::sync::Arc;
+use kjit_tests::simulator::Simulated;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const LLAMA: &str = "tiny/tiny-llama-q8_0.gguf";
 
-fn options() -> OpenOptions {
-    OpenOptions {
-        context: Some(96),
-        kv: KvType::F16,
-        precise: false,
-        threads: 2,
-        prefill_chunk: Some(16),
-        sequences: 3,
-        ..OpenOptions::default()
-    }
-}
-
-fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
-}
-
 /// A model and an engine.
-struct Bench {
-    gguf: Arc<Gguf>,
-    graph: Graph,
-    engine: Engine,
+struct Bench(Several);
+
+impl Deref for Bench {
+    type Target = Several;
+
+    fn deref(&self) -> &Several {
+        &self.0
+    }
 }
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        let gguf = Arc::new(Gguf::open(model_path(name).unwrap()).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        Bench { gguf, graph, engine: engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc") }
-    }
-
-    fn devices(&self, n: usize) -> Vec<Device> {
-        (0..n).map(|i| self.engine.device(&format!("rocm:{i}")).unwrap()).collect()
+        Bench(Several::new(name, TEMPORARY, WORKER))
     }
 
     fn together(&self, n: usize) -> Result<Session, Result<String, SessionError>> {
-        Session::on_gpus(&self.engine, &self.devices(n), &self.gguf, self.graph.clone(), &options())
+        Session::on_gpus(&self.engine, &self.devices(n), &self.gguf, self.graph.clone(), &options(KvType::F16))
     }
 }
 
@@ -65,7 +45,7 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
     setup(devices).run(test, TEMPORARY, || {
         let (b, n, start) = (Bench::new(name), devices.split(',').count(), Instant::now());
         let before = Simulated::here().alive();
-        let mut host = One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, sequences: 1, ..options() });
+        let mut host = One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) });
         let mut session = b.together(n).map_err(|e| format!("{e:?}")).unwrap();
         assert_eq!(session.gpu().unwrap().ranks(), n);
         let mut seen = side_by_side::scores(&mut session, &mut host, 3);
@@ -109,6 +89,22 @@ fn what_does_not_divide_or_is_not_reached_is_said() {
         assert!(three.contains("cannot divide") && three.contains("by 3 devices"), "{three}");
         let gemma = Bench::new("tiny/tiny-gemma3-q8_0.gguf").together(2).map(drop).unwrap_err().unwrap_err();
         assert!(gemma.to_string().contains("cannot divide"), "{gemma}");
+    });
+}
+
+#[test]
+fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
+    let test = "a_link_that_lies_to_kernels_alone_is_found_before_it_is_used";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    // Copies between the devices arrive, so nothing but the kernel's own pattern can tell.
+    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
+        let (b, start) = (Bench::new(LLAMA), Instant::now());
+        let why = b.together(2).map(drop).unwrap_err().unwrap();
+        assert!(why.contains("waited longer than 10 s"), "{why}");
+        assert!(start.elapsed() < Duration::from_secs(100), "after {:?}", start.elapsed());
+        (0..2).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
     });
 }
 
