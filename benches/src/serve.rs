@@ -3,8 +3,10 @@
 //! on.
 
 use crate::{Options, Result};
+use kjit_model::lookup::MOST;
+use kjit_model::sample::SampleOptions;
 use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status};
-use kjit_model::session::OpenOptions;
+use kjit_model::session::{After, Given, OpenOptions, Session, Want, Work};
 use kjit_model::tokenizer::EncodeOptions;
 use kjit_model::{DeviceChoice, Model};
 use std::io::Write;
@@ -101,6 +103,58 @@ fn copying(model: &Model, tokens: usize) -> Vec<u32> {
     ids.into_iter().take(tokens).collect()
 }
 
+/// What drafts give at most: an answer token by token, then the same answer with drafts that are all right, and
+/// with drafts that are all wrong.
+fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Write) -> Result<()> {
+    let id = session.add(SampleOptions::default())?;
+    let (mut plain, mut start) = (vec![], Instant::now());
+    session.decode(&[(id, text)], &mut |_, token| {
+        if plain.is_empty() {
+            start = Instant::now();
+        }
+        plain.push(token);
+        if plain.len() <= tokens { After::Go } else { After::End }
+    })?;
+    let one = start.elapsed().as_secs_f64() / tokens as f64;
+    session.remove(id)?;
+    let mut drafted = |right: bool| -> Result<(f64, usize, bool)> {
+        let id = session.add(SampleOptions::default())?;
+        session.step(&[Work { sequence: id, tokens: text, want: Want::Choose }])?;
+        let (mut chosen, mut steps, mut start) =
+            (plain.iter().take(1).copied().collect::<Vec<_>>(), 0u32, Instant::now());
+        while chosen.len() < tokens {
+            let next = plain.get(chosen.len()..).unwrap_or_default().iter().take(MOST);
+            let draft = next.map(|id| if right { *id } else { id ^ 1 });
+            let now: Vec<u32> = chosen.last().copied().into_iter().chain(draft).collect();
+            let work = Work { sequence: id, tokens: &now, want: Want::Drafted(now.len() - 1) };
+            if let Some(Given::Tokens(ids)) = session.step(&[work])?.pop() {
+                chosen.extend(ids);
+            }
+            // The first one is recorded.
+            steps += 1;
+            if steps == 1 {
+                start = Instant::now();
+            }
+        }
+        let took = start.elapsed().as_secs_f64() / f64::from(steps - 1).max(1.0);
+        session.remove(id)?;
+        Ok((took, steps as usize, plain.starts_with(&chosen) || chosen.starts_with(&plain)))
+    };
+    let ((right, steps, same), (wrong, _, also)) = (drafted(true)?, drafted(false)?);
+    let gives = tokens as f64 / steps as f64;
+    writeln!(
+        out,
+        "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives {gives:.1} tokens: {:.2} times; \
+         all wrong {:.2} ms; the same tokens: {same}, {also}",
+        1e3 * one,
+        MOST,
+        1e3 * right,
+        gives * one / right,
+        1e3 * wrong,
+    )?;
+    Ok(())
+}
+
 /// The bench.
 ///
 /// # Errors
@@ -119,6 +173,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
             sequences: if on_cpu { 8 } else { 64 },
             threads: options.threads,
             paged: options.pages.filter(|_| !on_cpu),
+            drafts: true,
             ..OpenOptions::new(if on_cpu { 1024 } else { 4096 })
         };
         Model::open(&path, &setup)
@@ -152,8 +207,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     for (name, lookup) in [("copying plain", false), ("copying lookup", true)] {
         loads.push(Load { lookup, text: Some(text.clone()), answer: 128, ..load(name.to_owned(), 1) });
     }
-    let (kind, session) = (model.device().label.clone(), model.session);
+    let (kind, mut session) = (model.device().label.clone(), model.session);
     writeln!(out, "{} on {kind}", path.file_name().unwrap_or_default().display())?;
+    if options.wants("drafts") {
+        drafts(&mut session, &text, if on_cpu { 32 } else { 256 }, out)?;
+    }
     let scheduler = Scheduler::start(session, SchedulerOptions::default())?;
     let mut from = 0;
     for load in loads.iter().filter(|l| options.wants(&l.name)) {

@@ -3,7 +3,7 @@
 //! run together with the one at hand, and those are kept that would have been chosen anyway: the text is the
 //! same, but for near-ties.
 
-use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work, check_scores};
+use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,9 @@ pub struct Pays {
     patience: u32,
     /// What drafts give is counted without running them, too.
     counted: bool,
+    /// Steps with drafts of the try at hand, where there is one: what the first costs (the way from a device that runs
+    /// ahead, what is recorded) is none of the others', so a few that were right are judged together.
+    trying: Option<u32>,
 }
 
 /// Steps without drafts that are watched before the first one with.
@@ -78,6 +81,8 @@ const WATCHED: u32 = 3;
 /// After so many steps it is tried the other way: texts change, and so does the number of those that share a
 /// step.
 const AGAIN: u32 = 48;
+/// Steps of a try, as long as drafts are right.
+const TRY: u32 = 4;
 /// The most of [`Pays::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
 /// Tokens that a step with drafts must give beyond a plain one's to be worth a try, where that can be counted before.
@@ -87,6 +92,9 @@ impl Pays {
     /// Whether the next step may have drafts, of so many sequences in it.
     pub fn go(&self, sequences: usize) -> bool {
         let worth = !self.counted || self.gained >= WORTH;
+        if self.trying.is_some() {
+            return true;
+        }
         if self.plain == 0.0 || self.drafted == 0.0 {
             return self.since >= WATCHED && worth;
         }
@@ -104,7 +112,8 @@ impl Pays {
 
     /// Counts a draft that was not run: so many of its tokens came after all.
     pub fn would(&mut self, right: usize) {
-        let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 1.0 };
+        // One that was right by chance is no reason yet: to be tried, the first must have been right in most of it.
+        let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 4.0 };
         self.gained += (right as f64 - self.gained) / share;
     }
 
@@ -116,8 +125,13 @@ impl Pays {
         match accepted {
             None => self.plain = mean(self.plain, took),
             Some(n) => {
-                self.drafted = mean(self.drafted, took);
-                self.gained += (n as f64 - self.gained) / if before.0 || self.counted { 8.0 } else { 1.0 };
+                let right = n as f64;
+                // A try that begins well begins anew: what was before did not pay.
+                let tried = self.trying.or((!before.0 || n > 0 && !self.pays(1)).then_some(0));
+                let share = tried.map_or(8.0, |tried| f64::from(tried + 1));
+                self.drafted += (took - self.drafted) / share;
+                self.gained += (right - self.gained) / share;
+                self.trying = tried.map(|tried| tried + 1).filter(|tried| *tried < TRY && right > WORTH);
             }
         }
         self.since = self.since.saturating_add(1);
@@ -126,7 +140,8 @@ impl Pays {
             self.since = 0;
         }
         if tried && accepted.is_some() {
-            self.patience = if self.pays(1) { 0 } else { (2 * self.patience + AGAIN).min(PATIENCE) };
+            self.patience =
+                if self.trying.is_some() || self.pays(1) { 0 } else { (2 * self.patience + AGAIN).min(PATIENCE) };
         }
     }
 }
@@ -154,43 +169,54 @@ pub fn decode(
     sink: &mut dyn FnMut(u32) -> After,
 ) -> Result<Drafts, SessionError> {
     let (mut lookup, mut pays, mut drafts) = (Lookup::default(), Pays::default(), Drafts::default());
-    let (n_vocab, context, recurrent) = (session.n_vocab(), session.context(), session.graph().is_recurrent());
+    let (context, recurrent) = (session.context(), session.graph().is_recurrent());
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
+    // A GPU chooses token after token and runs ahead meanwhile: there a draft is run for what was counted before.
+    let runs_ahead = session.gpu().is_some_and(|gpu| gpu.before().is_none());
+    let mut after_drafts = false;
     loop {
         let (len, fed) = (session.len(sequence)?, tokens.len());
         let room = context.saturating_sub(len + fed);
         // The prompt's own step says nothing of the others'.
         let may = fed == 1 && !recurrent && pays.go(1);
-        if may {
-            tokens.extend(lookup.draft(&text, room));
-        }
-        let draft = tokens.get(fed..).unwrap_or_default();
-        let want = if draft.is_empty() { Want::Choose } else { Want::All };
+        let draft = if may { lookup.draft(&text, room) } else { vec![] };
         let begun = Instant::now();
-        let given = session.step(&[Work { sequence, tokens: &tokens, want }])?.pop();
         let (mut ended, mut right) = (false, 0);
-        match given {
-            Some(Given::Logits(rows)) => {
-                for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
-                    check_scores(row)?;
-                    let id = session.sampler(sequence)?.sample(&mut row.to_vec());
-                    text.push(id);
-                    ended = sink(id) != After::Go;
-                    if ended || draft.get(i) != Some(&id) {
-                        break;
-                    }
-                    right += 1;
-                }
-                session.truncate(sequence, len + 1 + right)?;
-            }
-            Some(Given::Token(id)) => {
+        if draft.is_empty() && runs_ahead {
+            let mut stretch = Stretch {
+                last: begun,
+                came: 0,
+                after_drafts: std::mem::take(&mut after_drafts),
+                dry: vec![],
+                right: 0,
+            };
+            session.decode(&[(sequence, &tokens)], &mut |_, id| {
                 text.push(id);
                 ended = sink(id) != After::Go;
+                let leave = !recurrent && stretch.token(&mut lookup, &mut pays, &text, context);
+                if ended || leave { After::Pause } else { After::Go }
+            })?;
+        } else {
+            tokens.extend(&draft);
+            let want = if draft.is_empty() { Want::Choose } else { Want::Drafted(draft.len()) };
+            let ids = match session.step(&[Work { sequence, tokens: &tokens, want }])?.pop() {
+                Some(Given::Tokens(ids)) => ids,
+                Some(Given::Token(id)) => vec![id],
+                Some(Given::Nothing | Given::Logits(_)) | None => return Err(SessionError::NoTokens),
+            };
+            for (i, &id) in ids.iter().enumerate() {
+                text.push(id);
+                (ended, right) = (sink(id) != After::Go, i);
+                if ended {
+                    // Tokens behind it are nobody's.
+                    session.truncate(sequence, len + fed + i)?;
+                    break;
+                }
             }
-            Some(Given::Nothing) | None => return Err(SessionError::NoTokens),
-        }
-        if fed == 1 {
-            pays.saw(begun.elapsed(), (!draft.is_empty()).then_some(right));
+            if fed == 1 {
+                pays.saw(begun.elapsed(), (!draft.is_empty()).then_some(right));
+            }
+            after_drafts = !draft.is_empty();
         }
         drafts.drafted += draft.len();
         drafts.accepted += right;
@@ -199,6 +225,43 @@ pub fn decode(
         }
         tokens.clear();
         tokens.extend(text.last());
+    }
+}
+
+/// Tokens that come without drafts while a device runs ahead: what drafts would have given is counted.
+struct Stretch {
+    /// When the last token came, and how many did.
+    last: Instant,
+    came: u32,
+    /// There were drafts just before: the device was not ahead.
+    after_drafts: bool,
+    /// A draft that is not run, and how much of it came.
+    dry: Vec<u32>,
+    right: usize,
+}
+
+impl Stretch {
+    /// Enters the last token of the text; whether drafts are to be run from here on.
+    fn token(&mut self, lookup: &mut Lookup, pays: &mut Pays, text: &[u32], context: usize) -> bool {
+        let now = Instant::now();
+        let took = now - std::mem::replace(&mut self.last, now);
+        self.came += 1;
+        match self.came {
+            // The first token after drafts waits for a device that is not ahead: that is theirs, too.
+            1 if self.after_drafts => pays.saw(took, Some(0)),
+            1 | 2 => {}
+            _ => pays.saw(took, None),
+        }
+        let right = text.last().is_some_and(|id| self.dry.get(self.right) == Some(id));
+        self.right += usize::from(right);
+        if right && self.right < self.dry.len() {
+            return false;
+        }
+        if !self.dry.is_empty() {
+            pays.would(self.right);
+        }
+        (self.dry, self.right) = (lookup.draft(text, context.saturating_sub(text.len())), 0);
+        !self.dry.is_empty() && pays.go(1)
     }
 }
 
@@ -277,6 +340,9 @@ mod tests {
         assert!(with == 0 && took == plain, "{with} steps in {took:?}: what gives nothing is not tried");
         let (with, took) = ahead(6);
         assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");
+        // What leaving costs is not held against a text that goes on copying itself: three tokens in the time of one and a half.
+        let (with, took) = ahead(2);
+        assert!(with > 400 && took < plain * 2 / 3, "{with} steps in {took:?}");
         // Two tokens in the time of one and a half are none for what it costs to come and go.
         let (_, took) = ahead(1);
         assert!(took < plain + plain / 25, "{took:?}");

@@ -12,9 +12,9 @@ pub mod near;
 pub mod one;
 #[path = "../../model/tests/support/paged.rs"]
 pub mod paged;
+pub mod several;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
-pub mod several;
 pub mod simulator;
 #[path = "../../model/tests/support/story.rs"]
 pub mod story;

@@ -45,7 +45,8 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
     setup(devices).run(test, TEMPORARY, || {
         let (b, n, start) = (Bench::new(name), devices.split(',').count(), Instant::now());
         let before = Simulated::here().alive();
-        let mut host = One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) });
+        let mut host =
+            One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) });
         let mut session = b.together(n).map_err(|e| format!("{e:?}")).unwrap();
         assert_eq!(session.gpu().unwrap().ranks(), n);
         let mut seen = side_by_side::scores(&mut session, &mut host, 3);

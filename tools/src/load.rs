@@ -15,6 +15,8 @@ pub struct How<'a> {
     pub trace: Option<&'a Trace>,
     /// Ready as soon as single tokens can be fed, whatever is still to be compiled.
     pub early: bool,
+    /// Tokens are drafted.
+    pub drafts: bool,
     /// Sequences that fit; 0: one.
     pub sequences: usize,
     /// What it is opened for.
@@ -51,6 +53,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         device: shared.device.clone(),
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
         early: how.early,
+        drafts: how.drafts,
         sequences: how.sequences.max(1),
         output: how.output,
         probe: how.probe,

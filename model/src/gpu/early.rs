@@ -161,7 +161,7 @@ fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
     let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
     let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
     now.extend([&plan.adjust, &plan.greedy, &plan.draw].into_iter().flatten().map(|l| l.job));
-    for rows in &plan.batches {
+    for rows in plan.batches.iter().chain(&plan.drafts) {
         now.extend(launched(&rows.program.launches));
         now.extend([&rows.adjust, &rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
     }

@@ -2,7 +2,7 @@
 
 use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
-use super::resident::{Persistent, Resident, Words};
+use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
 use super::settle::settled;
 use super::stock::Stock;
@@ -512,6 +512,7 @@ fn assemble(
         adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
         slots: device.buffer(slots)?,
         pages: device.buffer((slots * plan.table(context)).max(1))?,
+        drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors, ring, .. } = weights;

@@ -1,11 +1,13 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
 use super::meeting::MeetingPlace;
-use super::plan::{Bind, BufferId, Choice, Control, Launch, Meeting, Now, Number, OneLaunch, Plan, Program};
+use super::plan::{
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Plan, Program,
+};
 use super::ring::Ring;
 use crate::graph::{ValueId, WeightId};
 use crate::session::{Probe, SessionError};
-use kjit_engine::{Arg, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
+use kjit_engine::{Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -166,6 +168,28 @@ pub(super) struct Words {
     pub slots: DeviceBuffer<u32>,
     /// Pages of each slot, by position; nothing where there are none.
     pub pages: DeviceBuffer<u32>,
+    /// For drafted tokens; none where nobody drafts.
+    pub drafts: Option<DraftWords>,
+}
+
+/// The words of drafted tokens' rows.
+pub(super) struct DraftWords {
+    /// What the host puts into `rows`.
+    pub put: PinnedBuffer<u32>,
+    /// The position of each row, then zeros.
+    pub rows: DeviceBuffer<u32>,
+    /// What was chosen behind each: [`PICK`] words, the last of which gets it.
+    pub picks: PinnedBuffer<u32>,
+}
+
+impl DraftWords {
+    /// Room for as many as go through together.
+    pub fn new(device: &Device) -> Result<DraftWords> {
+        let rows = DRAFTED as usize;
+        let (put, picks) = (device.pinned(2 * rows)?, device.pinned(PICK * rows)?);
+        put.write(|to| to.fill(0))?;
+        Ok(DraftWords { put, rows: device.buffer(2 * rows)?, picks })
+    }
 }
 
 impl Resident {
@@ -291,6 +315,15 @@ impl Resident {
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Control(Control::Pages) => part(self.control.pages.cast()?)?,
+            Bind::Control(what @ (Control::Places | Control::Turns | Control::Picks)) => {
+                let words = self.control.drafts.as_ref().ok_or_else(|| lost("draft's words"))?;
+                let half = words.rows.len() / 2;
+                match what {
+                    Control::Places => words.rows.slice(..half)?.cast()?,
+                    Control::Turns => words.rows.slice(half..)?.cast()?,
+                    _ => words.picks.on_device().cast()?,
+                }
+            }
             Bind::Meeting(Meeting::Room | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => {
                 self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?
@@ -307,10 +340,15 @@ impl Resident {
 
     /// A word of [`Words::tokens`], as soon as the device has put an id there.
     pub fn wait_for(&self, index: usize) -> std::result::Result<u32, SessionError> {
+        self.wait_in(&self.control.tokens, index)
+    }
+
+    /// The same of other words that the device writes ids to.
+    pub fn wait_in(&self, words: &PinnedBuffer<u32>, index: usize) -> std::result::Result<u32, SessionError> {
         let start = Instant::now();
         let mut spins = 0u32;
         loop {
-            let id = self.control.tokens.peek(index)?;
+            let id = words.peek(index)?;
             if id != NONE {
                 self.check()?;
                 return Ok(id);
@@ -325,8 +363,7 @@ impl Resident {
                         meeting.check(self.stream.device())?;
                     }
                     // A device that stopped will never write; what it says is the error.
-                    if spins.is_multiple_of(1024) && self.stream.is_idle()? && self.control.tokens.peek(index)? == NONE
-                    {
+                    if spins.is_multiple_of(1024) && self.stream.is_idle()? && words.peek(index)? == NONE {
                         return Err(SessionError::Device(format!("no token came at {index}")));
                     }
                     if start.elapsed() > Duration::from_millis(5) {

@@ -16,7 +16,7 @@ use crate::gguf::Gguf;
 use crate::graph::op::run_together;
 use crate::graph::{Graph, Op, Pooling, Rope, ValueId};
 use crate::placement::{Made, Piece as Ahead, Sink, Stage};
-use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose};
+use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose, follow};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -388,6 +388,7 @@ impl HostRunner {
                 Want::Nothing => 0,
                 Want::Last | Want::Choose => 1,
                 Want::All => t.tokens.len(),
+                Want::Drafted(n) => n + 1,
             };
             let mut room = vec![];
             room.try_reserve_exact(rows * n_vocab).map_err(|_| SessionError::Memory {
@@ -423,12 +424,16 @@ impl HostRunner {
         let mut logits: Vec<Vec<f32>> = logits.into_iter().map(|(_, rows)| rows).collect();
         let choosing = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| t.want == Want::Choose);
         let mut tokens = choose(choosing.map(|(t, row)| (&mut *t.sampler, std::mem::take(row))))?.into_iter();
-        let given = tasks.iter().zip(logits).map(|(t, rows)| match t.want {
-            Want::Nothing => Given::Nothing,
-            Want::Last | Want::All => Given::Logits(rows),
-            Want::Choose => tokens.next().map_or(Given::Nothing, Given::Token),
+        let given = tasks.iter_mut().zip(logits).map(|(t, rows)| match t.want {
+            Want::Nothing => Ok(Given::Nothing),
+            Want::Last | Want::All => Ok(Given::Logits(rows)),
+            Want::Choose => Ok(tokens.next().map_or(Given::Nothing, Given::Token)),
+            Want::Drafted(n) => {
+                let drafts = t.tokens.get(t.tokens.len() - n..).unwrap_or_default();
+                follow(t.sampler, &rows, n_vocab, drafts).map(Given::Tokens)
+            }
         });
-        Ok(given.collect())
+        given.collect()
     }
 
     /// Runs tokens for the stage behind, and hands their rows on.

@@ -147,6 +147,7 @@ impl Worker {
             }
             let want = match (all, drafted) {
                 (false, _) => Want::Nothing,
+                (true, 1..) if r.job.logprobs.is_none() => Want::Drafted(drafted),
                 (true, 1..) => Want::All,
                 (true, 0) if chosen_here(&r.job, on_gpu) => Want::Last,
                 (true, 0) => Want::Choose,
@@ -195,6 +196,7 @@ impl Worker {
                 let full = r.fed >= context;
                 return Ok(hand_out(&mut self.seen, r, id, None, full));
             }
+            Given::Tokens(ids) => return self.enter_drafted(part, &ids),
             Given::Logits(rows) => rows,
         };
         let mut mask: Option<TokenMask> = match (mask, r.job.constrained) {
@@ -225,6 +227,27 @@ impl Worker {
             r.fed = session.truncate(r.id, r.fed).map_err(refused)?;
         }
         debug_assert!(r.fed > before || n == 0);
+        Ok(end)
+    }
+
+    /// Enters tokens of which all but the last one were drafted; the end, if one of them was it.
+    fn enter_drafted(&mut self, part: &Part, ids: &[u32]) -> Result<Option<End>, Failure> {
+        let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
+        self.seen.drafted_tokens += part.drafted as u64;
+        r.job.usage.drafted_tokens += part.drafted;
+        let (context, mut end) = (session.context(), None);
+        for (i, &id) in ids.iter().enumerate() {
+            end = hand_out(&mut self.seen, r, id, None, r.fed >= context);
+            if end.is_some() || i + 1 == ids.len() {
+                break;
+            }
+            // What was drafted is in the sequence.
+            r.fed += 1;
+            self.seen.accepted_tokens += 1;
+            r.job.usage.accepted_tokens += 1;
+        }
+        // Nothing recurrent is drafted for, so there is a way back.
+        r.fed = session.truncate(r.id, r.fed).map_err(|e| Failure::Request(e.to_string()))?;
         Ok(end)
     }
 }

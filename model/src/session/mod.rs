@@ -50,6 +50,10 @@ pub enum Want {
     All,
     /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next step may.
     Choose,
+    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them and after each
+    /// draft, as long as drafts are what was chosen. Those that are not are forgotten: after the step
+    /// [`Session::len`] says where the sequence is.
+    Drafted(usize),
 }
 
 /// What a step does for a sequence.
@@ -72,6 +76,8 @@ pub enum Given {
     Logits(Vec<f32>),
     /// The token that was chosen.
     Token(u32),
+    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and are fed.
+    Tokens(Vec<u32>),
 }
 
 /// What becomes of a sequence after a token of [`Session::decode`].
@@ -194,7 +200,8 @@ impl Session {
         let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
-        let options = &OpenOptions { early: false, persistent: Persistence::Off, stream: false, ..options.clone() };
+        let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
+        let options = &OpenOptions { early, drafts, persistent, stream, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, gguf, shards, options);
         let runner = runner.map_err(|apart| match apart {
             Apart::Link(why) => Ok(why),
@@ -505,7 +512,8 @@ impl Session {
         if tokens > self.context {
             return Err(SessionError::Context { tokens, context: self.context });
         }
-        if work.tokens.is_empty() && work.want != Want::Nothing {
+        let drafted = if let Want::Drafted(n) = work.want { n } else { 0 };
+        if work.tokens.len() <= drafted && work.want != Want::Nothing {
             return Err(SessionError::NoTokens);
         }
         Ok(())
@@ -565,6 +573,15 @@ impl Session {
         };
         for w in work {
             self.sequence_mut(w.sequence)?.len += w.tokens.len();
+        }
+        let with = work.iter().filter(|w| !w.tokens.is_empty()).zip(&given);
+        for (w, right) in
+            with.filter_map(|(w, given)| if let Given::Tokens(ids) = given { Some((w, ids.len())) } else { None })
+        {
+            if let Want::Drafted(n) = w.want {
+                let wrong = (n + 1).saturating_sub(right);
+                self.truncate(w.sequence, self.len(w.sequence)?.saturating_sub(wrong))?;
+            }
         }
         let mut given = given.into_iter();
         Ok(idle.into_iter().map(|idle| if idle { None } else { given.next() }.unwrap_or(Given::Nothing)).collect())
@@ -729,6 +746,26 @@ fn tasks<'s, 'w: 's>(
         Some(Task { slot: w.sequence.slot, first: s.len, tokens: w.tokens, want: w.want, sampler: &mut s.sampler })
     };
     (work.iter().filter_map(task).collect(), runner)
+}
+
+/// Holds drafts against what is chosen from these rows of logits, one of the token before them and one of each:
+/// what was chosen, up to the first that was not drafted.
+pub(crate) fn follow(
+    sampler: &mut Sampler,
+    rows: &[f32],
+    n_vocab: usize,
+    drafts: &[u32],
+) -> Result<Vec<u32>, SessionError> {
+    let mut chosen = vec![];
+    for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
+        check_scores(row)?;
+        let id = sampler.sample(&mut row.to_vec());
+        chosen.push(id);
+        if drafts.get(i) != Some(&id) {
+            break;
+        }
+    }
+    if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
 }
 
 /// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an error none

@@ -98,6 +98,10 @@ pub struct OpenOptions {
     /// On a GPU: ready as soon as single tokens can be fed. Kernels for prompts that are missing are compiled
     /// meanwhile, and take over between tokens. Not for whom the same tokens were promised twice.
     pub early: bool,
+    /// On a GPU: a program for a few tokens of one sequence at once, for drafted ones ([`Want::Drafted`]).
+    ///
+    /// [`Want::Drafted`]: crate::session::Want::Drafted
+    pub drafts: bool,
     /// On a GPU: whether one launch does all of a token.
     pub persistent: Persistence,
     /// What the kernel of that launch does beside its work, if there is one.
@@ -128,6 +132,7 @@ impl Default for OpenOptions {
             threads: crate::host::default_threads(),
             prefill_chunk: None,
             early: false,
+            drafts: false,
             persistent: Persistence::Auto,
             probe: Probe::None,
             memory: None,

@@ -51,6 +51,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let open = OpenOptions {
         device: device(args, shared)?,
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
+        drafts: args.lookup.is_some_and(args::Switch::is_on),
         ..args.setup.options()
     };
     let options = Options {

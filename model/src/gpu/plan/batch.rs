@@ -19,6 +19,9 @@ use kjit_kernels::small_gemm;
 /// (1.86 ms with one, 5.32 with eight), which makes 13.8 ms with 28. Grouped by expert 16 sequences take 11.1
 /// ms and 32 take 14.5.
 const EXPERT_ROWS: u32 = 28;
+/// Tokens of one sequence that go through together, with the one at hand, where some are drafted: as many as are
+/// multiplied in the time of hardly more than one.
+pub(crate) const DRAFTED: u32 = 1 + crate::lookup::MOST as u32;
 /// Sequences that are decoded side by side at most.
 pub const SEQUENCES: usize = 64;
 

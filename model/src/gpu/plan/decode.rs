@@ -3,7 +3,7 @@
 
 use super::lower::{Lower, finish_of, unsupported};
 use super::small::Form;
-use super::{Bind, Chosen, Control, Dim, ONE, PlanError, TOKENS};
+use super::{Bind, Chosen, Control, Dim, ONE, PICK, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
 use crate::graph::{Activation, Pairing, Rope, StateId, ValueId, WeightId};
 use kjit_kernels::Family;
@@ -251,8 +251,13 @@ impl Lower<'_> {
     /// the last three launches: biases, a mask, penalties; the likeliest; at random.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
-        let capacity = Bind::U32(self.context + 1);
-        let (tokens, position) = (Bind::Control(Control::Tokens), Bind::Control(Control::Position));
+        // What is chosen behind a drafted token goes beside the ring, which has the drafts.
+        let (tokens, position, capacity) = match self.drafted {
+            false => (Control::Tokens, Control::Position, self.context + 1),
+            true => (Control::Picks, Control::Turns, PICK as u32),
+        };
+        let (tokens, position) = (Bind::Control(tokens), Bind::Control(position));
+        let capacity = Bind::U32(capacity);
         let adjust = AdjustSpec { vocab };
         let most = adjust.blocks(u32::MAX);
         let blocks = Dim::Fill { per_unit: 1, most };
@@ -301,7 +306,12 @@ impl Lower<'_> {
     /// Heads made ready, keys and values kept, attention and the sum of its slices: one launch.
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
-        let (form, norms, eps) = self.heads(a)?;
+        let (mut form, norms, eps) = self.heads(a)?;
+        if self.drafted && a.kv.is_some() {
+            // A row reads the keys of those before it, which other blocks would write at the same time.
+            self.heads_of_rows(a)?;
+            form.kept_before = true;
+        }
         // What was measured counts for pages, too.
         let mut spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
         spec.form.paged = self.paged;
@@ -312,7 +322,8 @@ impl Lower<'_> {
         let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: spec.groups(), most };
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
-        let (q, [k, v]) = self.ready(a)?;
+        let (q, kv) = self.ready(a)?;
+        let [k, v] = if form.kept_before { [Bind::Null; 2] } else { kv };
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let size = self.value_size(a);
         let whole = size == form.kv.head_dim;
@@ -328,7 +339,7 @@ impl Lower<'_> {
             sinks,
             angles: a.rope.map_or(Bind::Null, Bind::Rope),
             slots: self.slots(),
-            position: Bind::Control(Control::Position),
+            position: self.position(),
             keys: Bind::Keys(a.cache),
             values: Bind::Values(a.cache),
             part,
@@ -338,7 +349,10 @@ impl Lower<'_> {
             eps: Bind::F32(eps),
             capacity: Bind::U32(self.context),
             splits: Bind::Dim(splits),
-            sequence_bytes: Bind::U64(if self.batch && !self.paged { self.slot_bytes(&name, a.cache)? } else { 0 }),
+            sequence_bytes: Bind::U64(match self.own_slots() && !self.paged {
+                true => self.slot_bytes(&name, a.cache)?,
+                false => 0,
+            }),
             table: self.table(),
         };
         self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
@@ -374,7 +388,17 @@ impl Lower<'_> {
 
     /// The slot of each row; of one sequence, null.
     pub(super) fn slots(&self) -> Bind {
-        if self.batch { Bind::Control(Control::Slots) } else { Bind::Null }
+        if self.own_slots() { Bind::Control(Control::Slots) } else { Bind::Null }
+    }
+
+    /// Whether each row has a slot of its own.
+    fn own_slots(&self) -> bool {
+        self.batch && !self.drafted
+    }
+
+    /// The position of the first token, of each slot, or of each row.
+    pub(super) fn position(&self) -> Bind {
+        Bind::Control(if self.drafted { Control::Places } else { Control::Position })
     }
 
     /// The tables of pages, or one sequence's; where there are none, null.

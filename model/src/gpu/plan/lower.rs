@@ -33,6 +33,8 @@ pub(super) struct Lower<'g> {
     pub program: Builder<'g>,
     /// Rows are sequences, each in a slot of its own; else one sequence's tokens.
     pub batch: bool,
+    /// Rows are tokens of one sequence, each with a place of its own and as if each were a slot: with `batch`.
+    pub drafted: bool,
     /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
     pub products: Vec<(GemmUse, u64, u64)>,
     /// Inputs that lie as products take them: the value, and the norm on the way.

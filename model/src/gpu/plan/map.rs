@@ -2,7 +2,7 @@
 
 use super::decode::rope_form;
 use super::lower::{Lower, unsupported};
-use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
+use super::{Bind, Dim, ONE, PlanError, TOKENS};
 use crate::graph::op::{Act, Affine, Concat, Dot, ExpertSum, Glu, Slice, Spread, Temper};
 use crate::graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
@@ -192,7 +192,7 @@ impl Lower<'_> {
 
     /// A map that knows where its rows stand.
     fn positioned(&self, map: Map, x: ValueId) -> Result<Operands, PlanError> {
-        let position = Bind::Control(Control::Position);
+        let position = self.position();
         Ok(Operands { which: self.slots(), position, ..Operands::of(map, self.value(x)?) })
     }
 

@@ -23,6 +23,7 @@ mod whole;
 
 #[doc(hidden)]
 pub use arena::{Life, place};
+pub(crate) use batch::DRAFTED;
 pub(super) use map::function_of;
 pub use persistent::{Instruction, OneLaunch};
 pub(crate) use reduce::{RANKS, WORDS};
@@ -102,7 +103,17 @@ pub enum Control {
     Slots,
     /// `u32`s: the page of each stretch of positions.
     Pages,
+    /// `u32`s: the position of each row of drafted tokens. One for all.
+    Places,
+    /// `u32`s, zeros: what counts up where tokens are chosen behind drafted ones. One for all.
+    Turns,
+    /// `u32`s: [`PICK`] for each row of drafted tokens, the second of which gets the token chosen there. One for
+    /// all.
+    Picks,
 }
+
+/// Words of [`Control::Picks`] for a row: that of the turn before, and that of the first turn.
+pub(crate) const PICK: usize = 2;
 
 /// What devices that compute one model together meet by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -482,6 +493,9 @@ pub struct Plan {
     pub slots: usize,
     /// For so many sequences decoded side by side, the fewest first; none where none was asked for.
     pub batches: Vec<Batch>,
+    /// A few tokens of one sequence at once with the logits of each, so that drafted ones are held against what
+    /// would have been chosen; none where nobody drafts, or where states cannot be kept before they are read.
+    pub drafts: Option<Batch>,
     /// Matrices, each once, with the job that lays it out.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
     /// Bytes of each of them on the device.
@@ -507,7 +521,7 @@ impl Plan {
 
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
-        let batches = self.batches.iter().map(|b| &b.program);
+        let batches = self.batches.iter().chain(&self.drafts).map(|b| &b.program);
         std::iter::once(&self.decode).chain(&self.prompts).chain(batches).collect()
     }
 

@@ -3,7 +3,7 @@
 
 use super::lower::{Lower, unsupported};
 use super::product::{Form, Operands};
-use super::{Bind, Control, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
+use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use crate::gpu::fuse::{Attend, Finish, Input, Segment, Step};
 use crate::graph::op::Glu;
 use crate::graph::{Activation, Op, ValueId};
@@ -42,25 +42,15 @@ impl Lower<'_> {
     /// Heads made ready, keys and values kept, and attention over all tokens.
     fn flash(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
-        let (form, norms, eps) = self.heads(a)?;
+        let (form, ..) = self.heads(a)?;
         let tokens = self.program.tokens();
         let capacity = Bind::U32(self.context);
         // What was measured counts for pages, too.
         let (paged, table) = (self.paged, self.table());
-        let mut heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
-        heads.form.paged = paged;
-        let job = self.job(&name, heads.clone())?;
-        let (q, [k, v]) = self.ready(a)?;
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
-        let bytes = 4 * u64::from(tokens) * width as u64;
-        let rotated = self.program.scratch(format!("{name}.q"), bytes);
-        let (position, keys, values) = (Bind::Control(Control::Position), Bind::Keys(a.cache), Bind::Values(a.cache));
-        let [q_norm, k_norm] = norms;
-        let (angles, eps) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps));
-        let args =
-            RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity, table };
-        self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
+        let rotated = self.heads_of_rows(a)?;
+        let (position, keys, values) = (self.position(), Bind::Keys(a.cache), Bind::Values(a.cache));
         let (kv, scale, scores) = (form.kv, a.scale, self.scores(a));
         let spec = self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
         let spec = FlashSpec { paged, ..spec };
@@ -88,6 +78,26 @@ impl Lower<'_> {
                 self.cut(rows, [form.kv.head_dim, size], a.out)
             }
         }
+    }
+
+    /// The heads of one sequence's tokens made ready, keys and values kept; where the queries are.
+    pub(super) fn heads_of_rows(&mut self, a: &Attend) -> Result<Bind, PlanError> {
+        let name = self.graph.value(a.out).name.clone();
+        let (form, [q_norm, k_norm], eps) = self.heads(a)?;
+        // What was measured counts for pages, too.
+        let (paged, table) = (self.paged, self.table());
+        let mut heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
+        heads.form.paged = paged;
+        let job = self.job(&name, heads.clone())?;
+        let (q, [k, v]) = self.ready(a)?;
+        let bytes = 4 * u64::from(self.program.tokens()) * (a.heads * form.kv.head_dim) as u64;
+        let rotated = self.program.scratch(format!("{name}.q"), bytes);
+        let (keys, values, capacity) = (Bind::Keys(a.cache), Bind::Values(a.cache), Bind::U32(self.context));
+        let (angles, eps, position) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps), self.position());
+        let args =
+            RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity, table };
+        self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
+        Ok(rotated)
     }
 
     /// A product through the matrices of chosen experts.

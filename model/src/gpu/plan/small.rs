@@ -31,14 +31,15 @@ impl Lower<'_> {
         let job = self.job(&name, spec.clone())?;
         // The id at a position is the position itself, in the same list for all.
         let (ids, capacity) = match by {
-            By::Token => (Control::Tokens, self.context + 1),
+            // All rows' ids are in one ring.
+            By::Token => (Control::Tokens, if self.drafted { 0 } else { self.context + 1 }),
             By::Position => (Control::Numbers, 0),
         };
         let args = EmbedArgs {
             table: self.matrix(table),
             tokens: Bind::Control(ids),
             slots: self.slots(),
-            position: Bind::Control(Control::Position),
+            position: self.position(),
             out: self.program.make(out),
             scale: Bind::F32(scale),
             capacity: Bind::U32(capacity),

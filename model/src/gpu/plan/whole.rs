@@ -1,14 +1,14 @@
 //! The whole plan of a model: programs, weights, caches, tables, memory.
 
 use super::arena::ALIGN;
-use super::batch::{SEQUENCES, sizes};
+use super::batch::{DRAFTED, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
 use super::states::recurrent_bytes;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
-use crate::graph::{Graph, State, StateId, StateKind, ValueId, WeightId};
+use crate::graph::{Graph, Op, State, StateId, StateKind, ValueId, WeightId};
 use crate::session::{KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
 use kjit_kernels::Family;
@@ -43,6 +43,8 @@ enum For {
     Prompt(u32),
     /// One token of each of so many sequences, and their logits.
     Batch(u32),
+    /// A few tokens of one sequence, and the logits of each.
+    Drafts,
 }
 
 impl Request<'_> {
@@ -88,8 +90,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         let [adjust, greedy, draw] = choices(graph, &mut program)?;
         batches.push(Batch { program, adjust, greedy, draw });
     }
+    let mut drafts = if options.drafts { planner.drafts()? } else { None };
     let mut base = decode.base + decode.arena;
-    for p in prompts.iter_mut().chain(batches.iter_mut().map(|b| &mut b.program)) {
+    for p in prompts.iter_mut().chain(batches.iter_mut().chain(&mut drafts).map(|b| &mut b.program)) {
         p.base = base;
         base += p.arena;
     }
@@ -116,6 +119,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         no_prompts,
         slots,
         batches,
+        drafts,
         matrices,
         matrix_bytes,
         streaming: None,
@@ -185,6 +189,7 @@ impl<'a> Planner<'a> {
         let (tokens, steps, kept) = match what {
             For::Token => (1, self.steps, keep.to_vec()),
             For::Batch(n) => (n, self.steps, keep.to_vec()),
+            For::Drafts => (DRAFTED, self.steps, keep.to_vec()),
             For::Prompt(n) => {
                 let body = self.steps.get(..self.first).unwrap_or(self.steps);
                 (n, body, keep.iter().copied().chain([self.head, graph.logits]).collect())
@@ -201,7 +206,8 @@ impl<'a> Planner<'a> {
             matrices: &mut self.matrices,
             vectors: &mut self.vectors,
             program: Builder::new(graph, self.steps, tokens, &kept),
-            batch: matches!(what, For::Batch(_)),
+            batch: matches!(what, For::Batch(_) | For::Drafts),
+            drafted: what == For::Drafts,
             products: vec![],
             in_form: HashMap::new(),
             groups: HashMap::new(),
@@ -212,7 +218,7 @@ impl<'a> Planner<'a> {
             lower.later = self.steps.get(i + 1..).unwrap_or(&[]);
             match what {
                 For::Token => lower.decode_step(step)?,
-                For::Batch(_) => lower.batch_step(step)?,
+                For::Batch(_) | For::Drafts => lower.batch_step(step)?,
                 For::Prompt(_) => lower.prompt_step(step)?,
             }
         }
@@ -240,6 +246,34 @@ impl<'a> Planner<'a> {
             self.jobs = before;
         }
         Ok((prompts, none))
+    }
+
+    /// The program for drafted tokens. States that are made while they are read (latents), or that cannot forget
+    /// what was wrong, have none, nor has a part of a model, nor what lies in pages.
+    fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
+        let graph = self.request.graph;
+        let apart = |s: &Step| matches!(s, Step::Latent { .. });
+        let whole = !graph.hands_on && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+        if self.request.options.paged.is_some()
+            || graph.is_recurrent()
+            || !whole
+            || self.steps.iter().any(apart)
+            || self.context <= DRAFTED
+        {
+            return Ok(None);
+        }
+        let before = self.jobs.clone();
+        let mut program = match self.program(For::Drafts) {
+            Ok(program) => program,
+            Err(PlanError::Unsupported { .. }) => {
+                self.jobs = before;
+                return Ok(None);
+            }
+            Err(other) => return Err(other),
+        };
+        // Only the likeliest tokens are chosen there: what is drawn, or changed before, is chosen by the host.
+        let [_, greedy, _] = choices(graph, &mut program)?;
+        Ok(Some(Batch { program, adjust: None, greedy, draw: None }))
     }
 
     fn weights(&mut self) -> Result<Weights, PlanError> {

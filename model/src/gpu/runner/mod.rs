@@ -11,6 +11,7 @@
 //! and leave. A model that was opened for one sequence has one row, and launches that know the slot.
 
 mod decode;
+mod draft;
 mod pages;
 mod staged;
 mod step;
@@ -54,6 +55,8 @@ pub struct GpuRunner {
     logits: PinnedBuffer<f32>,
     /// Captured launches, by what they are for; recorded when first needed.
     recordings: Vec<(Recorded, Again)>,
+    /// The same of drafted tokens.
+    drafts: Vec<(draft::Drafted, Again)>,
     /// Whether launches are captured; where the runtime refuses that, each is made anew.
     captures: bool,
     /// What ran last.
@@ -181,6 +184,7 @@ impl GpuRunner {
             listed: vec![],
             logits,
             recordings: vec![],
+            drafts: vec![],
             captures,
             last: Last::Rows(1),
             statistics,

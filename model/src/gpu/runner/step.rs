@@ -3,7 +3,8 @@
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
 use crate::gpu::plan::Choice;
 use crate::gpu::resident::Whose;
-use crate::session::{Given, Late, SessionError, Task, Want, choose};
+use crate::session::{Given, Late, SessionError, Task, Want, choose, follow};
+use kjit_engine::DeviceBuffer;
 use kjit_kernels::changes::MOST;
 use std::ops::Range;
 
@@ -42,10 +43,12 @@ impl GpuRunner {
             self.reach(t.slot, t.first)?;
         }
         let alone = self.goes_alone(tasks, &rows)?;
+        let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
         // The one that goes alone is the last: its logits are made from what ran last.
         for own in [false, true] {
-            for (i, t) in tasks.iter().enumerate().filter(|(i, _)| (alone && rows.contains(i)) == own) {
-                let out = logits.get_mut(i).filter(|_| t.want == Want::All);
+            let with = tasks.iter().enumerate().zip(&drafted).filter(|(_, drafted)| !**drafted).map(|(with, _)| with);
+            for (i, t) in with.filter(|(i, _)| (alone && rows.contains(i)) == own) {
+                let out = logits.get_mut(i).filter(|_| matches!(t.want, Want::All | Want::Drafted(_)));
                 self.prefill(t, t.tokens.len() - usize::from(!own && rows.contains(&i)), out)?;
             }
         }
@@ -78,7 +81,12 @@ impl GpuRunner {
                 self.run_rows(&at, choice)?;
             }
         }
-        self.answers(tasks, logits, &rows)
+        // Each waits for its own: the rows of the others are under way.
+        let mut chosen: Vec<Option<Vec<u32>>> = vec![];
+        for (t, drafted) in tasks.iter_mut().zip(drafted) {
+            chosen.push(if drafted { Some(self.draft(t)?) } else { None });
+        }
+        self.answers(tasks, logits, chosen, &rows)
     }
 
     /// Says before anything is done if there are no pages for all of it.
@@ -281,16 +289,22 @@ impl GpuRunner {
 
     /// Logits of some of the rows that ran last.
     fn read_rows(&mut self, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
-        let n_vocab = self.graph.n_vocab();
         let n = match self.last {
             Last::Rows(n) => n,
             Last::Prompt(..) => 1,
         };
+        let r = &self.resident;
+        let view = r.kept(self.rows_of(n)?.program, self.graph.logits)?.cast::<f32>()?;
+        self.read_from(&view, rows)
+    }
+
+    /// Some of these rows of logits.
+    pub(super) fn read_from(&mut self, view: &DeviceBuffer<f32>, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
+        let n_vocab = self.graph.n_vocab();
         if self.logits.len() < rows.len() * n_vocab {
             self.logits = self.resident.stream.device().pinned(rows.len() * n_vocab)?;
         }
         let r = &self.resident;
-        let view = r.kept(self.rows_of(n)?.program, self.graph.logits)?.cast::<f32>()?;
         for (to, &row) in rows.iter().enumerate() {
             let to = self.logits.slice(to * n_vocab..(to + 1) * n_vocab)?;
             r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
@@ -306,6 +320,7 @@ impl GpuRunner {
         &mut self,
         tasks: &mut [Task<'_>],
         mut logits: Vec<Vec<f32>>,
+        chosen: Vec<Option<Vec<u32>>>,
         rows: &[usize],
     ) -> Result<Vec<Given>, SessionError> {
         let n_vocab = self.graph.n_vocab();
@@ -332,9 +347,17 @@ impl GpuRunner {
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
         let mut tokens = choose(with.map(|(t, row)| (&mut *t.sampler, std::mem::take(row))))?.into_iter();
         let mut given = vec![];
-        for (t, rows) in tasks.iter_mut().zip(logits) {
+        for ((t, rows), chosen) in tasks.iter_mut().zip(logits).zip(chosen) {
             let last = last_of(t);
             given.push(match t.want {
+                Want::Drafted(n) => Given::Tokens(match chosen {
+                    Some(chosen) => chosen,
+                    None => {
+                        let before = (rows.len() / n_vocab).saturating_sub(n + 1) * n_vocab;
+                        let drafts = t.tokens.get(t.tokens.len().saturating_sub(n)..).unwrap_or_default();
+                        follow(t.sampler, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
+                    }
+                }),
                 Want::Nothing => Given::Nothing,
                 Want::Last | Want::All => Given::Logits(rows),
                 Want::Choose if !by_device(t) => tokens.next().map_or(Given::Nothing, Given::Token),
