@@ -14,6 +14,8 @@
 // tile on its way while one is multiplied. Scores are in units of log 2, so that the exponential is the
 // hardware's 2^x.
 //
+// KJ_AROUND: no mask by time; positions up to so many away are seen on both sides (encoders).
+//
 // S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in
 // registers), KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns,
 // where one has not the registers for all), and those of kv.h and scores.h. Share: x of ⌈tokens/BQ⌉, y the
@@ -22,14 +24,6 @@
 #include "flash_args.h"
 #include "kv_tiles.h"
 #include "mma.h"
-
-// Unrolled, AMD's compilers put the addresses of all steps into registers first, and spill (800 of them at
-// HEAD_DIM 256 on gfx1030).
-#if defined(KJ_AMD)
-#define FLASH_DEPTH NO_UNROLL
-#else
-#define FLASH_DEPTH UNROLL
-#endif
 
 template <class S> struct Flash {
     using K = Kv<S>;
@@ -60,9 +54,15 @@ template <class S> struct Flash {
         const u32 past = args.position[0];
         // The longest rows first: blocks start in order.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, BQ) - 1 - share.x) * BQ;
+#ifdef KJ_AROUND
+        const u32 all = past + args.tokens, here = past + q0;
+        const u32 last = min_u32(all, past + min_u32(q0 + BQ, args.tokens) + KJ_AROUND);
+        const u32 from = (here > KJ_AROUND ? here - KJ_AROUND : 0) / BK * BK;
+#else
         const u32 last = past + min_u32(q0 + BQ, args.tokens);  // keys that some row sees end here
         const u32 seen = past + q0 + 1;                    // keys that the first row sees end here
         const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
+#endif
 
         constexpr float log2e = 1.4426950408889634f;
         const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
@@ -128,9 +128,13 @@ template <class S> struct Flash {
                 }
             }
 
+#ifdef KJ_AROUND
+            const bool inside = j0 + BK <= all && KJ_AROUND >= 1u << 30;
+#else
             const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
                                 // No row's edge in this tile.
                                 (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
+#endif
             UNROLL for (u32 i = 0; i < MI; i++) {
                 const u32 row0 = past + q0 + wave_row + i * MMA_M;
                 if (S::SOFT_CAP > 0)
@@ -140,16 +144,27 @@ template <class S> struct Flash {
                             s[i][n].v[e] = S::SOFT_CAP * log2e * soften(s[i][n].v[e]);
                 if constexpr (S::ALIBI != 0.0f)
                     UNROLL for (u32 n = 0; n < SN; n++)
+#ifdef KJ_AROUND
+                        UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
+                            u32 j = j0 + n * MMA_N + acc_col(e), p = row0 + acc_row(e);
+                            s[i][n].v[e] -= Scores<S>::lost(slope, j > p ? j : p, min_u32(j, p));
+                        }
+#else
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++)
                             s[i][n].v[e] -=
                                 Scores<S>::lost(slope, row0 + acc_row(e), j0 + n * MMA_N + acc_col(e));
+#endif
                 if (!inside)
                     UNROLL for (u32 n = 0; n < SN; n++)
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                             u32 j = j0 + n * MMA_N + acc_col(e), p = row0 + acc_row(e);
+#ifdef KJ_AROUND
+                            if (j >= all || j > p + KJ_AROUND || j + KJ_AROUND < p) s[i][n].v[e] = -2e30f;
+#else
                             if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p) ||
                                 (S::CHUNK != 0 && j < Scores<S>::seen_from(p)))
                                 s[i][n].v[e] = -2e30f;
+#endif
                         }
                 float high[MMA_ROWS], shrink[MMA_ROWS];
                 UNROLL for (u32 r = 0; r < MMA_ROWS; r++) high[r] = most[i][r];

@@ -5,6 +5,7 @@
 // which the scores mask. Halves are copied as they are (asynchronously where the device can). Bytes wait in
 // registers between fetch and store, so that their latency passes behind products. Singles are rounded on the
 // way. `thread` of THREADS share the work. With pages j0 is a multiple of ROWS: a tile lies in one page.
+// Of SIDES, 1: there are no values, k alone is written.
 //
 // S: that of kv.h.
 #pragma once
@@ -19,13 +20,13 @@ struct KvHead {
 
 STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
 
-template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
+template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
     using K = Kv<S>;
     static constexpr u32 HEAD_DIM = S::HEAD_DIM;
     static constexpr u32 PARTS = ROWS * (HEAD_DIM / 16), EACH = CEIL_DIV(PARTS, THREADS);  // of 16 codes
     struct Codes {
-        u32x4 code[2][EACH];
-        u16 scale[2][EACH];
+        u32x4 code[SIDES][EACH];
+        u16 scale[SIDES][EACH];
     };
     struct None {};
     template <bool BYTES, class> struct Held { using type = None; };
@@ -56,10 +57,10 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
             u64 from = h.first + min_u32(j0 + row, end - 1);
             if constexpr (K::STORAGE == KvStorage::F16) {
                 copy16(k + to, h.k + from * K::ROW + 16 * chunk);
-                copy16(v + to, h.v + from * K::ROW + 16 * chunk);
+                if (SIDES == 2) copy16(v + to, h.v + from * K::ROW + 16 * chunk);
             } else {
                 float x[8];
-                UNROLL for (u32 s = 0; s < 2; s++) {
+                UNROLL for (u32 s = 0; s < SIDES; s++) {
                     K::values(K::load(s ? h.v : h.k, h.rows, from, chunk), x);
                     *(u32x4*)((s ? v : k) + to) = u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]),
                                                         pack_input(x[4], x[5]), pack_input(x[6], x[7])};
@@ -73,7 +74,7 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
             u32 c = thread + i * THREADS, part = c % (HEAD_DIM / 16);
             if (PARTS % THREADS != 0 && c >= PARTS) break;
             u64 row = h.first + min_u32(j0 + c / (HEAD_DIM / 16), end - 1);
-            UNROLL for (u32 s = 0; s < 2; s++) {
+            UNROLL for (u32 s = 0; s < SIDES; s++) {
                 const u8* cache = s ? h.v : h.k;
                 f.code[s][i] = load16(cache + row * K::ROW + 16 * part);
                 f.scale[s][i] = *(const u16*)(cache + K::scales_at(h.rows) +
@@ -85,7 +86,7 @@ template <class S, u32 ROWS, u32 THREADS> struct KvTiles {
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 c = thread + i * THREADS, row = c / (HEAD_DIM / 16), col = c % (HEAD_DIM / 16) * 16;
             if (PARTS % THREADS != 0 && c >= PARTS) break;
-            UNROLL for (u32 s = 0; s < 2; s++) {
+            UNROLL for (u32 s = 0; s < SIDES; s++) {
                 const u32 w[4] = {f.code[s][i].x, f.code[s][i].y, f.code[s][i].z, f.code[s][i].w};
                 u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];
                 UNROLL for (u32 j = 0; j < 4; j++) {

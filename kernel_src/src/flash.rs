@@ -257,7 +257,11 @@ impl Family for FlashSpec {
     }
 
     fn usual(&self, target: &Target) -> Result<FlashTuning, SpecError> {
-        Ok(FlashTuning::default_for(target, &self.kv))
+        Ok(match self.scores.around {
+            // The warp groups' kernel is causal.
+            Some(_) => FlashTuning::waves(target, target.default_wave(), &self.kv),
+            None => FlashTuning::default_for(target, &self.kv),
+        })
     }
 
     fn check(&self, target: &Target, t: &FlashTuning) -> Result<(), SpecError> {
@@ -266,6 +270,8 @@ impl Family for FlashSpec {
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), NAME, || {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
+        let groups = matches!(t, FlashTuning::Groups { .. });
+        require(!groups || self.scores.around.is_none(), NAME, || "warp groups see no later positions".to_owned())?;
         require(t.fits(target, &self.kv), NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))
     }
 
@@ -289,6 +295,10 @@ impl Family for FlashSpec {
         let shape = self.kv.shape().number("HEADS", self.heads).real("SCALE", self.scale);
         let shape = self.scores.shape(shape);
         let macros = Product::of_attention(target, block.wave, self.kv.head_dim).macros();
+        let macros = match self.scores.around {
+            Some(n) => macros.set("KJ_AROUND", n.min(Scores::ALL) as i64),
+            None => macros,
+        };
         let (shape, macros) = match *t {
             FlashTuning::Waves { tokens, keys, hold, stages, parts, .. } => {
                 let s = shape.number("MI", tokens).number("BK", keys).flag("HOLD_Q", hold);
@@ -325,7 +335,7 @@ impl Family for FlashSpec {
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
         let (all, width) = (past + tokens, self.heads * self.kv.head_dim);
-        let seen = |t: usize| past + t + 1 - self.scores.seen_from(past + t);
+        let seen = |t: usize| self.scores.seen_to(past + t, all) - self.scores.seen_from(past + t);
         let pairs: usize = (0..tokens).map(seen).sum();
         // Queries come in f32 and go out in halves.
         let kv = 2 * self.kv.bytes(all - self.scores.seen_from(past)).unwrap_or(0);

@@ -91,6 +91,9 @@ pub struct Scores {
     pub alibi: Option<f32>,
     /// A score for each head takes part in the softmax and has no value.
     pub sinks: bool,
+    /// Later positions are seen as earlier ones are, up to so many away on both sides (encoders); `None`: none
+    /// that is later. Attention of prompts alone has it.
+    pub around: Option<usize>,
 }
 
 impl Eq for Scores {}
@@ -98,21 +101,35 @@ impl Eq for Scores {}
 impl Hash for Scores {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let floats = [self.soft_cap, self.alibi].map(|x| x.map(f32::to_bits));
-        (self.window, self.chunk, floats, self.sinks).hash(state);
+        (self.window, self.chunk, floats, self.sinks, self.around).hash(state);
     }
 }
 
 impl Scores {
+    /// As many positions as there are.
+    pub const ALL: usize = 1 << 30;
+
+    /// The position behind the last that a token at `here` sees, of `all`.
+    #[must_use]
+    pub fn seen_to(&self, here: usize, all: usize) -> usize {
+        all.min(here.saturating_add(self.around.unwrap_or(0)).saturating_add(1))
+    }
+
     /// The first position that a token at `here` sees.
     #[must_use]
     pub fn seen_from(&self, here: usize) -> usize {
+        if let Some(n) = self.around {
+            return here.saturating_sub(n);
+        }
         let windowed = self.window.map_or(0, |w| (here + 1).saturating_sub(w));
         self.chunk.map_or(windowed, |n| (here / n.max(1) * n).max(windowed))
     }
 
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
         let fine = self.chunk != Some(0) && !(self.chunk.is_some() && self.window.is_some());
-        require(fine, kernel, || format!("chunks of {:?} and a window of {:?}", self.chunk, self.window))
+        require(fine, kernel, || format!("chunks of {:?} and a window of {:?}", self.chunk, self.window))?;
+        let alone = self.around.is_none() || (self.chunk, self.window) == (None, None);
+        require(alone, kernel, || "a window or chunks where later positions are seen".to_owned())
     }
 
     /// The constants that `gpu/scores.h` takes, and the cap.
@@ -134,6 +151,11 @@ impl fmt::Display for Scores {
         self.chunk.map_or(Ok(()), |n| write!(f, ", chunks of {n}"))?;
         self.soft_cap.map_or(Ok(()), |c| write!(f, ", cap {c}"))?;
         self.alibi.map_or(Ok(()), |m| write!(f, ", alibi {m}"))?;
-        f.write_str(if self.sinks { ", sinks" } else { "" })
+        f.write_str(if self.sinks { ", sinks" } else { "" })?;
+        match self.around {
+            None => Ok(()),
+            Some(n) if n >= Scores::ALL => f.write_str(", all positions"),
+            Some(n) => write!(f, ", {n} positions around"),
+        }
     }
 }

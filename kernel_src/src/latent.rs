@@ -198,6 +198,11 @@ fn case(
             all.copy_from_slice(cache);
         }
         kv.write_row(all, capacity, 0, here + s - first, &new[s * dim..][..dim]);
+        // Of many tokens the oracle has time for some.
+        if n > 128 && s % 61 > 0 && s + 1 < n {
+            want.resize(want.len() + spec.heads * spec.rank, f64::INFINITY);
+            continue;
+        }
         let old = (0..here).map(|p| kv.read_row(cache, capacity, 0, p));
         let rows: Vec<Vec<f32>> = old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
         for q in q[s * spec.heads * dim..][..spec.heads * dim].chunks(dim) {

@@ -208,6 +208,10 @@ registry! {
     Attend(crate::attend::AttendSpec);
     /// Attention of new tokens to latents.
     Latent(crate::latent::LatentSpec);
+    /// Attention of a prompt to latents.
+    LatentFlash(crate::latent_flash::LatentFlashSpec);
+    /// Rows to a cache.
+    Keep(crate::keep::KeepSpec);
     /// Short convolutions along the tokens.
     Conv(crate::conv::ConvSpec);
     /// Selective state spaces.

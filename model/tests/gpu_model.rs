@@ -146,6 +146,11 @@ fn worst_kl(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(row).fold(0.0, f64::max)
 }
 
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
+}
+
 /// The tiny model of every architecture that plans take: a prompt in pieces, token by token, greedy, and three
 /// sequences side by side. `KJIT_ARCHS=a,b`: these.
 #[test]
@@ -172,6 +177,19 @@ fn every_architecture_that_plans_take_is_the_hosts() {
             Err(e) if e.to_string().contains("cannot run on a GPU yet") => continue,
             Err(e) => panic!("{name}: {e}"),
         };
+        if graph.pooling.is_some() {
+            let precise = OpenOptions { precise: true, ..options(48, 16) };
+            let mut host = Session::on_cpu(gguf.clone(), graph.clone(), &precise).unwrap();
+            let ids: Vec<u32> = (0..41).map(|i| (i * 37 + 11) % host.n_vocab() as u32).collect();
+            let cosine = cosine(&host.embed(&ids).unwrap(), &session.embed(&ids).unwrap());
+            eprintln!("{name}: cosine {cosine:.7}");
+            if cosine > 0.9999 {
+                ran.push(name)
+            } else {
+                failed.push(format!("{name}: cosine {cosine}"))
+            }
+            continue;
+        }
         let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options(48, 16));
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(48, 16) });
         // Routers of random weights have near-ties, behind which all differs.

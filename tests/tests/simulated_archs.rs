@@ -4,6 +4,7 @@
 //! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores), `KJIT_ARCHS=a,b`
 //! these.
 
+use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Op};
 use kjit_model::sample::SampleOptions;
@@ -22,8 +23,9 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// One for each kind of what other architectures have: factors; post-norms, caps and windows; norms with the
 /// mean taken off, one part beside the other; sinks and experts with offsets; slopes;
-/// latents; short convolutions; scans beside attention; delta rules.
-const FEW: [&str; 9] = ["granite", "gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "lfm2", "falcon-h1", "qwen35"];
+/// latents; short convolutions; scans beside attention; delta rules; encoders, one of them with windows.
+const FEW: [&str; 11] =
+    ["granite", "gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "lfm2", "falcon-h1", "qwen35", "bert", "modern-bert"];
 
 /// KL of the device's scores from the host's, at most: keys and values in halves, and prompts through halves.
 const LIMIT: f64 = 6e-3;
@@ -39,6 +41,9 @@ fn options(sequences: usize) -> OpenOptions {
         ..OpenOptions::default()
     }
 }
+
+/// Cosine of the device's vector and the host's, at least.
+const COSINE: f64 = 0.9999;
 
 /// KL(want ‖ got).
 fn kl(want: &[f32], got: &[f32]) -> f64 {
@@ -83,10 +88,41 @@ fn copies(session: &mut Session, host: &mut One) -> f64 {
     most
 }
 
+/// What is wrong with the vectors of a model that makes such: of texts of one token, of some, and of as many as fit.
+fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, String> {
+    let fail = |e: &dyn std::fmt::Display| e.to_string();
+    let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
+    let precise = OpenOptions { precise: true, ..options(1) };
+    let mut host = Session::on_cpu(file.clone(), graph.clone(), &precise).map_err(|e| fail(&e))?;
+    let mut gpu = Session::on_gpu(engine, &device, file, graph.clone(), &options(1)).map_err(|e| fail(&e))?;
+    Simulated::here().poison(gpu.gpu().ok_or("no GPU")?.plan());
+    let mut least = f64::INFINITY;
+    for n in [1, 2, 24, 48, 17] {
+        let ids: Vec<u32> = (0..n).map(|i| (i * 37 + n) % graph.n_vocab() as u32).collect();
+        let [want, got] = [&mut host, &mut gpu].map(|s| s.embed(&ids));
+        let (want, got) = (want.map_err(|e| fail(&e))?, got.map_err(|e| fail(&e))?);
+        least = least.min(cosine(&want, &got));
+    }
+    // They score no tokens.
+    let one = gpu.add(SampleOptions::default()).map_err(|e| fail(&e))?;
+    let refused = gpu.feed(one, &[1], Want::Last).is_err();
+    let fault = Simulated::here().fault(0);
+    let found = format!("cosine at least {least:.7} {fault}");
+    if least > COSINE && refused && fault.is_empty() { Ok(found) } else { Err(found) }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
+}
+
 /// What is wrong with a model, as a sentence; `None` for one that plans refuse.
-fn wrong(path: &Path, engine: &kjit_engine::Engine, graph: &Graph) -> Result<Option<String>, String> {
+fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let file = Arc::new(Gguf::open(path).map_err(|e| fail(&e))?);
+    if graph.pooling.is_some() {
+        return vectors(&file, engine, graph).map(Some);
+    }
     let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
     let mut host = One::cpu(&file, graph, &OpenOptions { precise: true, ..options(1) });
     let mut gpu = match Session::on_gpu(engine, &device, &file, graph.clone(), &options(1)) {

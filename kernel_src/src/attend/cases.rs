@@ -93,10 +93,11 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
             let kv_head = head / (form.heads / kv.heads);
             let at = (s * form.heads + head) * dim;
             let query = ready(form, &q[at..at + dim], &norms[0], &table, here);
-            let (first, shares) = shares(&spec.scores, (head, form.heads), here, sinks.get(head).copied(), |p| {
-                let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
-                f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>()
-            });
+            let (first, shares) =
+                shares(&spec.scores, (head, form.heads), (here, here + 1), sinks.get(head).copied(), |p| {
+                    let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
+                    f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>()
+                });
             let mut out = vec![0.0; dim];
             for (p, share) in (first..=here).zip(&shares) {
                 let value = kv.read_row(&all_values, sizes.capacity, kv_head, p);

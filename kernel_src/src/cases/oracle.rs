@@ -115,17 +115,21 @@ pub(crate) fn named(segments: &[Segment]) -> String {
     segments.iter().map(|s| format!("{}×{}", s.format, s.rows)).collect::<Vec<_>>().join(" ")
 }
 
-/// The shares of the positions that a head sees from `here`, and the first of them. `dot` is the scaled product
+/// The shares of the positions that a head sees from `here`, of `all`, and the first of them. `dot` is the scaled product
 /// of a position's key, `sink` the head's score without a value.
 pub(crate) fn shares(
     scores: &Scores,
     (head, heads): (usize, usize),
-    here: usize,
+    (here, all): (usize, usize),
     sink: Option<f32>,
     dot: impl Fn(usize) -> f64,
 ) -> (usize, Vec<f64>) {
     let first = (0..=here)
-        .find(|p| scores.window.is_none_or(|w| here - p < w) && scores.chunk.is_none_or(|n| here / n == p / n))
+        .find(|p| {
+            scores.around.is_none_or(|n| here - p <= n)
+                && scores.window.is_none_or(|w| here - p < w)
+                && scores.chunk.is_none_or(|n| here / n == p / n)
+        })
         .unwrap_or(here);
     let slope = scores.alibi.map_or(0.0, |most| {
         let n = 1usize << heads.ilog2();
@@ -135,9 +139,10 @@ pub(crate) fn shares(
     let score = |p: usize| {
         let s = dot(p);
         let s = scores.soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh());
-        s - slope * (here - p) as f64
+        s - slope * here.abs_diff(p) as f64
     };
-    let seen: Vec<f64> = (first..=here).map(score).collect();
+    let end = scores.around.map_or(here + 1, |n| (here + 1).saturating_add(n).min(all));
+    let seen: Vec<f64> = (first..end).map(score).collect();
     let sink = sink.map(f64::from);
     let most = seen.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = seen.iter().copied().chain(sink).map(|s| (s - most).exp()).sum();

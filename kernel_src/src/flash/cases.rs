@@ -52,7 +52,7 @@ pub(super) fn case(
         for h in 0..heads {
             let q = &q[(t * heads + h) * dim..][..dim];
             let here = past + t;
-            let (from, weights) = shares(&spec.scores, (h, heads), here, sinks.get(h).copied(), |j| {
+            let (from, weights) = shares(&spec.scores, (h, heads), (here, past + tokens), sinks.get(h).copied(), |j| {
                 let k = row(0, h / (heads / kv.heads), j);
                 q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale)
             });
@@ -115,6 +115,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     let cap = |c: f32| Scores { soft_cap: Some(c), ..all };
     let sinks = Scores { sinks: true, ..all };
     let alibi = |most: f32| Scores { alibi: Some(most), ..all };
+    let around = |n: usize| Scores { around: Some(n), ..all };
     let chunk = |n: usize| Scores { chunk: Some(n), ..all };
     // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows shorter and
     // longer than a tile.
@@ -135,6 +136,10 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (80, Q8_0, 3, 1, 40, 9, Scores { sinks: true, ..alibi(4.0) }),
         (64, F16, 2, 1, 67, 35, chunk(48)),
         (128, Q8_0, 2, 1, 33, 64, chunk(32)),
+        (64, F16, 2, 1, 131, 0, around(Scores::ALL)),
+        (64, F16, 6, 6, 70, 0, Scores { around: Some(Scores::ALL), ..alibi(8.0) }),
+        (80, Q8_0, 2, 2, 97, 0, around(13)),
+        (256, F16, 1, 1, 45, 0, around(Scores::ALL)),
     ];
     // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins in another.
     let in_pages = [

@@ -11,9 +11,6 @@ use crate::graph::{Activation, Graph, Op, ValueId};
 /// The first state, weight or operation that no kernel has, with the architecture.
 pub fn check(graph: &Graph) -> Result<(), PlanError> {
     let refuse = |why: String| PlanError::Unsupported { what: format!("architecture '{}'", graph.arch), why };
-    if graph.pooling.is_some() {
-        return Err(refuse("vectors of texts are made on the CPU (--device cpu)".to_owned()));
-    }
     // Those before and behind would have to go back with it.
     let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
     if part && graph.is_recurrent() {
@@ -53,12 +50,11 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
             let readers = graph.ops.iter().filter(|op| matches!(op, Op::Attention(b) if b.state == a.state)).count();
             (!plain || readers > 1).then(|| "such attention to latents".to_owned())
         }
-        Op::Attention(Attention { mask: Mask::Causal | Mask::Chunk(_), only: None, state, .. }) => {
+        Op::Attention(Attention { only: None, state, .. }) => {
             let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
             (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
         }
         Op::Attention(Attention { only: Some(_), .. }) => Some("attention to chosen positions".to_owned()),
-        Op::Attention(_) => Some("attention to later positions".to_owned()),
         other => Some(format!("the operation '{}'", other.name())),
     }
 }

@@ -191,7 +191,8 @@ impl GpuRunner {
             });
             let tables = scope.spawn(|| tables(gguf, graph, context));
             // Token by token a prompt would have all layers copied for each.
-            let early = options.early && plan.streaming.is_none();
+            // What sees later tokens does not go token by token at all.
+            let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
             let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
             let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref(), room)?, early)));
             let persistent = plan.persistent.as_ref().filter(|_| device.info().cooperative);

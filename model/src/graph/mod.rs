@@ -149,6 +149,22 @@ pub enum Pooling {
     Last,
 }
 
+impl Pooling {
+    /// The vector of these rows.
+    pub fn of(self, rows: &[f32], width: usize) -> Vec<f32> {
+        let mut each = rows.chunks_exact(width.max(1));
+        let n = each.len().max(1) as f64;
+        match self {
+            Pooling::First => each.next().unwrap_or_default().to_vec(),
+            Pooling::Last => each.next_back().unwrap_or_default().to_vec(),
+            Pooling::Mean => {
+                let sum = |i: usize| rows.iter().skip(i).step_by(width.max(1)).map(|x| f64::from(*x)).sum::<f64>();
+                (0..width).map(|i| (sum(i) / n) as f32).collect()
+            }
+        }
+    }
+}
+
 /// Ids are handed out by this graph's own builder as it pushes what they stand for: an id of another graph is
 /// a bug of the program.
 #[expect(clippy::indexing_slicing, reason = "see above; an answer of None would have to be unwrapped at every use")]
@@ -184,6 +200,17 @@ impl Graph {
     /// The value of this name.
     pub fn find(&self, name: &str) -> Option<ValueId> {
         self.values.iter().position(|v| v.name == name).map(|i| ValueId(i as u32))
+    }
+
+    /// Whether the result has a row for every token, and no scores.
+    pub fn makes_rows(&self) -> bool {
+        self.hands_on || self.pooling.is_some()
+    }
+
+    /// Whether a token sees later ones: then all go through at once.
+    pub fn looks_ahead(&self) -> bool {
+        use op::Mask::{All, Around};
+        self.ops.iter().any(|op| matches!(op, Op::Attention(op::Attention { mask: All | Around(_), .. })))
     }
 
     /// Size of the vocabulary: scores in a row of logits, or rows of an encoder's table.

@@ -14,9 +14,9 @@ use super::state::State;
 use super::weights::Weights;
 use crate::gguf::Gguf;
 use crate::graph::op::run_together;
-use crate::graph::{Graph, Op, Pooling, Rope, ValueId};
+use crate::graph::{Graph, Op, Rope, ValueId};
 use crate::placement::{Made, Piece as Ahead, Sink, Stage};
-use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose, follow};
+use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose, embeds, follow};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -277,19 +277,7 @@ impl HostRunner {
     /// # Errors
     /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
-        let Some(pooling) = self.graph.pooling else {
-            return Err(SessionError::Device(format!("architecture '{}' is no encoder", self.graph.arch)));
-        };
-        let (n_vocab, n) = (self.graph.n_vocab(), tokens.len());
-        if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
-            return Err(SessionError::Token { id, n_vocab });
-        }
-        if n == 0 {
-            return Err(SessionError::NoTokens);
-        }
-        if n > self.context {
-            return Err(SessionError::Context { tokens: n, context: self.context });
-        }
+        let (pooling, n) = (embeds(&self.graph, tokens, self.context)?, tokens.len());
         // In a slot behind all others.
         let slot = self.states.len();
         self.add(slot)?;
@@ -301,15 +289,7 @@ impl HostRunner {
         done?;
         let result = self.graph.logits;
         let width = self.graph.value(result).width;
-        let rows = &self.buffers[self.plan.place[result.0 as usize]][..n * width];
-        Ok(match pooling {
-            Pooling::First => rows[..width].to_vec(),
-            Pooling::Last => rows[(n - 1) * width..].to_vec(),
-            Pooling::Mean => {
-                let sum = |i: usize| rows.iter().skip(i).step_by(width).map(|x| f64::from(*x)).sum::<f64>();
-                (0..width).map(|i| (sum(i) / n as f64) as f32).collect()
-            }
-        })
+        Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
     /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what [`Op::reads`]

@@ -210,9 +210,9 @@ impl Worker {
 
     /// Makes a vector.
     fn embed(&mut self, embed: Embed) {
-        let made = match self.session.as_mut().and_then(Session::cpu_mut) {
-            Some(host) => guarded(|| host.embed(&embed.tokens)),
-            None => Err(Failure::Request("embeddings are made on the CPU: serve with --device cpu".to_owned())),
+        let made = match &mut self.session {
+            Some(session) => guarded(|| session.embed(&embed.tokens)),
+            None => Err(Failure::Request("the model is being opened again".to_owned())),
         };
         let made = made.and_then(|made| made.map_err(|e| Failure::Request(e.to_string())));
         match &made {

@@ -14,7 +14,7 @@ pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
 
 use crate::gguf::Gguf;
 use crate::gpu::{Apart, GpuRunner, PageCount};
-use crate::graph::Graph;
+use crate::graph::{Graph, Pooling};
 use crate::host::{HostRunner, Isa};
 use crate::placement::{Layers, Place, Stage, shard};
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
@@ -24,6 +24,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The next sequence's number, whichever session's: so that no session takes another's for its own.
 static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// How rows of these tokens become a vector, where that can be.
+///
+/// # Errors
+/// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
+pub(crate) fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
+    let Some(pooling) = graph.pooling else {
+        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
+    };
+    let (n_vocab, n) = (graph.n_vocab(), tokens.len());
+    if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
+        return Err(SessionError::Token { id, n_vocab });
+    }
+    match n {
+        0 => Err(SessionError::NoTokens),
+        n if n > context => Err(SessionError::Context { tokens: n, context }),
+        _ => Ok(pooling),
+    }
+}
 
 /// A sequence of a session. One that was removed has an id that is never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -396,6 +415,18 @@ impl Session {
             self.sequence_mut(id)?.len = len;
         }
         Ok(())
+    }
+
+    /// A text's vector, of a model that makes such.
+    ///
+    /// # Errors
+    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
+    /// failed.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        match &mut self.runner {
+            Stage::Host(host) => host.embed(tokens),
+            Stage::Gpu(gpu) => gpu.embed(tokens),
+        }
     }
 
     /// What is particular to a GPU, if one computes: of several stages the last.

@@ -14,13 +14,13 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
     let how = How { output, ..How::default() };
     let mut model = open(&args.model.path(shared)?, &args.setup, shared, &how)?;
     let tokenizer = &model.tokenizer;
-    let Some(host) = model.session.cpu_mut() else { bail!("vectors of texts are made on the CPU: give --device cpu") };
+    let session = &mut model.session;
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let at = || format!("line {number} of stdin");
         let Value::String(text) = crate::input::json(number, line)? else { bail!("{} is no JSON string", at()) };
         let ids = tokenizer.encode(text.as_bytes(), EncodeOptions::RAW_PROMPT);
-        let mut vector = host.embed(&ids).with_context(at)?;
+        let mut vector = session.embed(&ids).with_context(at)?;
         if args.normalise {
             normalise(&mut vector);
         }

@@ -236,14 +236,20 @@ impl<'g> Fuser<'g> {
             kept = [keys.ops, vec![write]].concat();
         }
         let Turned { x: q, norm: q_norm, rope, ops: q_ops } = turned;
-        let chunk = if let Mask::Chunk(n) = mask { Some(n) } else { None };
+        let (chunk, around) = match mask {
+            Mask::Causal => (None, None),
+            Mask::Chunk(n) => (Some(n), None),
+            Mask::All => (None, Some(usize::MAX)),
+            Mask::Around(n) => (None, Some(n / 2)),
+        };
         let chain: Vec<usize> = q_ops.into_iter().chain(kept).chain([at]).collect();
         if !chain.contains(&i) || chain.iter().any(|&c| self.taken[c]) {
             return None;
         }
         chain.iter().for_each(|&c| self.taken[c] = true);
-        let scores = Attend { q, kv, q_norm, k_norm, rope, cache, heads, scale, soft_cap, chunk, alibi, sinks, out };
-        Some((at, Step::Attend(scores)))
+        let form =
+            Attend { q, kv, q_norm, k_norm, rope, cache, heads, scale, soft_cap, chunk, around, alibi, sinks, out };
+        Some((at, Step::Attend(form)))
     }
 
     /// A latent that is kept, and the attention to it.

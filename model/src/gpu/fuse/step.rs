@@ -101,6 +101,8 @@ pub struct Attend {
     pub soft_cap: Option<f32>,
     /// Only positions of the own stretch of so many are seen.
     pub chunk: Option<usize>,
+    /// Later positions are seen, too: so many away on both sides.
+    pub around: Option<usize>,
     /// The largest exponent of the slopes' series.
     pub alibi: Option<f32>,
     /// A score for each head that has no value.

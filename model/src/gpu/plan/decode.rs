@@ -426,11 +426,11 @@ impl Lower<'_> {
         Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before, paged: false }, norms, eps))
     }
 
-    /// What becomes of a layer's scores.
+    /// What becomes of a layer's scores, for tokens that see none that is later.
     pub(super) fn scores(&self, a: &Attend) -> Scores {
         let window = self.graph.state(a.cache).window();
         let &Attend { chunk, soft_cap, alibi, sinks, .. } = a;
-        Scores { window, chunk, soft_cap, alibi, sinks: sinks.is_some() }
+        Scores { window, chunk, soft_cap, alibi, sinks: sinks.is_some(), around: None }
     }
 
     /// Elements of a head of the result.

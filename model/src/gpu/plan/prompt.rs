@@ -10,6 +10,9 @@ use crate::graph::{Activation, Op, ValueId};
 use kjit_kernels::Family;
 use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
+use kjit_kernels::heads::Scores;
+use kjit_kernels::keep::{KeepArgs, KeepSpec};
+use kjit_kernels::latent_flash::{LatentFlashArgs, LatentFlashSpec};
 use kjit_kernels::moe::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
 use kjit_kernels::rows::{RowsArgs, RowsSpec};
@@ -35,6 +38,7 @@ impl Lower<'_> {
                 self.expert_product(input, *experts, segments, finish)
             }
             Step::Attend(a) => self.flash(a),
+            Step::Latent { .. } => self.latents(step),
             other => self.decode_step(other),
         }
     }
@@ -51,7 +55,8 @@ impl Lower<'_> {
         let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
         let rotated = self.heads_of_rows(a)?;
         let (position, keys, values) = (self.position(), Bind::Keys(a.cache), Bind::Values(a.cache));
-        let (kv, scale, scores) = (form.kv, a.scale, self.scores(a));
+        let (kv, scale) = (form.kv, a.scale);
+        let scores = Scores { around: a.around, ..self.scores(a) };
         let spec = self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
         let spec = FlashSpec { paged, ..spec };
         let job = self.job(&name, spec)?;
@@ -98,6 +103,27 @@ impl Lower<'_> {
             RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity, table };
         self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
         Ok(rotated)
+    }
+
+    /// Latents kept, and attention of all tokens to them; without matrix units as for one token.
+    fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
+        let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
+        let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
+        let spec = LatentFlashSpec { heads, kv, rank: self.graph.state(cache).value_size(), tuning: None };
+        let spec = self.tuned(spec);
+        let Ok([per, each]) = spec.blocks(&self.target) else { return self.latent(step) };
+        let keep = KeepSpec { kv, one: true };
+        let job = self.job(&name, keep.clone())?;
+        let (position, tokens, capacity) = (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
+        let (row, rows, sequence_bytes) = (self.value(row)?, Bind::Keys(cache), Bind::U64(0));
+        let args = KeepArgs { row, slots: Bind::Null, position, rows, tokens, capacity, sequence_bytes };
+        let blocks = Dim::Tokens { per: keep.rows(&self.target), each: 1 };
+        self.run(format!("{name}.keep"), &job, [blocks, ONE, ONE], args);
+        let job = self.job(&name, spec)?;
+        let (q, out) = (self.value(q)?, self.program.make(out));
+        let args = LatentFlashArgs { q, rows, position, out, scale: Bind::F32(scale), tokens, capacity };
+        self.run(name, &job, [Dim::Tokens { per, each }, ONE, ONE], args);
+        Ok(())
     }
 
     /// A product through the matrices of chosen experts.

@@ -83,7 +83,12 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         (Persistence::Auto | Persistence::Off, _) => (None, None),
     };
     let packets = persistent.as_ref().map_or(0, |one| one.packets);
-    let (mut prompts, no_prompts) = planner.prompts(options.chunk_on_gpu().min(request.context()))?;
+    let context = request.context();
+    let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
+    let (mut prompts, no_prompts) = planner.prompts(chunk)?;
+    if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
+        return Err(unsupported("a text at once", why));
+    }
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
         let mut program = planner.program(For::Batch(n))?;
@@ -136,6 +141,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
 fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     let (graph, context) = (request.graph, request.context());
     let Some(tokens) = request.options.paged else { return Ok(None) };
+    if graph.pooling.is_some() {
+        return Err(unsupported("keys and values in pages", "what makes vectors of texts keeps none"));
+    }
     let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_)));
     if let Some(other) = other {
         return Err(unsupported("keys and values in pages", format!("{}'s state is of another kind", other.name)));
@@ -222,7 +230,7 @@ impl<'a> Planner<'a> {
                 For::Prompt(_) => lower.prompt_step(step)?,
             }
         }
-        if !matches!(what, For::Prompt(_)) && !graph.hands_on {
+        if !matches!(what, For::Prompt(_)) && !graph.makes_rows() {
             lower.choices()?;
         }
         let head = lower.buffer_of(self.head)?;
@@ -321,7 +329,7 @@ impl<'a> Planner<'a> {
 /// by element follows: factors, a cap.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
     // There are none where the result goes to other layers.
-    if graph.hands_on {
+    if graph.makes_rows() {
         return Ok((steps.len(), graph.logits));
     }
     let last = steps.iter().enumerate().rev().find_map(|(i, step)| match step {
@@ -349,7 +357,7 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
 
 /// Takes the adjustments and the two ways to choose a token off the end of a program that has logits.
 fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], PlanError> {
-    if graph.hands_on {
+    if graph.makes_rows() {
         return Ok([None, None, None]);
     }
     let (draw, greedy, adjust) = (program.launches.pop(), program.launches.pop(), program.launches.pop());

@@ -44,6 +44,10 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> (Vec<usize>, Result<(), SessionError>) {
+        if self.graph.pooling.is_some() {
+            let arch = self.graph.arch.clone();
+            return (tasks.iter().map(|t| t.first).collect(), Err(SessionError::Encoder { arch }));
+        }
         if self.others.is_empty() { self.decode_alone(tasks, sink) } else { self.decode_together(tasks, sink) }
     }
 

@@ -12,6 +12,7 @@
 
 mod decode;
 mod draft;
+mod embed;
 mod pages;
 mod staged;
 mod step;

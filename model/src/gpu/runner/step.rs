@@ -16,6 +16,9 @@ const LOOK_EVERY: usize = 4;
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
     pub(crate) fn step(&mut self, tasks: &mut [Task<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+        if self.graph.pooling.is_some() {
+            return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
+        }
         if self.others.is_empty() { self.step_alone(tasks, late) } else { self.step_together(tasks, late) }
     }
 

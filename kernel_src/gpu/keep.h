@@ -1,0 +1,26 @@
+// keep: rows of new tokens to a cache (kv.h) of one head.
+//
+//   row      TOKENS × HEAD_DIM f32
+//   slots, position   as latent.h has them; rows: of `capacity` positions, slot s at `sequence_bytes`·s
+//
+// Share: x of ⌈tokens / waves⌉: a wave takes a row.
+//
+// S: ONE, and those of kv.h.
+#pragma once
+#include "kv.h"
+
+struct KeepArgs {
+    const float* row;
+    const u32 *slots, *position;
+    u8* rows;
+    u32 tokens, capacity;
+    u64 sequence_bytes;
+};
+
+template <class S> STEP void keep_rows(KeepArgs a, Share share) {
+    u32 token = share.x * kj_waves + wave_id();
+    if (token >= a.tokens) return;
+    u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
+    Kv<S>::store_row(a.rows + slot * a.sequence_bytes, a.capacity, a.position[slot] + (S::ONE ? token : 0),
+                     a.row + (u64)token * S::HEAD_DIM);
+}
