@@ -264,6 +264,15 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         // And so says the report that is to be sent.
         let report = std::fs::read_to_string(dir.path().join("report.txt")).unwrap();
         assert!(report.contains(&text) && report.contains("rocm:0: "), "{report}");
+        // And the table that is made of such reports; a file that is none is named.
+        std::fs::write(dir.path().join("letter.txt"), "It does not work.").unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cards");
+        let table = Command::new(script).args(["report.txt", "letter.txt"]).current_dir(dir.path()).output().unwrap();
+        let (rows, said) = (String::from_utf8_lossy(&table.stdout), String::from_utf8_lossy(&table.stderr));
+        assert_eq!(table.status.code(), Some(1), "{said}");
+        assert!(said.contains("letter.txt: no device"), "{said}");
+        let row: Vec<&str> = rows.lines().nth(2).unwrap().split(" | ").collect();
+        assert!(row[1].starts_with("gfx1100") && row[5].contains(" of ") && row[6].contains("norm_rows"), "{rows}");
     });
 }
 
