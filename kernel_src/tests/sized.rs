@@ -12,6 +12,7 @@ use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::heads::{HeadsForm, RopeForm, Scores};
 use kjit_kernels::kv::{KvLayout, KvStorage};
+use kjit_kernels::latent_flash::LatentFlashSpec;
 use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::moe::{MoeCountSpec, MoeGroupSpec, MoeSpec, MoeSumSpec};
 use kjit_kernels::norm::{NormKind, NormSpec};
@@ -38,6 +39,7 @@ fn specs() -> Vec<Spec> {
         paged: false,
     };
     let segments = vec![Segment { format: q4, rows: 96, bias: false }; 2];
+    let latents = KvLayout { heads: 1, head_dim: 192, ..kv };
     vec![
         MatvecSpec { segments, finish: Finish::Silu, ..MatvecSpec::new(q4, 96, 256) }.into(),
         ExpertsSpec {
@@ -59,6 +61,7 @@ fn specs() -> Vec<Spec> {
         GemmSpec::new(q4, 96, 1024, 16).into(),
         AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
         FlashSpec { heads: 8, kv, scale: 0.125, scores: Scores::default(), paged: false, tuning: None }.into(),
+        LatentFlashSpec { heads: 4, kv: latents, rank: 128, tuning: None }.into(),
         SmallGemmSpec::new(q4, 96, 2048, 8).into(),
         RopeKvSpec { form, half: false, tuning: None }.into(),
         TilesSpec { cols: 256, prologue: Prologue::Norm, gather: false, panels: false, tuning: None }.into(),
