@@ -5,6 +5,7 @@ use crate::chat::{ChatError, ChatTemplate, Message};
 use crate::device::{DeviceChoice, DeviceTaken, StageTaken};
 use crate::generate::{Answer, Request, generate};
 use crate::gguf::{self, Gguf};
+use crate::gpu::PageCount;
 use crate::graph::{Graph, GraphError};
 use crate::host::Cpu;
 use crate::placement::{PlacementError, Wanted};
@@ -117,6 +118,7 @@ impl Model {
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token());
         let all = options.context_of(&graph).saturating_mul(options.sequences.max(1));
         let (session, device, engine) = on_device(&gguf, graph, options, config)?;
+        let all = session.pages().map_or(all, |pages| pages.total * PageCount::POSITIONS);
         let (kv, took) = (kv.saturating_mul(all as u64), start.elapsed());
         Ok(Model { gguf, tokenizer, session, device, engine, kv, took })
     }
@@ -136,7 +138,7 @@ impl Model {
         self.engine.as_ref().map(Engine::counts).unwrap_or_default()
     }
 
-    /// Bytes of keys and values with full contexts.
+    /// Bytes of keys and values with full contexts, or of all pages.
     pub fn kv_bytes(&self) -> u64 {
         self.kv
     }

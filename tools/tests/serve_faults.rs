@@ -75,7 +75,10 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
         command.args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160"]).args(more);
         Served::by(&mut command)
     };
-    let (plain, paged) = (serve(&["--max-sequences", "2"]), serve(&["--max-sequences", "2", "--kv-pages"]));
+    let plain = serve(&["--max-sequences", "2"]);
+    let bytes = 512 * plain.get("/status").json()["slots"]["bytes_per_token"].as_u64().unwrap();
+    let memory = bytes.to_string();
+    let paged = serve(&["--max-sequences", "3", "--kv-pages", "--kv-memory", &memory]);
     let system: Vec<usize> = (0..150).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect();
     for end in [[3, 1, 4], [2, 7, 1]] {
         let prompt = [&system[..], &end].concat();
@@ -88,6 +91,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     // Two texts are kept: a page of both, and the end of each.
     assert_eq!(status["pages"], json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }), "{status}");
     assert_eq!((&status["slots"]["room"], &status["tokens"]["cached"]), (&json!(512), &json!(150)), "{status}");
+    assert_eq!(status["model"]["kv_bytes"], json!(bytes), "{status}");
     let metrics = paged.get("/metrics").body;
     for line in ["kjit_kv_pages 4", "kjit_kv_pages_used 3", "kjit_kv_pages_shared 0"] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");

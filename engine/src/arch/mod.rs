@@ -132,7 +132,7 @@ impl Target {
     }
 
     /// The same chip, whose compiler is known to copy accumulation registers rightly
-    /// ([`Engine::settled`](crate::Engine::settled) asks it): `gfx908:sound-copies`. Others are as they are.
+    /// (who plans a model asks it): `gfx908:sound-copies`. Others are as they are.
     #[must_use]
     pub fn with_sound_copies(&self) -> Target {
         Target { arch: family::with_sound_copies(self.arch), ..self.clone() }

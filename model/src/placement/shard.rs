@@ -41,6 +41,9 @@ pub enum ShardError {
     /// Too many devices.
     #[error("--split tensor takes 2 to {RANKS} devices, not {0}")]
     Devices(usize),
+    /// Vectors of texts, not tokens.
+    #[error("--split tensor makes no vectors of texts: give one device")]
+    Vectors,
     /// Something of the model does not divide.
     #[error("--split tensor cannot divide {what} by {ranks} devices")]
     Indivisible {
@@ -79,6 +82,9 @@ pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardErr
     }
     if !(2..=RANKS).contains(&ranks) {
         return Err(ShardError::Devices(ranks));
+    }
+    if graph.pooling.is_some() {
+        return Err(ShardError::Vectors);
     }
     let empty = Graph { ops: vec![], ..graph.clone() };
     let mut all = Sharder { whole: graph, made: empty, kinds: vec![Kind::Whole; graph.values.len()], rank, ranks };

@@ -9,7 +9,7 @@ use super::running::{End, Job, Running, guarded};
 use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use crate::lookup::Pays;
-use crate::session::Session;
+use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -146,8 +146,10 @@ impl Worker {
         {
             return Some(ended);
         }
-        if let Some(embed) = embed {
-            self.embed(embed);
+        if let Some(embed) = embed
+            && let Some(ended) = self.embed(embed)
+        {
+            return Some(ended);
         }
         self.admit();
         let lost = if self.running.is_empty() { None } else { self.step() };
@@ -208,19 +210,29 @@ impl Worker {
         }
     }
 
-    /// Makes a vector.
-    fn embed(&mut self, embed: Embed) {
+    /// Makes a vector. After a fault the model is opened again; why not, if it cannot be.
+    fn embed(&mut self, embed: Embed) -> Option<Refused> {
         let made = match &mut self.session {
             Some(session) => guarded(|| session.embed(&embed.tokens)),
             None => Err(Failure::Request("the model is being opened again".to_owned())),
         };
-        let made = made.and_then(|made| made.map_err(|e| Failure::Request(e.to_string())));
+        let made = made.and_then(|made| {
+            made.map_err(|e| match e {
+                SessionError::Lost(why) => Failure::Device(why),
+                e => Failure::Request(e.to_string()),
+            })
+        });
+        let fault = match &made {
+            Err(failure @ (Failure::Device(_) | Failure::Panic(_))) => Some(failure.clone()),
+            _ => None,
+        };
         match &made {
             Ok(_) => (self.seen.embeddings, self.seen.done) = (self.seen.embeddings + 1, self.seen.done + 1),
             Err(_) => self.seen.failed += 1,
         }
         self.publish();
         let _ = guarded(|| (embed.sink)(made));
+        fault.and_then(|failure| self.fault(failure))
     }
 
     /// Lets others see how things are.

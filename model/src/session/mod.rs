@@ -423,10 +423,15 @@ impl Session {
     /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
     /// failed.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
-        match &mut self.runner {
+        self.not_lost()?;
+        let made = match &mut self.runner {
             Stage::Host(host) => host.embed(tokens),
             Stage::Gpu(gpu) => gpu.embed(tokens),
+        };
+        if let Err(SessionError::Lost(why)) = &made {
+            self.lost = Some(why.clone());
         }
+        made
     }
 
     /// What is particular to a GPU, if one computes: of several stages the last.

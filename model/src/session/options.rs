@@ -149,9 +149,10 @@ impl OpenOptions {
         OpenOptions { context: Some(context), ..OpenOptions::default() }
     }
 
-    /// Tokens that fit in a sequence of this model.
+    /// Tokens that fit in a sequence of this model: no more than it has learned positions for, if they are learned.
     pub fn context_of(&self, graph: &Graph) -> usize {
-        self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT))
+        let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
+        graph.positions.map_or(context, |n| n.min(context))
     }
 
     /// How keys and values are really stored: `precise` keeps them whole.
