@@ -252,19 +252,23 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
 // What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees
 // another's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
-    LDS_ARRAY(u16, as, kj_waves * 16 * MMA_K);
-    LDS_ARRAY(u16, bs, kj_waves * 16 * MMA_K);
+    // One array for both: eight waves have room beside 57 KB of a kernel's own.
+    LDS_ARRAY(u16, held, kj_waves * 16 * MMA_K);
     u32 at = wave_id() * 16 * MMA_K;
+    float left[MMA_ACC][MMA_K];
     wave_sync();
-    for (u32 i = 0; i < 2 * MMA_WORDS; i++) {
-        as[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
-        bs[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
-    }
+    for (u32 i = 0; i < 2 * MMA_WORDS; i++)
+        held[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
+    wave_sync();
+    for (u32 i = 0; i < MMA_ACC; i++)
+        for (u32 k = 0; k < MMA_K; k++) left[i][k] = input_value(held[at + acc_row(i) * MMA_K + k]);
+    wave_sync();
+    for (u32 i = 0; i < 2 * MMA_WORDS; i++)
+        held[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
     wave_sync();
     for (u32 i = 0; i < MMA_ACC; i++)
         for (u32 k = 0; k < MMA_K; k++)
-            c.v[i] = fma_f32(input_value(as[at + acc_row(i) * MMA_K + k]),
-                             input_value(bs[at + acc_col(i) * MMA_K + k]), c.v[i]);
+            c.v[i] = fma_f32(left[i][k], input_value(held[at + acc_col(i) * MMA_K + k]), c.v[i]);
 #ifdef KJSIM_WRONG_matrix
     c.v[0] = kjsim::wrong(c.v[0]);
 #endif

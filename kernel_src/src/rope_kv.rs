@@ -41,7 +41,7 @@ arguments! {
         angles: Pointer,
         /// One u32: the first token's.
         position: Pointer,
-        /// Per [`KvLayout`](crate::kv::KvLayout).
+        /// Per [`KvLayout`].
         keys: Pointer,
         /// As `keys`.
         values: Pointer,
