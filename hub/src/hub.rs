@@ -185,8 +185,13 @@ impl Hub {
             Ok(model) => Ok((model, listing.commit)),
             Err(Unclear::Several(names)) => Err(several(reference, &names)),
             Err(Unclear::Nothing(names)) if names.is_empty() => {
+                let whole = listing.files.iter().any(|file| file.ends_with(".safetensors"));
+                let or = match whole {
+                    true => format!(", or fetch it whole (hf download {}) and name the folder", reference.repo()),
+                    false => String::new(),
+                };
                 let there = format!(
-                    "it has {}; look for a repository with GGUF files, whose name often ends with -GGUF",
+                    "it has {}; look for a repository with GGUF files, whose name often ends with -GGUF{or}",
                     listed(&listing.files)
                 );
                 Err(Error::NoFile { what, place, there })

@@ -232,7 +232,7 @@ fn what_is_not_there_is_said_with_what_is() {
         (&plain, "hf:org/two", &["a-Q4_0.gguf, b-Q4_0.gguf, c-Q8_0"]),
         (&plain, "hf:org/two:Q8_0", &["c-Q8_0-00002-of-00002.gguf is missing"]),
         (&plain, "hf:org/two/c-Q8_0-00001-of-00002.gguf", &["c-Q8_0-00002-of-00002.gguf is missing"]),
-        (&plain, "hf:org/none", &["model.safetensors", "-GGUF"]),
+        (&plain, "hf:org/none", &["model.safetensors", "-GGUF", "hf download org/none"]),
         (&plain, "hf:org/evil:Q4_0", &["no such GGUF file"]),
     ] {
         let line = said(pull(hub, text));

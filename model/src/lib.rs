@@ -49,6 +49,7 @@ pub mod chat;
 pub mod constrain;
 pub mod conversation;
 pub mod device;
+pub mod folder;
 pub mod generate;
 pub mod gguf;
 pub mod gpu;

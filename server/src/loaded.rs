@@ -59,6 +59,7 @@ impl Loaded {
         let line = |error: &dyn std::fmt::Display| error.to_string();
         let model =
             Model::open_with(&served.path, &served.open, options.engine.clone()).map_err(|error| line(&error))?;
+        model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
         let template = match &options.template {
             Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
             None => model.template().map_err(|error| line(&error)),

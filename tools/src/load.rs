@@ -65,6 +65,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
     if shared.quiet {
         return Ok(model);
     }
+    model.gguf.remarks().iter().for_each(|line| say(format_args!("note: {line}")));
     let (context, trained) = (model.session.context(), model.session.graph().context);
     if context > trained {
         say(format_args!("note: a context of {context} is more than the {trained} tokens the model was trained on"));

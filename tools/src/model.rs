@@ -14,7 +14,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A model file that is here, or one of the hub.
+/// A model file or a folder that is here, or a file of the hub.
 #[derive(Debug, Clone)]
 pub enum ModelName {
     File(PathBuf),
@@ -32,7 +32,7 @@ impl ModelName {
             let elsewhere =
                 ["https://", "http://", "hf.co/", "huggingface.co/"].iter().any(|begin| text.starts_with(begin));
             if elsewhere && !Path::new(&value).exists() {
-                return Err("a model is a file that is here, or hf:ORG/REPO:QUANT on the hub".to_owned());
+                return Err("a model is a file or a folder that is here, or hf:ORG/REPO:QUANT on the hub".to_owned());
             }
             Ok(ModelName::File(value.into()))
         })

@@ -5,7 +5,7 @@ use super::facts::{Facts, LocalRope, RopeOn, Scale, Windows};
 use super::hparams::Hparams;
 use crate::gguf::Gguf;
 use crate::graph::op::{Mask, NormKind};
-use crate::graph::{Builder, GraphError, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
+use crate::graph::{Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
 
 /// A model.
 pub struct Model<'a> {
@@ -241,6 +241,12 @@ fn norm(
 /// The rotations: of layers that see everything, of those with a window.
 fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
     let Some(pairing) = facts.rope else { return Ok((None, None)) };
+    // No GGUF file has this key: folders of safetensors do, whose rows were not reordered.
+    let pairing = match h.gguf().opt_str(&h.key("rope.pairing"))? {
+        None => pairing,
+        Some("halves") => Pairing::Halves,
+        Some(other) => return Err(h.bad("rope.pairing", other, "kjit knows halves")),
+    };
     let head = h.rope_head()?;
     let half = h.rope_dims(head)? / 2;
     // One set of divisors for all contexts, or two, of which longer contexts than the original take the

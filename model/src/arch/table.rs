@@ -8,6 +8,9 @@ use crate::graph::op::{Gating, NormKind};
 
 const GELU: Ffn = Ffn::Gated(GeluTanh);
 
+/// Windows on the layers that the file lists, else on none.
+const LISTED: Windows = Windows::IfKey(1);
+
 /// Norms with the mean taken off, an ungated unit with GELU, halves that turn: the shape of GPT-NeoX and its
 /// kin.
 const NEOX: Facts = Facts { norm: NormKind::Layer, ffn: Ffn::Plain(GeluTanh), ..QWEN };
@@ -59,8 +62,8 @@ fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
 /// All of them, llama's kin first.
 pub const TABLE: &[Facts] = &[
     // Touvron et al. 2023, arXiv 2302.13971; and what shares its files' layout: Llama 2 and 3, SmolLM2,
-    // Mistral, Mixtral.
-    Facts { experts: Some(MIXTURE), ..LLAMA },
+    // Mistral, Mixtral. (Where a list of layers with a window is there: a folder of safetensors has one.)
+    Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
     Facts { arch: "mistral3", temper: Temper::Key("rope.scaling.original_context_length"), ..LLAMA },
     Facts { arch: "xverse", ..LLAMA },
     Facts { arch: "internlm2", ..LLAMA },
@@ -110,11 +113,11 @@ pub const TABLE: &[Facts] = &[
     // Qwen: halves turn.
     Facts { arch: "qwen", ffn_size: FfnSize::HalfKey, ..QWEN },
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
-    Facts { arch: "qwen2", ..QWEN },
+    Facts { arch: "qwen2", windows: LISTED, ..QWEN },
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
     Facts { arch: "qwen2vl", ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: heads are normed.
-    Facts { arch: "qwen3", qk_norm: QkNorm::Head, ..QWEN },
+    Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, ..QWEN },
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "qwen3vlmoe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },

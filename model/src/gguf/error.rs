@@ -286,6 +286,9 @@ pub enum ErrorKind {
     /// The parts of a split model do not fit together.
     #[error("{0}")]
     Split(String),
+    /// A folder of safetensors cannot be used.
+    #[error(transparent)]
+    Folder(crate::folder::FolderError),
 }
 
 fn retired_hint(id: u32) -> &'static str {

@@ -22,6 +22,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Of a file that has tensors alone, whose places were found by somebody else.
+    pub(crate) fn of(tensors: Vec<TensorInfo>) -> Layout {
+        Layout { version: 3, metadata: Metadata::default(), tensors, alignment: 8, data_start: 0 }
+    }
+
     pub(crate) fn read(bytes: &[u8]) -> Result<Layout, ErrorKind> {
         if bytes.is_empty() {
             return Err(ErrorKind::Empty);
@@ -79,7 +84,7 @@ fn looks_like(bytes: &[u8]) -> String {
     } else if head.starts_with(b"version https://git-lfs") {
         "it is a Git LFS pointer, not the model: fetch the file itself (git lfs pull)".into()
     } else if head.get(8) == Some(&b'{') && le_header <= bytes.len() as u64 {
-        "it is a safetensors file: convert it to GGUF".into()
+        "it is a safetensors file: name its folder, with config.json and tokenizer.json in it".into()
     } else if head.trim_ascii_start().starts_with(b"<") {
         "it is a web page, perhaps an error page saved in place of the model: download it again".into()
     } else if is_text(head) {

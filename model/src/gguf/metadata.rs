@@ -59,6 +59,7 @@ impl Entry {
 }
 
 /// All keys of a file, in its order.
+#[derive(Default)]
 pub(crate) struct Metadata {
     entries: Vec<Entry>,
     /// Indices of `entries` by key.

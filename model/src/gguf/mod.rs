@@ -8,6 +8,8 @@
 //! A tensor of a type without a known size does not keep a file from opening, so that its vocabulary can be
 //! used and [`Gguf::summary`] can show it; [`Gguf::tensor`] and [`Gguf::require_types`] refuse it by name.
 //!
+//! A folder of safetensors is opened as if it were such a file ([`crate::folder`]).
+//!
 //! The layout is that of ggml's `docs/gguf.md`.
 //!
 //! ```no_run
@@ -40,6 +42,7 @@ use kjit_kernels::ggml::GgmlType;
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
 pub use cut_short::end_on_a_file_cut_short;
+pub(crate) use error::Shown;
 pub use error::{Error, ErrorKind, TypeId};
 use layout::Layout;
 use metadata::sorted_index;
@@ -55,6 +58,8 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     /// Indices of `tensors` by name.
     by_name: Vec<u32>,
+    /// Of a folder: the first part was made in memory, and this is to be said of it.
+    folder: Option<Vec<String>>,
 }
 
 /// A tensor and its data.
@@ -81,31 +86,7 @@ struct Part {
 
 impl Part {
     fn open(path: &Path) -> Result<Part, Error> {
-        let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
-        // Asked before opening: opening a named pipe would wait for a writer.
-        let kind = fs::metadata(path).map_err(fail("open"))?;
-        if kind.is_dir() {
-            let hint = ": name the .gguf file in it";
-            return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint }));
-        }
-        if !kind.is_file() {
-            return Err(Error::new(
-                path,
-                ErrorKind::NotAFile { what: "a pipe or device", hint: ": save it to a file first" },
-            ));
-        }
-        let file = File::open(path).map_err(fail("open"))?;
-        if file.metadata().map_err(fail("read the size"))?.len() == 0 {
-            return Err(Error::new(path, ErrorKind::Empty));
-        }
-        #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
-        // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes
-        // that were checked to be inside it. What Rust cannot rule out is another process changing the file
-        // under us: then bytes differ from one read to the next (every later read is checked again and none
-        // is trusted to be UTF-8 or in range), or, if the file is cut short, the process gets SIGBUS, as any
-        // program does that maps a file. Documented at `Gguf::open`.
-        let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
-        Part::read(path, map)
+        Part::read(path, map_file(path)?)
     }
 
     fn read(path: &Path, map: Mmap) -> Result<Part, Error> {
@@ -114,17 +95,60 @@ impl Part {
     }
 }
 
+/// A file's bytes; it must not be changed while they are looked at ([`Gguf::open`]).
+pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
+    let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
+    // Asked before opening: opening a named pipe would wait for a writer.
+    let kind = fs::metadata(path).map_err(fail("open"))?;
+    if kind.is_dir() {
+        return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint: "" }));
+    }
+    if !kind.is_file() {
+        return Err(Error::new(
+            path,
+            ErrorKind::NotAFile { what: "a pipe or device", hint: ": save it to a file first" },
+        ));
+    }
+    let file = File::open(path).map_err(fail("open"))?;
+    if file.metadata().map_err(fail("read the size"))?.len() == 0 {
+        return Err(Error::new(path, ErrorKind::Empty));
+    }
+    #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
+    // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes that
+    // were checked to be inside it. What Rust cannot rule out is another process changing the file under us:
+    // then bytes differ from one read to the next (every later read is checked again and none is trusted to
+    // be UTF-8 or in range), or, if the file is cut short, the process gets SIGBUS, as any program does that
+    // maps a file. Documented at `Gguf::open`.
+    let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
+    Ok(map)
+}
+
+/// A copy of bytes in a map of its own, so that the alignment promised for a tensor's data holds in it, too.
+fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
+    let copy = || -> io::Result<Mmap> {
+        let mut map = MmapMut::map_anon(bytes.len())?;
+        map.copy_from_slice(bytes);
+        map.make_read_only()
+    };
+    copy().map_err(|source| Error::new(path, ErrorKind::Io { doing: "copy", source }))
+}
+
 impl Gguf {
-    /// Opens and checks a model file, and, if it is the first part of a split one, the others beside it.
+    /// Opens and checks a model file, and, if it is the first part of a split one, the others beside it; or a
+    /// folder with `config.json`, `*.safetensors` and `tokenizer.json`, which answers as a file would.
     ///
-    /// The file must not be changed while the result lives: what is read may then be anything, and reading
+    /// The files must not be changed while the result lives: what is read may then be anything, and reading
     /// past the new end of a file that was cut short ends the process (SIGBUS; [`end_on_a_file_cut_short`]
     /// makes a sentence of it).
     ///
     /// # Errors
     /// One line that names the file, the key or tensor, the byte, and what to do; see [`ErrorKind`].
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
-        let first = Part::open(path.as_ref())?;
+        let path = path.as_ref();
+        if path.is_dir() {
+            return crate::folder::open(path);
+        }
+        let first = Part::open(path)?;
         let others = split::open_others(&first)?;
         Gguf::assemble(first, others)
     }
@@ -139,14 +163,21 @@ impl Gguf {
         if bytes.is_empty() {
             return Err(Error::new(path, ErrorKind::Empty));
         }
-        // In a map of its own, so that the alignment promised for a tensor's data holds here, too.
-        let copy = || -> io::Result<Mmap> {
-            let mut map = MmapMut::map_anon(bytes.len())?;
-            map.copy_from_slice(bytes);
-            map.make_read_only()
-        };
-        let map = copy().map_err(|source| Error::new(path, ErrorKind::Io { doing: "copy", source }))?;
-        Gguf::assemble(Part::read(path, map)?, Vec::new())
+        Gguf::assemble(Part::read(path, map_copy(path, bytes)?)?, Vec::new())
+    }
+
+    /// A folder: a file that was made in memory (metadata, and tensors that are not used as they lie), and
+    /// others with the places of tensors in them.
+    pub(crate) fn of_folder(
+        config: &Path,
+        made: &[u8],
+        files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
+        remarks: Vec<String>,
+    ) -> Result<Gguf, Error> {
+        let first = Part::read(config, map_copy(config, made)?)?;
+        let parts = files.into_iter().map(|(path, map, tensors)| Part { path, map, layout: Layout::of(tensors) });
+        let gguf = Gguf::assemble(first, parts.collect())?;
+        Ok(Gguf { folder: Some(remarks), ..gguf })
     }
 
     /// The same from a header in memory, with so many bytes of data that are all zero and take no room: to
@@ -173,7 +204,7 @@ impl Gguf {
         }
         let name = |i: &u32| tensors.get(*i as usize).map(|t| &*t.name);
         let by_name = sorted_index(tensors.len(), |a, b| name(a).cmp(&name(b)));
-        let gguf = Gguf { first, others, tensors, by_name };
+        let gguf = Gguf { first, others, tensors, by_name, folder: None };
         for pair in gguf.by_name.windows(2) {
             if let [a, b] = pair
                 && let (Some(a), Some(b)) = (gguf.tensors.get(*a as usize), gguf.tensors.get(*b as usize))
@@ -202,7 +233,17 @@ impl Gguf {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The file, and the other parts of a split model.
+    /// Whether this is a folder of safetensors.
+    pub fn is_folder(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// What is to be said of a folder: what of it is left out.
+    pub fn remarks(&self) -> &[String] {
+        self.folder.as_deref().unwrap_or_default()
+    }
+
+    /// The file, and the other parts of a split model; of a folder `config.json` and the files with tensors.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.parts().map(|p| p.path.as_path())
     }
@@ -217,9 +258,9 @@ impl Gguf {
         self.first.layout.alignment
     }
 
-    /// Bytes of the file, or of all parts together.
+    /// Bytes of the file, or of all parts together; of a folder those of the files with tensors.
     pub fn file_bytes(&self) -> u64 {
-        self.parts().map(|p| p.map.len() as u64).sum()
+        self.parts().skip(usize::from(self.is_folder())).map(|p| p.map.len() as u64).sum()
     }
 
     /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a page's start

@@ -19,6 +19,8 @@ pub struct Summary {
     pub files: Vec<String>,
     /// GGUF's version.
     pub version: u32,
+    /// A folder of safetensors, shown as a GGUF file would be.
+    pub folder: bool,
     /// Bytes of all files.
     pub file_bytes: u64,
     /// The alignment of tensors, in bytes.
@@ -89,6 +91,7 @@ impl Gguf {
         Summary {
             files: self.paths().map(|p| p.display().to_string()).collect(),
             version: self.version(),
+            folder: self.is_folder(),
             file_bytes: self.file_bytes(),
             alignment: self.alignment(),
             data_start: self.first.layout.data_start,
@@ -169,15 +172,20 @@ impl fmt::Display for Summary {
         for file in &self.files {
             writeln!(f, "{file}")?;
         }
-        writeln!(
-            f,
-            "GGUF v{}, {} in {}, data from byte {}, aligned to {}",
-            self.version,
-            show_bytes(self.file_bytes),
-            if self.files.len() == 1 { "one file".to_owned() } else { format!("{} files", self.files.len()) },
-            self.data_start,
-            self.alignment
-        )?;
+        let bytes = show_bytes(self.file_bytes);
+        if self.folder {
+            // `config.json` is one of the files.
+            writeln!(f, "folder of safetensors, {bytes} in {}", files(self.files.len().saturating_sub(1)))?;
+        } else {
+            writeln!(
+                f,
+                "GGUF v{}, {bytes} in {}, data from byte {}, aligned to {}",
+                self.version,
+                files(self.files.len()),
+                self.data_start,
+                self.alignment
+            )?;
+        }
         writeln!(f, "\nmetadata ({} keys)", self.metadata.len())?;
         let key_width = self.metadata.iter().map(|k| k.key.chars().count().min(48)).max().unwrap_or(0);
         let ty_width = self.metadata.iter().map(|k| k.ty.len()).max().unwrap_or(0);
@@ -206,6 +214,10 @@ impl fmt::Display for Summary {
             show_bytes(self.tensor_bytes)
         )
     }
+}
+
+fn files(n: usize) -> String {
+    if n == 1 { "one file".to_owned() } else { format!("{n} files") }
 }
 
 /// A name as it is, unless it has characters that would break the table or the terminal.

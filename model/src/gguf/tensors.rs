@@ -24,6 +24,16 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// A tensor whose place was found by other means than a directory: in a file of its own form. There are
+    /// one to four dimensions, and `bytes` at `at` are in the file.
+    pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
+        let mut all = [1; 4];
+        all.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);
+        let n_dims = dims.len().min(4) as u8;
+        let (ty, bytes) = (TypeId(ty), Some(bytes));
+        TensorInfo { name: name.into(), at: 0, dims: all, n_dims, ty, offset: at, bytes, data_at: at, part: 0 }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

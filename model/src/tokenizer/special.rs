@@ -192,6 +192,7 @@ pub fn resolve(
         set(&mut attrs, id, |_| attr::USER_DEFINED);
     }
     eog.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
+    eog.extend(vocabulary.eog.iter().filter(|id| **id < n_vocab));
 
     // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|> only ends a
     // message.

@@ -25,6 +25,9 @@ pub struct Vocabulary<'a> {
     pub special: SpecialIds,
     /// Ids for filling in the middle that the file names.
     pub special_fim: FimIds,
+    /// `tokenizer.ggml.eog_token_ids`: what ends a generation beside the tokens with such a role (of folders of
+    /// safetensors).
+    pub eog: Vec<u32>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
@@ -85,6 +88,7 @@ impl<'a> Vocabulary<'a> {
                 suf: either("fim_suf_token_id", "suffix_token_id")?,
                 mid: either("fim_mid_token_id", "middle_token_id")?,
             },
+            eog: file.opt_u32s(&key("eog_token_ids"))?.unwrap_or_default(),
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
             add_space_prefix: flag("add_space_prefix")?,

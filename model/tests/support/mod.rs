@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod as_folder;
 pub mod asked;
 pub mod exercise;
 pub mod files;
+pub mod folder;
 pub mod near;
 pub mod one;
 pub mod oracle;

@@ -34,7 +34,7 @@ pub struct Rm {
 /// `kjit inspect`.
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// The model: a file, or hf:ORG/REPO:QUANT
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// Print what the model computes, one operation a line
@@ -66,7 +66,7 @@ pub struct Inspect {
 /// `kjit tokenize`.
 #[derive(Debug, Args)]
 pub struct Tokenize {
-    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// A JSON string per line in, an array of ids per line out
@@ -80,7 +80,7 @@ pub struct Tokenize {
 /// `kjit detokenize`.
 #[derive(Debug, Args)]
 pub struct Detokenize {
-    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// An array of ids per line in, a JSON string per line out
@@ -94,7 +94,7 @@ pub struct Detokenize {
 /// `kjit template`.
 #[derive(Debug, Args)]
 pub struct Template {
-    /// The model: a file, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// An array of messages per line in, a JSON string per line out

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// `kjit run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The model: a file, or hf:ORG/REPO:QUANT
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// The prompt, as -p has it
@@ -60,7 +60,7 @@ pub struct Run {
 /// `kjit embed`.
 #[derive(Debug, Args)]
 pub struct Embed {
-    /// The model: a file, or hf:ORG/REPO:QUANT; an encoder, or any other
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; an encoder, or any other
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// A JSON string per line in, an array of numbers per line out
@@ -100,7 +100,7 @@ impl From<Pool> for Pooling {
 /// `kjit logits`.
 #[derive(Debug, Args)]
 pub struct Logits {
-    /// The model: a file, or hf:ORG/REPO:QUANT
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// Token ids, separated by commas
@@ -119,7 +119,7 @@ pub struct Logits {
 /// `kjit perplexity`.
 #[derive(Debug, Args)]
 pub struct Perplexity {
-    /// The model: a file, or hf:ORG/REPO:QUANT
+    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// The text

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// `kjit serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The models, each a file or hf:ORG/REPO:QUANT; several are all there at once, and a request says which
+    /// The models, each a file, a folder or hf:ORG/REPO:QUANT; several are all there at once, and a request says which
     #[arg(
         value_name = "MODEL",
         required_unless_present = "model_file",

@@ -3,7 +3,7 @@
 use crate::args::{self, Shared};
 use crate::engine::engine;
 use crate::load::named_gpu;
-use crate::report::bytes;
+use crate::report::{bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::{Engine, Target};
 use kjit_model::gguf::{Gguf, Summary};
@@ -17,6 +17,9 @@ use std::process::ExitCode;
 
 pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode> {
     let gguf = Gguf::open(args.model.path(shared)?)?;
+    if !shared.quiet {
+        gguf.remarks().iter().for_each(|line| say(format_args!("note: {line}")));
+    }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.graph {
         write!(out, "{}", kjit_model::arch::build(&gguf)?)?;

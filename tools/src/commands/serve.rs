@@ -10,6 +10,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::session::OpenOptions;
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
+use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -129,7 +130,7 @@ fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::
         let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // A file's name that another has, too, says nothing where there are aliases.
-        if !aliases.is_empty() && paths.iter().filter(|other| other.file_stem() == path.file_stem()).count() > 1 {
+        if !aliases.is_empty() && paths.iter().filter(|other| short(other) == short(path)).count() > 1 {
             names.truncate(aliases.len());
         }
         Ok(Served { path: path.clone(), names, open, shared_memory })
@@ -139,8 +140,16 @@ fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::
 
 /// What clients may call a model: its aliases, the fleet's word, the file's name.
 fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
-    let file = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    aliases.iter().chain(&args.model_ref).cloned().chain(file).collect()
+    aliases.iter().chain(&args.model_ref).cloned().chain(short(model)).collect()
+}
+
+/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies `.`.
+fn short(model: &Path) -> Option<String> {
+    let name = |part: &OsStr| part.to_string_lossy().into_owned();
+    match model.is_dir() {
+        true => model.canonicalize().ok()?.file_name().map(name),
+        false => model.file_stem().map(name),
+    }
 }
 
 fn worker(args: &args::Serve) -> Option<Worker> {

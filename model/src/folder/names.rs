@@ -1,0 +1,188 @@
+//! Names of tensors: a folder's, those of a GGUF file, and the shape that the sizes in `config.json` give
+//! each. What a model has is the whole list: what is missing, and what is there beside it, is refused by
+//! name.
+
+use super::config::{Config, Kind};
+use std::collections::HashMap;
+
+/// A size of the model.
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    Width,
+    Vocab,
+    /// All query heads.
+    Heads,
+    /// All key heads.
+    KvHeads,
+    /// One head.
+    Head,
+    /// Of the feed-forward part.
+    Inner,
+}
+
+/// Which models have a tensor.
+#[derive(Debug, Clone, Copy)]
+enum Has {
+    All,
+    /// The output projection is a matrix of its own.
+    Output,
+    /// Heads are normed.
+    HeadNorms,
+    /// Norms before each part of a layer.
+    Before,
+    /// Norms before and after each part.
+    Around,
+    /// Biases of queries, keys and values.
+    QkvBias,
+    /// A bias behind attention.
+    OutBias,
+    /// Biases of the feed-forward part.
+    FfnBias,
+}
+
+/// A tensor's two names, its shape with rows first, and who has it.
+type Row = (&'static str, &'static str, &'static [Size], Has);
+
+/// Of the whole model.
+const WHOLE: &[Row] = &[
+    ("embed_tokens.weight", "token_embd.weight", &[Size::Vocab, Size::Width], Has::All),
+    ("norm.weight", "output_norm.weight", &[Size::Width], Has::All),
+    (OUTPUT, "output.weight", &[Size::Vocab, Size::Width], Has::Output),
+];
+
+/// Of each layer.
+const LAYER: &[Row] = &[
+    ("input_layernorm.weight", "attn_norm.weight", &[Size::Width], Has::All),
+    ("self_attn.q_proj.weight", "attn_q.weight", &[Size::Heads, Size::Width], Has::All),
+    ("self_attn.k_proj.weight", "attn_k.weight", &[Size::KvHeads, Size::Width], Has::All),
+    ("self_attn.v_proj.weight", "attn_v.weight", &[Size::KvHeads, Size::Width], Has::All),
+    ("self_attn.o_proj.weight", "attn_output.weight", &[Size::Width, Size::Heads], Has::All),
+    ("self_attn.q_proj.bias", "attn_q.bias", &[Size::Heads], Has::QkvBias),
+    ("self_attn.k_proj.bias", "attn_k.bias", &[Size::KvHeads], Has::QkvBias),
+    ("self_attn.v_proj.bias", "attn_v.bias", &[Size::KvHeads], Has::QkvBias),
+    ("self_attn.o_proj.bias", "attn_output.bias", &[Size::Width], Has::OutBias),
+    ("self_attn.q_norm.weight", "attn_q_norm.weight", &[Size::Head], Has::HeadNorms),
+    ("self_attn.k_norm.weight", "attn_k_norm.weight", &[Size::Head], Has::HeadNorms),
+    ("post_attention_layernorm.weight", "ffn_norm.weight", &[Size::Width], Has::Before),
+    ("post_attention_layernorm.weight", "post_attention_norm.weight", &[Size::Width], Has::Around),
+    ("pre_feedforward_layernorm.weight", "ffn_norm.weight", &[Size::Width], Has::Around),
+    ("post_feedforward_layernorm.weight", "post_ffw_norm.weight", &[Size::Width], Has::Around),
+    ("mlp.gate_proj.weight", "ffn_gate.weight", &[Size::Inner, Size::Width], Has::All),
+    ("mlp.up_proj.weight", "ffn_up.weight", &[Size::Inner, Size::Width], Has::All),
+    ("mlp.down_proj.weight", "ffn_down.weight", &[Size::Width, Size::Inner], Has::All),
+    ("mlp.gate_proj.bias", "ffn_gate.bias", &[Size::Inner], Has::FfnBias),
+    ("mlp.up_proj.bias", "ffn_up.bias", &[Size::Inner], Has::FfnBias),
+    ("mlp.down_proj.bias", "ffn_down.bias", &[Size::Width], Has::FfnBias),
+];
+
+/// The output projection.
+const OUTPUT: &str = "lm_head.weight";
+
+/// What stands before a name: the model's place in what it was saved as.
+const PLACES: &[&str] = &["language_model.model.", "model.language_model.", "language_model.", "model."];
+
+/// What a multimodal model has beside the one that reads text.
+const BESIDE: &[&str] = &["vision_tower.", "multi_modal_projector."];
+
+/// A tensor that a model has.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Its name in the folder, without the model's place.
+    pub theirs: String,
+    /// Its name in a GGUF file.
+    pub ours: String,
+    /// Its shape, rows first.
+    pub shape: Vec<u64>,
+}
+
+/// What a name in a folder means.
+#[derive(Debug)]
+pub enum Meaning<'a> {
+    /// A tensor of the model.
+    Of(&'a Wanted),
+    /// One of another part of a multimodal model: of this one.
+    Beside(&'static str),
+    /// One that holds nothing of its own: frequencies that are computed, the output projection of a model
+    /// whose embedding is that.
+    Nothing,
+    /// Nothing that is known.
+    Unknown,
+}
+
+/// The tensors of a model.
+pub struct Names {
+    wanted: Vec<Wanted>,
+    by_name: HashMap<String, usize>,
+    tied: bool,
+    multimodal: bool,
+}
+
+impl Names {
+    /// Those that a model has.
+    pub fn new(config: &Config) -> Names {
+        let mut wanted = vec![];
+        let mut add = |rows: &[Row], before: (&str, &str)| {
+            for &(theirs, ours, shape, _) in rows.iter().filter(|row| has(config, row.3)) {
+                let shape = shape.iter().map(|size| of(config, *size)).collect();
+                wanted.push(Wanted {
+                    theirs: format!("{}{theirs}", before.0),
+                    ours: format!("{}{ours}", before.1),
+                    shape,
+                });
+            }
+        };
+        add(WHOLE, ("", ""));
+        for i in 0..config.layers {
+            add(LAYER, (&format!("layers.{i}."), &format!("blk.{i}.")));
+        }
+        let by_name = wanted.iter().enumerate().map(|(i, w)| (w.theirs.clone(), i)).collect();
+        Names { wanted, by_name, tied: config.tied, multimodal: config.kind == Kind::Gemma3 }
+    }
+
+    /// What a name means.
+    pub fn find(&self, name: &str) -> Meaning<'_> {
+        if self.multimodal {
+            let plain = name.strip_prefix("model.").unwrap_or(name);
+            if let Some(part) = BESIDE.iter().find(|part| plain.starts_with(*part)) {
+                return Meaning::Beside(part.trim_end_matches('.'));
+            }
+        }
+        let short = PLACES.iter().find_map(|place| name.strip_prefix(place)).unwrap_or(name);
+        match self.by_name.get(short).and_then(|i| self.wanted.get(*i)) {
+            Some(wanted) => Meaning::Of(wanted),
+            None if short.ends_with(".rotary_emb.inv_freq") || (self.tied && short == OUTPUT) => Meaning::Nothing,
+            None => Meaning::Unknown,
+        }
+    }
+
+    /// All tensors of the model.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+}
+
+fn has(config: &Config, which: Has) -> bool {
+    let gemma = config.kind == Kind::Gemma3;
+    match which {
+        Has::All => true,
+        Has::Output => !config.tied,
+        Has::HeadNorms => matches!(config.kind, Kind::Qwen3 | Kind::Gemma3),
+        Has::Before => !gemma,
+        Has::Around => gemma,
+        Has::QkvBias => config.kind == Kind::Qwen2 || config.attention_bias,
+        Has::OutBias => config.attention_bias,
+        Has::FfnBias => config.ffn_bias,
+    }
+}
+
+fn of(config: &Config, size: Size) -> u64 {
+    let (head, size) = match size {
+        Size::Width => (1, config.width),
+        Size::Vocab => (1, config.vocab),
+        Size::Heads => (config.head, config.heads),
+        Size::KvHeads => (config.head, config.kv_heads),
+        Size::Head => (1, config.head),
+        Size::Inner => (1, config.inner),
+    };
+    u64::from(head) * u64::from(size)
+}

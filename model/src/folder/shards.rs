@@ -1,0 +1,159 @@
+//! The `*.safetensors` files of a folder: which are the model's, mapped, and what lies where in each. The
+//! format: <https://huggingface.co/docs/safetensors>.
+
+use super::error::FolderError;
+use super::fail;
+use super::json::{self, one_line};
+use crate::gguf::{Error, Shown, map_file};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+/// A file.
+pub struct Shard {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub map: Mmap,
+    /// Its tensors, by their places.
+    pub tensors: Vec<Found>,
+}
+
+/// A tensor in a file.
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Rows first.
+    pub shape: Vec<u64>,
+    /// Where it begins in the file; all of it is in the file.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A file's path, and what the index says is in it.
+type Promised = (PathBuf, Vec<String>);
+
+/// What a file begins with.
+#[derive(Deserialize)]
+struct Head {
+    /// Words of whoever wrote it.
+    #[serde(rename = "__metadata__")]
+    _words: Option<IgnoredAny>,
+    #[serde(flatten)]
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The model's files: those of the index, else `model.safetensors`, else the only one.
+pub fn files(folder: &Path) -> Result<Vec<Promised>, Error> {
+    let index = folder.join("model.safetensors.index.json");
+    if let Some(bytes) = json::bytes(&index)? {
+        let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (tensor, file) in json::parse::<Index>(&index, &bytes)?.weight_map {
+            // A name that leads out of the folder is none of a file in it.
+            let mut parts = Path::new(&file).components();
+            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+                let why = "the name of a file in the folder is wanted".to_owned();
+                return Err(fail(&index, FolderError::Value { key: tensor, value: file, why }));
+            }
+            files.entry(file).or_default().push(tensor);
+        }
+        return Ok(files.into_iter().map(|(file, tensors)| (folder.join(file), tensors)).collect());
+    }
+    let whole = folder.join("model.safetensors");
+    if whole.exists() {
+        return Ok(vec![(whole, vec![])]);
+    }
+    let refused = |source| fail(folder, FolderError::Io { doing: "read", source });
+    let mut found = vec![];
+    for entry in folder.read_dir().map_err(refused)? {
+        let path = entry.map_err(refused)?.path();
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            found.push((path, vec![]));
+        }
+    }
+    match found.len() {
+        0 => Err(fail(&whole, FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" })),
+        1 => Ok(found),
+        _ => Err(fail(folder, FolderError::Unclear)),
+    }
+}
+
+/// Maps a file and reads what is in it.
+pub fn open((path, promised): Promised) -> Result<Shard, Error> {
+    let map = map_file(&path)?;
+    let tensors = read(&map).map_err(|e| fail(&path, e))?;
+    let names: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    if let Some(tensor) = promised.into_iter().find(|name| !names.contains(name.as_str())) {
+        return Err(fail(&path, FolderError::NotInShard { tensor }));
+    }
+    Ok(Shard { path, map, tensors })
+}
+
+/// What is in a file, every place held to the file's end and to the tensor's own shape.
+fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
+    let damaged = |why: String| FolderError::Header { why };
+    let len = file.len() as u64;
+    let Some((head, rest)) = file.split_first_chunk::<8>() else {
+        return Err(damaged(format!("it has {len} bytes, fewer than a header's length takes")));
+    };
+    let header = u64::from_le_bytes(*head);
+    let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {
+        return Err(damaged(format!("its header has {header} bytes by the first eight, the file has {len}")));
+    };
+    // The crate says what a tensor's entry is; places are checked here, so that the tensor can be named.
+    let head: Head = serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
+    let start = 8 + header;
+    let mut tensors = vec![];
+    for (name, info) in head.tensors {
+        let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let place = start.checked_add(from).zip(start.checked_add(to)).filter(|(at, end)| at <= end);
+        let Some((at, end)) = place else {
+            return Err(damaged(format!("tensor {} is at bytes {from} to {to} of its data", Shown(&name))));
+        };
+        if end > len {
+            return Err(FolderError::Truncated { tensor: name, at, end, len });
+        }
+        let shape: Vec<u64> = info.shape.iter().map(|d| *d as u64).collect();
+        tensors.push(Found { name, dtype: info.dtype, shape, at, bytes: end - at });
+    }
+    tensors.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
+    for pair in tensors.windows(2) {
+        if let [a, b] = pair
+            && a.at + a.bytes > b.at
+        {
+            return Err(damaged(format!("tensors {} and {} overlap", Shown(&a.name), Shown(&b.name))));
+        }
+    }
+    Ok(tensors)
+}
+
+/// ggml's number of a type of weights, and the bytes of one.
+pub fn ggml(dtype: Dtype) -> Option<(u32, u64)> {
+    match dtype {
+        Dtype::F32 => Some((super::header::F32, 4)),
+        Dtype::F16 => Some((1, 2)),
+        Dtype::BF16 => Some((30, 2)),
+        _ => None,
+    }
+}
+
+/// Bytes as singles.
+pub fn singles(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    let halves = |of: fn([u8; 2]) -> f32| bytes.as_chunks::<2>().0.iter().map(|b| of(*b)).collect();
+    match dtype {
+        Dtype::F16 => halves(|b| half::f16::from_le_bytes(b).to_f32()),
+        Dtype::BF16 => halves(|b| half::bf16::from_le_bytes(b).to_f32()),
+        _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+    }
+}

@@ -1,0 +1,344 @@
+//! `tokenizer.json` → the vocabulary of a GGUF file, so that ids are those of the same model as GGUF.
+//!
+//! Two forms of BPE: of bytes (`gpt2` there), with a pre-tokenizer that is recognised; and of characters with
+//! bytes for what is unknown (`llama` there), as SentencePiece's vocabularies are written. Merges of the
+//! second kind become scores: whatever is merged first has the best.
+
+use super::config::Config;
+use super::error::FolderError;
+use super::fail;
+use super::header::Header;
+use super::json::{self, Object, short};
+use super::pretokenizer;
+use crate::gguf::Error;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The part of `tokenizer.json` that is used.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    model: Model,
+}
+
+/// A token that no merge makes.
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: HashMap<String, u32>,
+    merges: Vec<Merge>,
+    unk_token: Option<String>,
+    #[serde(default)]
+    byte_fallback: Option<bool>,
+    #[serde(default)]
+    ignore_merges: Option<bool>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+}
+
+/// What the two are that are joined: old files have them in one text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Text(String),
+    Pair(String, String),
+}
+
+/// Which algorithm a file is for, read before the rest: others have another form.
+#[derive(Deserialize)]
+struct Which {
+    model: WhichModel,
+}
+
+#[derive(Deserialize)]
+struct WhichModel {
+    #[serde(rename = "type")]
+    name: Option<String>,
+}
+
+/// Types of tokens as GGUF numbers them.
+mod types {
+    pub const NORMAL: i32 = 1;
+    pub const UNKNOWN: i32 = 2;
+    pub const CONTROL: i32 = 3;
+    pub const USER_DEFINED: i32 = 4;
+    pub const UNUSED: i32 = 5;
+    pub const BYTE: i32 = 6;
+}
+
+/// The worst score: of tokens that no merge makes.
+const NEVER: f32 = -1e9;
+
+/// Writes the vocabulary; what comes back is to be said.
+pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Option<String>, Error> {
+    let path = folder.join("tokenizer.json");
+    let Some(bytes) = json::bytes(&path)? else {
+        let hint = ": a folder's vocabulary is in it (a tokenizer.model alone is not read)";
+        return Err(fail(&path, FolderError::NotThere { hint }));
+    };
+    let refuse = |what, found| fail(&path, FolderError::Tokenizer { what, found });
+    if let Some(name) = json::parse::<Which>(&path, &bytes)?.model.name.filter(|name| name != "BPE") {
+        return Err(refuse("the tokenizer's model", name));
+    }
+    let file: File = json::parse(&path, &bytes)?;
+    drop(bytes);
+    for (what, affix) in [
+        ("continuing_subword_prefix", &file.model.continuing_subword_prefix),
+        ("end_of_word_suffix", &file.model.end_of_word_suffix),
+    ] {
+        if let Some(found) = affix.clone().filter(|affix| !affix.is_empty()) {
+            return Err(refuse(what, found));
+        }
+    }
+    let pieces = file.model.byte_fallback.unwrap_or(false);
+    let mut tokens = Tokens::new(&path, &file, config.vocab, pieces)?;
+    let pre = file.pre_tokenizer.as_ref().filter(|v| !v.is_null());
+    let normalizer = file.normalizer.as_ref().filter(|v| !v.is_null());
+    if pieces {
+        let front = pretokenizer::spaces(normalizer, pre).map_err(|(what, found)| refuse(what, found))?;
+        header.str("tokenizer.ggml.model", "llama");
+        header.str("tokenizer.ggml.pre", "default");
+        header.bool("tokenizer.ggml.add_space_prefix", front);
+        header.f32s("tokenizer.ggml.scores", &scores(&file.model.merges, &tokens));
+        if let Some(unk) = file.model.unk_token.as_deref().and_then(|text| tokens.id(text)) {
+            header.u32("tokenizer.ggml.unknown_token_id", unk);
+            tokens.set(unk, types::UNKNOWN);
+        }
+    } else {
+        // Text is not brought into NFC: a GGUF file's is not either, and ids are to be the same.
+        if let Some(other) = normalizer.filter(|n| !is_nfc(n)) {
+            return Err(refuse("the normalizer", short(other)));
+        }
+        let name = pretokenizer::byte_level(pre, file.model.ignore_merges.unwrap_or(false))
+            .map_err(|found| refuse("the pre_tokenizer", found))?;
+        header.str("tokenizer.ggml.model", "gpt2");
+        header.str("tokenizer.ggml.pre", name);
+        let merges: Vec<String> = file.model.merges.iter().map(Merge::text).collect();
+        header.strs("tokenizer.ggml.merges", merges.iter().map(String::as_str));
+    }
+    let ends = ends(&path, file.post_processor.as_ref())?;
+    roles(folder, config, &tokens, ends, header)?;
+    header.strs("tokenizer.ggml.tokens", tokens.texts.iter().map(String::as_str));
+    header.i32s("tokenizer.ggml.token_type", &tokens.types);
+    Ok(tokens.remark())
+}
+
+impl Merge {
+    fn text(&self) -> String {
+        match self {
+            Merge::Text(text) => text.clone(),
+            Merge::Pair(left, right) => format!("{left} {right}"),
+        }
+    }
+
+    /// What comes out of it.
+    fn joined(&self) -> String {
+        match self {
+            // No token of these vocabularies has a space.
+            Merge::Text(text) => text.replacen(' ', "", 1),
+            Merge::Pair(left, right) => format!("{left}{right}"),
+        }
+    }
+}
+
+/// All tokens: as many as the embedding has rows.
+struct Tokens {
+    texts: Vec<String>,
+    types: Vec<i32>,
+    ids: HashMap<String, u32>,
+    /// Added tokens behind the embedding's last row.
+    beyond: usize,
+}
+
+impl Tokens {
+    fn new(path: &Path, file: &File, rows: u32, pieces: bool) -> Result<Tokens, Error> {
+        let refuse = |text: &str, id: u32, why: String| {
+            fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
+        };
+        // A row for each token and no more tokens than this file has room for: nothing is made for a number
+        // alone.
+        let n = rows as usize;
+        let most = file.model.vocab.len() + file.added_tokens.len();
+        if n > most.saturating_mul(4).max(1 << 20) {
+            let why = format!("config.json says vocab_size {rows}, and {most} tokens are here");
+            return Err(fail(path, FolderError::Json { why }));
+        }
+        let mut texts: Vec<Option<&str>> = vec![None; n];
+        let mut all = Tokens { texts: vec![], types: vec![types::NORMAL; n], ids: HashMap::new(), beyond: 0 };
+        for (text, &id) in &file.model.vocab {
+            match texts.get_mut(id as usize) {
+                None => return Err(refuse(text, id, format!("the model has {rows} rows for tokens"))),
+                Some(Some(other)) => return Err(refuse(text, id, format!("so has {other:?}"))),
+                Some(room) => *room = Some(text),
+            }
+            if pieces && is_byte(text) {
+                all.set(id, types::BYTE);
+            }
+        }
+        for added in &file.added_tokens {
+            let (id, text) = (added.id, added.content.as_str());
+            match texts.get_mut(id as usize) {
+                // Gemma 3 has a token for images that its models without vision have no row for.
+                None => {
+                    all.beyond += 1;
+                    continue;
+                }
+                Some(Some(other)) if *other != text => return Err(refuse(text, id, format!("so has {other:?}"))),
+                Some(room) => *room = Some(text),
+            }
+            let control = added.special || looks_special(text);
+            all.set(id, if control { types::CONTROL } else { types::USER_DEFINED });
+        }
+        for (id, text) in texts.into_iter().enumerate() {
+            let text = match text {
+                Some(text) => text.to_owned(),
+                None => {
+                    all.set(id as u32, types::UNUSED);
+                    format!("[PAD{id}]")
+                }
+            };
+            all.ids.insert(text.clone(), id as u32);
+            // These are looked for in the text as it is, where spaces are spaces.
+            let spelled = pieces && all.types.get(id) == Some(&types::USER_DEFINED);
+            all.texts.push(if spelled { text.replace('\u{2581}', " ") } else { text });
+        }
+        Ok(all)
+    }
+
+    fn set(&mut self, id: u32, ty: i32) {
+        if let Some(place) = self.types.get_mut(id as usize) {
+            *place = ty;
+        }
+    }
+
+    fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    fn remark(&self) -> Option<String> {
+        let n = self.beyond;
+        (n > 0).then(|| format!("{n} added tokens are left out: the model has {} rows for tokens", self.texts.len()))
+    }
+}
+
+/// Whether a token is one byte: `<0x0A>`.
+fn is_byte(text: &str) -> bool {
+    let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    hex.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
+}
+
+/// Markup that some files do not call special: text that people write is not to become it.
+fn looks_special(text: &str) -> bool {
+    [("<|", "|>"), ("<\u{ff5c}", "\u{ff5c}>"), ("<unused", ">")]
+        .iter()
+        .any(|(begin, end)| text.starts_with(begin) && text.ends_with(end))
+}
+
+fn is_nfc(normalizer: &Value) -> bool {
+    match normalizer.get("type").and_then(Value::as_str) {
+        Some("NFC") => true,
+        Some("Sequence") => {
+            normalizer.get("normalizers").and_then(Value::as_array).is_some_and(|list| list.iter().all(is_nfc))
+        }
+        _ => false,
+    }
+}
+
+/// A score for each token: less by one for each merge before the first that makes it.
+fn scores(merges: &[Merge], tokens: &Tokens) -> Vec<f32> {
+    let mut scores = vec![None; tokens.texts.len()];
+    for (rank, merge) in merges.iter().enumerate() {
+        let token = tokens.id(&merge.joined());
+        if let Some(score) = token.and_then(|id| scores.get_mut(id as usize)) {
+            score.get_or_insert(-(rank as f32));
+        }
+    }
+    scores.into_iter().map(|score| score.unwrap_or(NEVER)).collect()
+}
+
+/// What a text gets in front and at its end, by the last step of a tokenizer.
+#[derive(Default)]
+struct Ends {
+    first: Option<String>,
+    last: Option<String>,
+}
+
+fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
+    let Some(post) = post.filter(|post| !post.is_null()) else { return Ok(Ends::default()) };
+    let list = |key: &str| post.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    match post.get("type").and_then(Value::as_str) {
+        Some("ByteLevel") => Ok(Ends::default()),
+        Some("Sequence") => {
+            let mut all = Ends::default();
+            for one in list("processors") {
+                let ends = ends(path, Some(one))?;
+                all = Ends { first: ends.first.or(all.first), last: ends.last.or(all.last) };
+            }
+            Ok(all)
+        }
+        Some("TemplateProcessing") => {
+            let special = |part: Option<&Value>| Some(part?.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+            let single = list("single");
+            Ok(Ends { first: special(single.first()), last: special(single.last().filter(|_| single.len() > 1)) })
+        }
+        _ => Err(fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) })),
+    }
+}
+
+/// Tokens with a role, from the three files that may name them.
+fn roles(folder: &Path, config: &Config, tokens: &Tokens, ends: Ends, header: &mut Header) -> Result<(), Error> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let of_tokenizer = Object::read(folder.join("tokenizer_config.json"))?;
+    let of_generation = Object::read(folder.join("generation_config.json"))?;
+    // As text, or as an object that has it.
+    let named = |role: &str| -> Result<Option<u32>, Error> {
+        let Some(file) = &of_tokenizer else { return Ok(None) };
+        let Some(value) = file.get(role) else { return Ok(None) };
+        let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
+        let text = text.ok_or_else(|| file.bad(role, "a token is wanted"))?;
+        tokens.id(text).map(Some).ok_or_else(|| file.bad(role, "the vocabulary has no such token"))
+    };
+    let ids = |role: &str| -> Result<Vec<u32>, Error> {
+        let mut all = of_generation.as_ref().map_or(Ok(vec![]), |file| file.ids(role))?;
+        all.extend(config.file.ids(role)?);
+        match all.iter().find(|id| **id as usize >= tokens.texts.len()) {
+            Some(id) => {
+                let why = format!("id {id} is outside the vocabulary (0..{})", tokens.texts.len());
+                Err(config.file.bad(role, why))
+            }
+            None => Ok(all),
+        }
+    };
+    let (starts, stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
+    let bos = named("bos_token")?.or(starts.first().copied());
+    let eos = named("eos_token")?.or(stops.first().copied());
+    for (role, id) in [("bos", bos), ("eos", eos)] {
+        if let Some(id) = id {
+            header.u32(&key(&format!("{role}_token_id")), id);
+        }
+    }
+    // Instruction models end their turn with other tokens than their texts.
+    let stops: Vec<i32> = stops.iter().filter_map(|id| i32::try_from(*id).ok()).collect();
+    if !stops.is_empty() {
+        header.i32s(&key("eog_token_ids"), &stops);
+    }
+    let flag = |name: &str| of_tokenizer.as_ref().map_or(Ok(None), |file| file.bool(name));
+    let is =
+        |end: Option<String>, id: Option<u32>| end.and_then(|text| tokens.id(&text)).is_some_and(|e| Some(e) == id);
+    header.bool(&key("add_bos_token"), flag("add_bos_token")?.unwrap_or_else(|| is(ends.first, bos)));
+    header.bool(&key("add_eos_token"), flag("add_eos_token")?.unwrap_or_else(|| is(ends.last, eos)));
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Folders of safetensors wherever the command takes a model.
+
+mod support;
+
+#[path = "../../model/tests/support/folder.rs"]
+mod folder;
+
+use folder::Folder;
+use serde_json::{Value, json};
+use support::{error_line, kjit, stdout};
+
+#[test]
+fn a_folder_is_a_model_wherever_one_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("Small-0.6B");
+    let mut folder = Folder::small("gemma3_text");
+    folder.tensor("vision_tower.a", "F32", &[1], vec![0; 4]);
+    folder.write(&path, 2);
+    let run = |args: &[&str]| {
+        let mut c = kjit();
+        c.arg(args[0]).arg(&path).args(&args[1..]).env("KJIT_CACHE_DIR", dir.path().join("cache"));
+        c
+    };
+    let text = stdout(&mut run(&["inspect"]));
+    for words in
+        ["folder of safetensors", "in 2 files", "gemma3.attention.sliding_window", "blk.1.post_ffw_norm.weight"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let doc = |args: &[&str]| -> Value { serde_json::from_str(&stdout(&mut run(args))).unwrap() };
+    assert_eq!(doc(&["inspect", "--json"])["tensors"].as_array().unwrap().len(), 2 + 2 * 13);
+    let ids = stdout(run(&["tokenize", "--jsonl", "--plain"]).write_stdin("\"hello\"\n"));
+    assert_eq!(ids.trim(), "[259,75,78]".replace("75", &letter('l')).replace("78", &letter('o')));
+    assert_eq!(
+        stdout(run(&["template", "--jsonl"]).write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n")).trim(),
+        "\"<s>Hi</s>\""
+    );
+    let logits = doc(&["logits", "--ids", "256,5,6", "--device", "cpu", "--json"]);
+    assert_eq!(logits["n_vocab"], 300);
+    let answer = run(&["run", "-p", "hello", "-n", "4", "--temp", "0", "--device", "cpu", "--json"]).assert().success();
+    let said = String::from_utf8(answer.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("note: 1 tensors of vision_tower are left out"), "{said}");
+    let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
+    assert!(!answer["ids"].as_array().unwrap().is_empty());
+    // What a card would compile, without one.
+    let plan = stdout(&mut run(&["inspect", "--memory", "64MB", "-c", "64", "--arch", "gfx1100"]));
+    assert!(plan.contains("on gfx1100"), "{plan}");
+}
+
+fn letter(c: char) -> String {
+    folder::letters().iter().position(|l| *l == c).unwrap().to_string()
+}
+
+#[test]
+fn a_bad_folder_ends_the_command_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut folder = Folder::small("llama");
+    folder.config["quantization_config"] = json!({ "quant_method": "awq" });
+    folder.write(dir.path(), 1);
+    for command in [
+        &["run", "-p", "x"][..],
+        &["inspect"],
+        &["warm", "--arch", "gfx1100"],
+        &["bench"],
+        &["perplexity", "-f", "/dev/null"],
+    ] {
+        let line = error_line(kjit().arg(command[0]).arg(dir.path()).args(&command[1..]), 1);
+        assert!(line.contains("config.json") && line.contains("'awq'"), "{line}");
+    }
+}
