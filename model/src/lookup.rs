@@ -199,6 +199,7 @@ pub fn decode(
         } else {
             tokens.extend(&draft);
             let want = if draft.is_empty() { Want::Choose } else { Want::Drafted(draft.len()) };
+            let mark = session.sampler(sequence)?.mark();
             let ids = match session.step(&[Work { sequence, tokens: &tokens, want }])?.pop() {
                 Some(Given::Tokens(ids)) => ids,
                 Some(Given::Token(id)) => vec![id],
@@ -208,8 +209,9 @@ pub fn decode(
                 text.push(id);
                 (ended, right) = (sink(id) != After::Go, i);
                 if ended {
-                    // Tokens behind it are nobody's.
+                    // Tokens behind it are nobody's, nor is what was drawn for them.
                     session.truncate(sequence, len + fed + i)?;
+                    session.sampler(sequence)?.back_to_after(mark, ids.get(..=i).unwrap_or_default());
                     break;
                 }
             }

@@ -199,6 +199,15 @@ impl Sampler {
         (self.state, self.recent, self.next) = (mark.state, mark.recent, mark.next);
     }
 
+    /// Goes back, and takes in these tokens of those that were chosen since, the first ones: the others were not.
+    pub(crate) fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
+        self.back_to(mark);
+        if self.options.temperature > 0.0 {
+            self.skip(chosen.len());
+        }
+        chosen.iter().for_each(|&id| self.accept(id));
+    }
+
     /// The state of the random numbers.
     pub(crate) fn random_state(&self) -> [u64; 4] {
         self.state

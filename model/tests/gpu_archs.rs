@@ -25,10 +25,12 @@ const NOWHERE: &str = "refused";
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_80", "gfx1100", "gfx942"];
 
-/// Why a model has no plan; nothing where it has one.
-fn refused(graph: &Graph, target: &str) -> Option<String> {
+/// Why a model has no plan, with or without pages; nothing where it has one.
+fn refused(graph: &Graph, target: &str, paged: bool) -> Option<String> {
     let target = Target::parse(target).unwrap();
-    let options = OpenOptions { context: Some(64), sequences: 4, prefill_chunk: Some(32), ..OpenOptions::default() };
+    let paged = paged.then_some(256);
+    let options =
+        OpenOptions { context: Some(64), sequences: 4, paged, prefill_chunk: Some(32), ..OpenOptions::default() };
     let request = Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
     plan(&request).err().map(|e| e.to_string())
 }
@@ -36,12 +38,17 @@ fn refused(graph: &Graph, target: &str) -> Option<String> {
 /// The word of the table on a model.
 fn word(gguf: &Gguf, name: &str) -> &'static str {
     let Ok(graph) = kjit_model::arch::build(gguf) else { return NOWHERE };
-    let all = TARGETS.map(|target| refused(&graph, target));
+    let all = TARGETS.map(|target| refused(&graph, target, false));
     assert!(all.iter().all(|why| why.is_none() == all[0].is_none()), "{name}: {all:?}");
     if let Some(why) = &all[0] {
         eprintln!("{name}: {why}");
         assert!(why.contains("cannot run on a GPU yet") && !why.contains('\n'), "{name}: {why}");
         return CPU;
+    }
+    // What a server has in pages without being asked must have a plan so.
+    if OpenOptions::default().may_page(&graph).is_ok() {
+        let target = TARGETS[name.len() % TARGETS.len()];
+        assert_eq!(refused(&graph, target, true), None, "{name} in pages on {target}");
     }
     GPU
 }

@@ -648,14 +648,18 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
 fn keys_and_values_in_pages_change_nothing() {
     let engine = engine();
     let device = device(&engine);
-    // One of each architecture.
+    // One of each architecture; latents, sinks, slopes, chunks, caps.
     let of_bytes = |p: &PathBuf| p.to_string_lossy().ends_with("-q8_0.gguf");
-    for path in tiny_models().into_iter().filter(of_bytes) {
+    let archs = ["deepseek2", "gpt-oss", "mpt", "llama4", "gemma2"].map(|name| format!("archs/{name}.gguf"));
+    let archs = archs.iter().filter_map(|name| support::files::model_path(name));
+    for path in tiny_models().into_iter().filter(of_bytes).chain(archs) {
         for kv in [KvType::F16, KvType::Q8_0] {
             let gguf = Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
+            assert_eq!(OpenOptions::default().may_page(&graph), Ok(()), "{}", path.display());
             let open = |options| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
-            let [mut plain, mut paged] = paged::options(OpenOptions { kv, ..OpenOptions::default() }).map(open);
+            let [mut plain, mut paged] =
+                paged::options(OpenOptions { kv, drafts: true, ..OpenOptions::default() }).map(open);
             paged::the_same(&mut plain, &mut paged);
             eprintln!("{}, {kv:?}: the same", path.file_name().unwrap().display());
         }

@@ -6,7 +6,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::serve::{Constraint, Event, Failure, Reason, Refused, Request, Scheduler, SchedulerOptions, Status};
-use kjit_model::session::{After, OpenOptions, Session, Want};
+use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -237,6 +237,58 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
         session.remove(id).unwrap();
     }
     assert!(drafts.accepted > 0 && drafts.accepted < drafts.drafted, "{drafts:?}");
+}
+
+/// The next turn of a seeded conversation: what was drawn for drafts behind the end was not.
+#[test]
+fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
+    let Some(mut session) = session(TINY, 1, 120) else { return };
+    let warm = SampleOptions { temperature: 0.7, seed: 3, ..always(7) };
+    let text = prompt(1, 9).repeat(3);
+    let mut within = 0;
+    for n in (8..30).step_by(3) {
+        let mut ends = [(vec![], vec![]), (vec![], vec![])];
+        for (with, (ids, numbers)) in [false, true].into_iter().zip(&mut ends) {
+            let id = session.add(warm.clone()).unwrap();
+            let mut until = |id| {
+                ids.push(id);
+                if ids.len() == n { After::End } else { After::Go }
+            };
+            match with {
+                false => session.decode(&[(id, &text)], &mut |_, id| until(id)).unwrap(),
+                true => {
+                    let found = lookup::decode(&mut session, id, text.clone(), text.len(), &mut until).unwrap();
+                    within += usize::from(found.accepted > 0);
+                }
+            }
+            *numbers = session.sampler(id).unwrap().fractions(3);
+            session.remove(id).unwrap();
+        }
+        assert_eq!(ends[0], ends[1], "{n} tokens");
+    }
+    assert!(within > 2, "{within} answers had drafts that were right");
+}
+
+#[test]
+fn a_step_with_drafts_that_fails_has_drawn_nothing_and_drafts_that_are_forbidden_fail_it() {
+    let Some(mut session) = session(TINY, 2, 60) else { return };
+    let warm = SampleOptions { temperature: 0.9, seed: 5, ..always(7) };
+    let (one, other) = (session.add(warm).unwrap(), session.add(SampleOptions::default()).unwrap());
+    session.feed(one, &[1, 2], Want::Nothing).unwrap();
+    session.feed(other, &[1, 2], Want::Nothing).unwrap();
+    let numbers = session.sampler(one).unwrap().fractions(4);
+    session.sampler(other).unwrap().set_mask(Some(TokenMask::new(250, [])));
+    let drafts = |sequence| Work { sequence, tokens: &[3, 7, 7], want: Want::Drafted(2) };
+    for _ in 0..2 {
+        let failed = session.step(&[drafts(one), drafts(other)]);
+        assert!(matches!(failed, Err(SessionError::NothingAllowed)), "{failed:?}");
+        assert_eq!(session.sampler(one).unwrap().fractions(4), numbers);
+        assert_eq!((session.len(one).unwrap(), session.len(other).unwrap()), (2, 2));
+    }
+    session.sampler(other).unwrap().set_mask(Some(TokenMask::new(250, [9])));
+    let given = session.step(&[drafts(one), drafts(other)]).unwrap();
+    assert_eq!(given, [Given::Tokens(vec![7, 7, 7]), Given::Tokens(vec![9])]);
+    assert_eq!(session.sampler(one).unwrap().fractions(1), numbers[3..]);
 }
 
 #[test]

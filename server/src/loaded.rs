@@ -60,6 +60,10 @@ impl Loaded {
         let model =
             Model::open_with(&served.path, &served.open, options.engine.clone()).map_err(|error| line(&error))?;
         model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
+        if served.must_page && model.session.pages().is_none() {
+            let why = "keys and values in pages are a GPU's, and the CPU computes, which takes memory as tokens come";
+            return Err(format!("--kv-pages on: {why} ({})", model.device()));
+        }
         let template = match &options.template {
             Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
             None => model.template().map_err(|error| line(&error)),

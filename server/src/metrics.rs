@@ -125,7 +125,7 @@ impl Text {
         self.gauge("kjit_slots", "Sequences that fit", s.slots as f64);
         self.gauge("kjit_slots_kept", "Slots kept for a prompt that begins alike", s.kept_slots as f64);
         self.gauge("kjit_context_tokens", "Tokens that fit in a sequence", s.context as f64);
-        self.gauge("kjit_kv_tokens", "Tokens in all sequences", s.held_tokens as f64);
+        self.gauge("kjit_kv_tokens", "Tokens in all sequences, in shared pages once", s.held_tokens as f64);
         self.gauge("kjit_kv_tokens_room", "Tokens that fit in all sequences together", s.room as f64);
         self.gauge("kjit_kv_tokens_kept", "Tokens in kept slots", s.kept_tokens as f64);
         if let Some(pages) = s.pages {

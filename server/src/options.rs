@@ -20,6 +20,8 @@ pub struct Served {
     /// Memory for keys and values that its sequences share, and how many of them there may be: on the CPU, where
     /// each takes memory as its tokens come.
     pub shared_memory: Option<(u64, usize)>,
+    /// Keys and values in pages were asked for: what opens it without is refused.
+    pub must_page: bool,
 }
 
 impl Served {

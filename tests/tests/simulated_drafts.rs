@@ -8,6 +8,7 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, Given, OpenOptions, SequenceId, Session, Want, Work};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
+use kjit_tests::paged::PAGE;
 use kjit_tests::side_by_side::gap;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::sync::Arc;
@@ -16,29 +17,43 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const ARCH: &str = "gfx1100";
 
-fn options(sequences: usize) -> OpenOptions {
-    OpenOptions { prefill_chunk: Some(16), threads: 2, drafts: true, sequences, ..OpenOptions::new(64) }
+/// With keys and values in pages, or not; room for a prompt that ends before the first page does, and what comes behind it.
+fn options(paged: bool) -> OpenOptions {
+    let paged = paged.then_some(3 * PAGE);
+    OpenOptions { prefill_chunk: Some(16), threads: 2, drafts: true, sequences: 2, paged, ..OpenOptions::new(160) }
 }
 
-fn open(engine: &Engine, gguf: &Arc<Gguf>, sequences: usize) -> Session {
+fn open(engine: &Engine, gguf: &Arc<Gguf>, paged: bool) -> Session {
     let graph = kjit_model::arch::build(gguf).unwrap();
     let device = engine.device("rocm:0").unwrap();
-    let session = Session::on_gpu(engine, &device, gguf, graph, &options(sequences)).unwrap();
+    let session = Session::on_gpu(engine, &device, gguf, graph, &options(paged)).unwrap();
     assert!(session.gpu().unwrap().plan().drafts.is_some());
     session
 }
 
-fn prompt() -> Vec<u32> {
-    (0..21).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect()
+fn prompt(paged: bool) -> Vec<u32> {
+    let first = if paged { 0 } else { PAGE as u32 - 28 };
+    (first..PAGE as u32 - 7).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect()
 }
 
-/// The prompt's first tokens are fed, then so many tokens are chosen, `most` drafted at once. A draft is what comes
-/// without, but for each third one, whose token at place `wrong` is another.
-fn drafted(session: &mut Session, how: &SampleOptions, plain: &[u32], most: usize, wrong: usize) -> (Vec<u32>, usize) {
-    let id = session.add(how.clone()).unwrap();
-    let text = prompt();
+/// A sequence that begins as this one, and its last token.
+fn like(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions) -> SequenceId {
+    session.fork(base.0, usize::MAX, how.clone()).unwrap()
+}
+
+/// Behind a prompt so many tokens are chosen, `most` drafted at once. A draft is what comes without, but for each
+/// third one, whose token at place `wrong` is another.
+fn drafted(
+    session: &mut Session,
+    base: &(SequenceId, u32),
+    how: &SampleOptions,
+    plain: &[u32],
+    most: usize,
+    wrong: usize,
+) -> (Vec<u32>, usize) {
+    let id = like(session, base, how);
     let mut chosen = vec![];
-    let mut tokens = text.clone();
+    let mut tokens = vec![base.1];
     let mut steps = 0;
     while chosen.len() < plain.len() {
         let at = chosen.len();
@@ -60,14 +75,14 @@ fn drafted(session: &mut Session, how: &SampleOptions, plain: &[u32], most: usiz
     (chosen, steps)
 }
 
-fn plain(session: &mut Session, how: &SampleOptions, n: usize) -> Vec<u32> {
-    let id = session.add(how.clone()).unwrap();
+fn plain(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions, n: usize) -> Vec<u32> {
+    let id = like(session, base, how);
     let mut chosen = vec![];
     let mut sink = |_: SequenceId, token| {
         chosen.push(token);
         if chosen.len() < n { After::Go } else { After::End }
     };
-    session.decode(&[(id, &prompt())], &mut sink).unwrap();
+    session.decode(&[(id, &[base.1])], &mut sink).unwrap();
     session.remove(id).unwrap();
     chosen
 }
@@ -79,52 +94,58 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
     setup.run("what_is_drafted_on_simulated_gfx1100_changes_no_token", TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(1) });
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options(false) });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let before = Simulated::here().alive();
-        let mut session = open(&engine, &gguf, 2);
-        // What is drafted is in the second slot.
-        let other = session.add(SampleOptions::default()).unwrap();
-        session.feed(other, &[1, 2, 3], Want::Last).unwrap();
         let greedy = SampleOptions::default();
         let drawn = SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
-        for (name, how) in [("greedy", greedy), ("drawn", drawn)] {
+        for (paged, how) in [(false, greedy), (true, drawn)] {
+            let mut session = open(&engine, &gguf, paged);
+            // What others begin with; what they draft is in the second slot, and in a copy of a page.
+            let (prompt, first) = (prompt(paged), session.add(SampleOptions::default()).unwrap());
+            let base = (first, *prompt.last().unwrap());
+            session.feed(first, &prompt[..prompt.len() - 1], Want::Nothing).unwrap();
             let n = 16;
-            let without = plain(&mut session, &how, n);
-            if name == "greedy" {
-                let gap = gap(&mut host, &[&prompt()[..], &without].concat(), prompt().len());
+            let without = plain(&mut session, &base, &how, n);
+            if !paged {
+                let gap = gap(&mut host, &[&prompt[..], &without].concat(), prompt.len());
                 assert!(gap < 0.05, "a token is {gap} below the host's choice");
             }
             for (most, wrong) in [(7, 3), (2, 0)] {
-                let (with, steps) = drafted(&mut session, &how, &without, most, wrong);
-                assert_eq!(with, without, "{name}, {most} drafted, {wrong} wrong");
+                let (with, steps) = drafted(&mut session, &base, &how, &without, most, wrong);
+                assert_eq!(with, without, "{how:?}, {most} drafted, {wrong} wrong");
                 assert!(steps < n, "{steps} steps");
+                let pages = session.pages().map(|p| (p.used, p.shared));
+                assert_eq!(pages, paged.then_some((1, 0)), "what was taken is given back");
+            }
+            // Nobody else's tokens were touched.
+            assert_eq!(plain(&mut session, &base, &how, n), without);
+            if paged {
+                session.remove(first).unwrap();
+                goes_round(&mut session);
             }
         }
-        // The loop that `run` has: its text goes round.
-        let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
-        let how = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
-        for how in [SampleOptions::default(), how] {
-            let mut ids = [vec![], vec![]];
-            let id = session.add(how.clone()).unwrap();
-            session.decode(&[(id, &round)], &mut |_, id| push(&mut ids[0], id)).unwrap();
-            session.remove(id).unwrap();
-            let id = session.add(how.clone()).unwrap();
-            let drafts = lookup::decode(&mut session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id)).unwrap();
-            session.remove(id).unwrap();
-            assert_eq!(ids[0], ids[1], "{drafts:?}");
-            // Whether they pay by the simulator's clock is open; what was tried was right.
-            assert!(how.bias.is_empty() || drafts.accepted >= 7, "{drafts:?}");
-        }
-        // Nobody else's tokens were touched.
-        let after = session.feed(other, &[4], Want::Last).unwrap();
-        let again = session.add(SampleOptions::default()).unwrap();
-        session.feed(again, &[1, 2, 3], Want::Last).unwrap();
-        assert_eq!(after, session.feed(again, &[4], Want::Last).unwrap());
-        drop(session);
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
     });
+}
+
+/// The loop that `run` has: its text goes round.
+fn goes_round(session: &mut Session) {
+    let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
+    let how = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
+    for how in [SampleOptions::default(), how] {
+        let mut ids = [vec![], vec![]];
+        let id = session.add(how.clone()).unwrap();
+        session.decode(&[(id, &round)], &mut |_, id| push(&mut ids[0], id)).unwrap();
+        session.remove(id).unwrap();
+        let id = session.add(how.clone()).unwrap();
+        let drafts = lookup::decode(session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id)).unwrap();
+        session.remove(id).unwrap();
+        assert_eq!(ids[0], ids[1], "{drafts:?}");
+        // Whether they pay by the simulator's clock is open; what was tried was right.
+        assert!(how.bias.is_empty() || drafts.accepted >= 7, "{drafts:?}");
+    }
 }
 
 fn push(ids: &mut Vec<u32>, id: u32) -> After {

@@ -255,5 +255,29 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
         let error = refused(least - 1).unwrap().to_string();
         let named = error.split("--memory ").nth(2).and_then(|t| t.split("MiB would do").next()).unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
+        // With pages it is the room for all that is too much, and where not even a context fits, the context.
+        let token = KvType::F16.bytes(graph.kv_elems_per_token());
+        let fits = |options: &OpenOptions, budget| {
+            plan_for(&engine, &graph, device.target(), options).unwrap().fit(&graph, budget, false)
+        };
+        let after = |error: &str, flag: &str| {
+            let word = error.split(flag).nth(1).and_then(|rest| rest.split([' ', 'B']).next()).unwrap_or_default();
+            let (digits, unit) = word.split_at(word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len()));
+            let unit = if unit == "Mi" { 1 << 20 } else { 1 };
+            digits.parse::<u64>().unwrap_or_else(|_| panic!("{flag}: {error}")) * unit
+        };
+        for (context, tokens, less) in [(64, 64 * 128, 20 * 128), (2048, 2048, 512)] {
+            let paged = OpenOptions { context: Some(context), paged: Some(tokens), sequences: 2, ..options(1) };
+            let budget = fits(&paged, 0).unwrap_err() - less * token;
+            let with = OpenOptions { memory: Some(budget), ..paged.clone() };
+            let error = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &with).err().unwrap().to_string();
+            let named = after(&error, "--kv-memory ") / token;
+            let context = if tokens > context { context } else { after(&error, "would -c ") as usize };
+            let fewer = OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
+            assert_eq!(fits(&fewer, budget), Ok(()), "{error}");
+            // No fewer than need be, by a page or two.
+            let most = tokens as u64 - less;
+            assert!(named <= most && named + 3 * 128 > most, "{named} of {most}: {error}");
+        }
     });
 }

@@ -5,6 +5,7 @@
 mod served;
 mod support;
 
+use kjit_tests::simulator::Setup;
 use served::Served;
 use std::path::Path;
 use std::process::Command;
@@ -99,4 +100,20 @@ fn the_page_asks_the_model_that_was_chosen() {
     let server = Served::with(&mut command, &["--alias", "one", "--alias", "other"]);
     assert!(server.line().starts_with("serving other on "));
     in_a_browser("page_of_two.py", &[&format!("http://{}/", server.address), "one", "other"]);
+}
+
+#[test]
+fn the_page_shows_the_pages_of_keys_and_values() {
+    if no_browser() {
+        return;
+    }
+    let temporary = env!("CARGO_TARGET_TMPDIR");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    setup.apply(temporary, &mut command);
+    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf"));
+    command.arg("--cache-dir").arg(Path::new(temporary).join("hipsim/command"));
+    command.args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160", "--max-sequences", "3"]);
+    let server = Served::by(command.args(["--kv-pages", "on"]));
+    in_a_browser("page_of_pages.py", &[&format!("http://{}/", server.address)]);
 }

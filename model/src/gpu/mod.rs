@@ -35,6 +35,7 @@ mod upload;
 pub use early::{Early, EarlyStatus};
 pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
+pub(crate) use plan::why_no_pages;
 pub use resident::Timeline;
 pub(crate) use runner::Apart;
 pub use runner::{GpuRunner, PageCount};

@@ -17,6 +17,7 @@ use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, St
 use kjit_kernels::changes;
 use kjit_kernels::copies;
 use kjit_kernels::heads::angles;
+use kjit_kernels::kv::PAGE;
 use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -267,25 +268,18 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     let budget = memory.unwrap_or(room).min(room);
     let Err(need) = plan.fit(request.graph, budget, stream) else { return Ok(()) };
     let mib = |n: u64| n >> 20;
-    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it
-    // from what is fixed.
-    let context = request.context().max(2) as u64;
-    let half = OpenOptions { context: Some((context / 2) as usize), ..request.options.clone() };
-    let mut fewer = super::plan::plan(&Request { options: &half, ..*request })?;
-    let fewer = fewer.fit(request.graph, 0, stream).err().unwrap_or(0);
-    let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
-    let fits = budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    let less = what_would_fit(request, plan, need, budget)?;
     let limited = memory.filter(|m| *m < room);
     let there = match limited {
         Some(memory) => format!("--memory allows {} MiB", mib(memory)),
         None => format!("{} MiB of {} MiB are free", mib(free), mib(total)),
     };
     let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
-    let hint = match (fits, limited.filter(|_| need <= room)) {
-        (0, Some(_)) => format!("{there}; {more}"),
-        (0, None) => format!("{there}; a smaller model, or a smaller quantisation of it, is needed"),
-        (n, Some(_)) => format!("{there}; {more}, and so would -c {n}"),
-        (n, None) => format!("{there}; -c {n} would fit"),
+    let hint = match (less, limited.filter(|_| need <= room)) {
+        (None, Some(_)) => format!("{there}; {more}"),
+        (None, None) => format!("{there}; a smaller model, or a smaller quantisation of it, is needed"),
+        (Some(less), Some(_)) => format!("{there}; {more}, and so would {less}"),
+        (Some(less), None) => format!("{there}; {less} would fit"),
     };
     let sequences = plan.slots;
     let each = if let Some(tokens) = request.options.paged {
@@ -295,8 +289,50 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     } else {
         String::new()
     };
+    let context = request.context();
     let what = format!("the model with a context of {context}{each} on {}", device.label());
     Err(SessionError::Memory { what, bytes: need, hint })
+}
+
+/// The flags with which a plan that needs so much at least would fit a budget; none where no number of tokens does.
+fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Result<Option<String>, SessionError> {
+    let (options, context) = (request.options, request.context().max(2) as u64);
+    let least = |options: &OpenOptions| -> Result<u64, SessionError> {
+        let mut plan = super::plan::plan(&Request { options, ..*request })?;
+        Ok(plan.fit(request.graph, 0, options.stream).err().unwrap_or(0))
+    };
+    // Room for all sequences is asked for in bytes of tokens.
+    let token = options.kv_stored().bytes(request.graph.kv_elems_per_token());
+    let named = |tokens: u64| match tokens.saturating_mul(token) >> 20 {
+        0 => (format!("--kv-memory {}B", tokens * token), tokens),
+        mib => (format!("--kv-memory {mib}MiB"), (mib << 20) / token.max(1)),
+    };
+    let (mut need, pages) = (need, plan.pages.map(|pages| pages as u64));
+    if let Some(pages) = pages {
+        let each = plan.caches.iter().flatten().sum::<u64>().max(1);
+        let fit = budget.saturating_sub(need.saturating_sub(each.saturating_mul(pages))) / each;
+        let (flag, tokens) = named(fit.saturating_mul(PAGE as u64));
+        if tokens >= context {
+            return Ok(Some(flag));
+        }
+        // Not even one context: then it is what must be smaller.
+        need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
+    }
+    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it
+    // from what is fixed.
+    let half = (context / 2) as usize;
+    let fewer = least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
+    let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
+    let fits = budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    Ok(match (fits, pages) {
+        (0, _) => None,
+        (n, None) => Some(format!("-c {n}")),
+        // In whole pages, less one for what was rounded up.
+        (n, Some(_)) => match (n / PAGE as u64).saturating_sub(1) * PAGE as u64 {
+            0 => None,
+            n => Some(format!("-c {n} with --kv-memory {}B", n * token)),
+        },
+    })
 }
 
 /// Memory that should have been there, and was refused all the same: with the flag that asks for less of it.
@@ -305,6 +341,7 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     let mib = |n: u64| n >> 20;
     let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
+        true if options.paged.is_some() => format!("a smaller --kv-memory{kept} would take less of them"),
         true => format!("a smaller -c{kept} would take less of them"),
         false => format!("--memory with less than {} MiB streams layers and takes less of them", mib(need.total())),
     };

@@ -31,6 +31,27 @@ pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], 
     own + needed(session, running, &rest) <= pages.free() + kept
 }
 
+/// Tokens that are held in so many pages, those that several have counted once: of sequences, with their pages and tokens, and of pages that are
+/// kept, with theirs.
+pub(super) fn held<'a>(
+    pages: usize,
+    running: impl Iterator<Item = (&'a [u32], usize)>,
+    kept: impl Iterator<Item = (u32, usize)>,
+) -> usize {
+    let mut most = vec![0; pages];
+    let mut has = |page: u32, tokens: usize| {
+        if let Some(most) = most.get_mut(page as usize) {
+            *most = tokens.max(*most);
+        }
+    };
+    for (pages, fed) in running {
+        let begin = (0..fed).step_by(PageCount::POSITIONS);
+        pages.iter().zip(begin).for_each(|(&page, at)| has(page, (fed - at).min(PageCount::POSITIONS)));
+    }
+    kept.for_each(|(page, tokens)| has(page, tokens));
+    most.into_iter().sum()
+}
+
 impl Worker {
     /// A sequence for a request that has the pages of the longest beginning that is there.
     pub(super) fn place_in_pages(&mut self, job: &Job) -> Result<(SequenceId, usize), SessionError> {
@@ -96,5 +117,23 @@ impl Worker {
         let Some(session) = &self.session else { return false };
         let Some(pages) = session.pages() else { return true };
         needed(session, &self.running, &vec![1; self.running.len()]) <= pages.free()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PageCount, held};
+
+    #[test]
+    fn what_lies_in_a_page_of_several_is_counted_once() {
+        const PAGE: usize = PageCount::POSITIONS;
+        assert_eq!(held(4, [(&[2, 0][..], PAGE + 7)].into_iter(), std::iter::empty()), PAGE + 7);
+        // A page in common, which is kept, too, and the rest of each; one has a page that it has not begun.
+        let two = [(&[2, 0][..], PAGE + 7), (&[2, 1][..], PAGE + 9), (&[2, 3][..], PAGE)];
+        assert_eq!(held(4, two.into_iter(), [(2, PAGE)].into_iter()), PAGE + 7 + 9);
+        // Of a page that is shared in part the longest part counts.
+        let begins = [(&[1][..], 60), (&[1][..], 20)];
+        assert_eq!(held(4, begins.into_iter(), [(1, 70), (3, 5)].into_iter()), 75);
+        assert_eq!(held(0, std::iter::empty(), std::iter::empty()), 0);
     }
 }

@@ -46,6 +46,11 @@ impl Prefixes {
         self.nodes.iter().flatten().map(|node| node.page)
     }
 
+    /// The same, with the tokens that are of use in each.
+    pub fn filled(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.nodes.iter().flatten().map(|node| (node.page, node.tokens.len()))
+    }
+
     /// The pages that have the longest beginning of these tokens, and its length. The last page may have more, or less, than is asked for.
     pub fn find(&self, tokens: &[u32]) -> (Vec<u32>, usize) {
         let (path, len) = self.path(tokens);

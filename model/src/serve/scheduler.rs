@@ -276,10 +276,11 @@ impl Scheduler {
     }
 }
 
-/// Tokens that fit in all sequences together.
+/// Tokens that fit in all sequences together, those that are kept among them.
 fn room_of(session: &Session, facts: &Facts) -> usize {
     let in_slots = facts.slots.saturating_mul(facts.context);
-    session.pages().map_or(in_slots, |pages| in_slots.min(pages.total * PageCount::POSITIONS))
+    // What is kept in pages takes no slot.
+    session.pages().map_or(in_slots, |pages| pages.total * PageCount::POSITIONS)
 }
 
 /// Whether a text can be fed at all.

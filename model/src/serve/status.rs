@@ -71,9 +71,9 @@ pub struct Status {
     pub kept_slots: usize,
     /// Tokens that fit in a slot.
     pub context: usize,
-    /// Tokens that fit in all slots together.
+    /// Tokens that fit in all slots together, or in all pages.
     pub room: usize,
-    /// Tokens that are in all slots.
+    /// Tokens that are in all slots; those in pages that several have are counted once.
     pub held_tokens: usize,
     /// Those of them that are in kept slots.
     pub kept_tokens: usize,

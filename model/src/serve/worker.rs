@@ -3,6 +3,7 @@
 use super::Reopen;
 use super::kept::Kept;
 use super::masks::Masks;
+use super::paged::held;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
 use super::running::{End, Job, Running, guarded};
@@ -243,7 +244,13 @@ impl Worker {
         self.seen.prefilling = self.running.iter().filter(|r| r.rest().len() > 1).count();
         self.seen.kept_slots = self.kept.len();
         self.seen.kept_tokens = kept_tokens;
-        self.seen.held_tokens = kept_tokens + self.running.iter().map(|r| r.fed).sum::<usize>();
+        self.seen.held_tokens = match (&self.session, self.seen.pages) {
+            (Some(session), Some(pages)) => {
+                let running = self.running.iter().map(|r| (session.pages_of(r.id), r.fed));
+                held(pages.total, running, self.prefixes.filled())
+            }
+            _ => kept_tokens + self.running.iter().map(|r| r.fed).sum::<usize>(),
+        };
         self.shared.show(&self.seen, self.usual);
     }
 }

@@ -6,15 +6,19 @@
 //! [`Session::decode`] is the loop that most callers want: on a GPU the device chooses each token and goes on
 //! while the host watches behind.
 
+mod embed;
 mod error;
 mod options;
+mod pages;
 
+pub(crate) use embed::embeds;
 pub use error::{SessionError, check_scores};
 pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
+use pages::one_gpu;
 
 use crate::gguf::Gguf;
-use crate::gpu::{Apart, GpuRunner, PageCount};
-use crate::graph::{Graph, Pooling};
+use crate::gpu::{Apart, GpuRunner};
+use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
 use crate::placement::{Layers, Place, Stage, shard};
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
@@ -24,25 +28,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The next sequence's number, whichever session's: so that no session takes another's for its own.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// How rows of these tokens become a vector, where that can be.
-///
-/// # Errors
-/// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
-pub(crate) fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
-    let Some(pooling) = graph.pooling else {
-        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
-    };
-    let (n_vocab, n) = (graph.n_vocab(), tokens.len());
-    if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
-        return Err(SessionError::Token { id, n_vocab });
-    }
-    match n {
-        0 => Err(SessionError::NoTokens),
-        n if n > context => Err(SessionError::Context { tokens: n, context }),
-        _ => Ok(pooling),
-    }
-}
 
 /// A sequence of a session. One that was removed has an id that is never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -368,72 +353,6 @@ impl Session {
         }
     }
 
-    /// Pages that sequences share; none where each has room for a context.
-    pub fn pages(&self) -> Option<PageCount> {
-        self.gpu().and_then(GpuRunner::pages)
-    }
-
-    /// Pages that it takes to append so many tokens to a sequence.
-    ///
-    /// # Errors
-    /// [`SessionError::NoSequence`].
-    pub fn pages_needed(&self, id: SequenceId, tokens: usize) -> Result<usize, SessionError> {
-        let len = self.sequence(id)?.len;
-        Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, len, len + tokens)))
-    }
-
-    /// Who has a page: sequences and others.
-    pub(crate) fn page_users(&self, page: u32) -> usize {
-        self.gpu().map_or(0, |gpu| gpu.page_users(page))
-    }
-
-    /// The pages that have a sequence's tokens, in order.
-    pub(crate) fn pages_of(&self, id: SequenceId) -> &[u32] {
-        let there = self.sequence(id).is_ok();
-        self.gpu().filter(|_| there).map_or(&[], |gpu| gpu.pages_of(id.slot))
-    }
-
-    /// Somebody beside the sequences has these pages: they stay.
-    pub(crate) fn hold_pages(&mut self, pages: &[u32]) {
-        if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.hold_pages(pages);
-        }
-    }
-
-    /// He has them no more.
-    pub(crate) fn release_pages(&mut self, pages: &[u32]) {
-        if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.release_pages(pages);
-        }
-    }
-
-    /// A sequence without tokens begins with `len` tokens, which are in these pages: somebody has them.
-    pub(crate) fn begin_with(&mut self, id: SequenceId, pages: &[u32], len: usize) -> Result<(), SessionError> {
-        self.sequence(id)?;
-        if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.begin_with(id.slot, pages)?;
-            self.sequence_mut(id)?.len = len;
-        }
-        Ok(())
-    }
-
-    /// A text's vector, of a model that makes such.
-    ///
-    /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
-    /// failed.
-    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
-        self.not_lost()?;
-        let made = match &mut self.runner {
-            Stage::Host(host) => host.embed(tokens),
-            Stage::Gpu(gpu) => gpu.embed(tokens),
-        };
-        if let Err(SessionError::Lost(why)) = &made {
-            self.lost = Some(why.clone());
-        }
-        made
-    }
-
     /// What is particular to a GPU, if one computes: of several stages the last.
     pub fn gpu(&self) -> Option<&GpuRunner> {
         match &self.runner {
@@ -590,6 +509,10 @@ impl Session {
         // Who gives no tokens has no part in it.
         let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
         tasks.retain(|t| !t.tokens.is_empty());
+        // Drafts are held against what is chosen one after the other, and somebody else may fail behind them: then
+        // nobody has drawn anything.
+        let drafts = tasks.iter().any(|t| matches!(t.want, Want::Drafted(_)));
+        let marks: Vec<Mark> = tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
         let done = match (tasks.is_empty(), runner) {
             (true, _) => Ok(vec![]),
             (false, Stage::Host(host)) => {
@@ -603,6 +526,7 @@ impl Session {
         let given = match done {
             Ok(given) => given,
             Err(error) => {
+                tasks.iter_mut().zip(marks).for_each(|(t, mark)| t.sampler.back_to(mark));
                 let slots: Vec<(usize, usize)> = tasks.iter().map(|t| (t.slot, t.first)).collect();
                 return Err(self.undo(&slots, error));
             }
@@ -759,14 +683,6 @@ impl Session {
     }
 }
 
-/// Pages are one GPU's.
-fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
-    match options.paged {
-        None => Ok(()),
-        Some(_) => Err(SessionError::Device("keys and values in pages are one GPU's: give one device".to_owned())),
-    }
-}
-
 /// Tells the samplers what was not known before.
 pub(crate) type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
@@ -795,7 +711,11 @@ pub(crate) fn follow(
     let mut chosen = vec![];
     for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
         check_scores(row)?;
-        let id = sampler.sample(&mut row.to_vec());
+        let mut row = row.to_vec();
+        if !sampler.restrict(&mut row) {
+            return Err(SessionError::NothingAllowed);
+        }
+        let id = sampler.choose(&mut row);
         chosen.push(id);
         if drafts.get(i) != Some(&id) {
             break;

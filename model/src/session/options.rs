@@ -85,7 +85,7 @@ pub struct OpenOptions {
     /// the model is opened.
     pub sequences: usize,
     /// On one GPU: tokens that all sequences have room for together, in pages that those which begin alike share, each a context at most; none:
-    /// each sequence has room for a context.
+    /// each sequence has room for a context. The CPU, which takes memory as tokens come, has no use for it.
     pub paged: Option<usize>,
     /// Storage of keys and values.
     pub kv: KvType,
@@ -153,6 +153,19 @@ impl OpenOptions {
     pub fn context_of(&self, graph: &Graph) -> usize {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
+    }
+
+    /// Whether [`OpenOptions::paged`] may be set for this model and these devices.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_page(&self, graph: &Graph) -> Result<(), String> {
+        match (&self.device, self.host_layers) {
+            (DeviceChoice::Cpu, _) => return Err("the CPU has no pages: it takes memory as tokens come".to_owned()),
+            (DeviceChoice::Several(_), _) | (_, Some(1..)) => return Err("pages are one GPU's".to_owned()),
+            (DeviceChoice::Auto | DeviceChoice::Gpu { .. }, _) => {}
+        }
+        crate::gpu::why_no_pages(graph).map_or(Ok(()), Err)
     }
 
     /// How keys and values are really stored: `precise` keeps them whole.

@@ -116,8 +116,45 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     got.remove(hold).unwrap();
     count(&mut came, got, &next).unwrap();
     assert_eq!(came, answers(want, &[(both[0].0[0], &[7])], left + 3).remove(0));
-    for id in [ids[0], ids[2], id] {
-        got.remove(id).unwrap();
+    got.remove(ids[0]).unwrap();
+    got.remove(ids[2]).unwrap();
+    want.remove(both[0].0[1]).unwrap();
+    if got.gpu().unwrap().plan().drafts.is_some() {
+        drafts(want, alone, got, id);
     }
+    got.remove(id).unwrap();
     assert_eq!(pages(got), (0, 0, 7));
+}
+
+/// Drafts that begin in a page which another sequence, of the same text, has, too, and go over its end.
+fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: SequenceId) {
+    let used = got.pages().unwrap().used;
+    let [want, got] = [(want, in_want), (got, in_got)].map(|(session, of)| {
+        let vocab = session.n_vocab() as u32;
+        let fork = |session: &mut Session| session.fork(of, PAGE - 4, SampleOptions::default()).unwrap();
+        let first = fork(session);
+        let plain = answers(session, &[(first, &[5])], 9).remove(0);
+        session.remove(first).unwrap();
+        let id = fork(session);
+        let draft = |session: &mut Session, tokens: &[u32]| {
+            let work = Work { sequence: id, tokens, want: Want::Drafted(tokens.len() - 1) };
+            let Some(Given::Tokens(chosen)) = session.step(&[work]).unwrap().pop() else { panic!("no tokens") };
+            (chosen, session.len(id).unwrap(), session.pages().map(|p| p.used))
+        };
+        // The second is wrong: what was taken for those behind it is given back.
+        let mut tokens = [&[5], &plain[..7]].concat();
+        tokens[2] = (tokens[2] + 1) % vocab;
+        let wrong = draft(session, &tokens);
+        let mut tokens = vec![*wrong.0.last().unwrap()];
+        tokens.extend(&plain[2..8]);
+        let right = draft(session, &tokens);
+        let rows = step(session, &[(id, &[3])]);
+        session.remove(id).unwrap();
+        (plain, wrong, right, rows)
+    });
+    assert_eq!((&want.0, &want.1.0, &want.2.0), (&got.0, &got.1.0, &got.2.0));
+    assert!(want.3 == got.3, "logits are others behind drafts in pages");
+    let (_, (_, wrong_len, wrong_used), (_, right_len, right_used), _) = got;
+    assert!((PAGE - 3..PAGE - 1).contains(&wrong_len), "{wrong_len}");
+    assert_eq!((wrong_used, right_used), (Some(used + 1), Some(used + right_len.div_ceil(PAGE))));
 }

@@ -59,9 +59,10 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
     /// On one GPU: keys and values in pages that all sequences share, those that begin alike the same ones; a sequence
-    /// takes as many as its tokens need. The memory for all is --kv-memory (default: a context for each sequence)
-    #[arg(long)]
-    pub kv_pages: bool,
+    /// takes as many as its tokens need. The memory for all is --kv-memory, else a context for each sequence (default:
+    /// off)
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub kv_pages: Option<Switch>,
     /// Requests that wait for a model; more are sent away with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,

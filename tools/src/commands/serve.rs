@@ -127,13 +127,14 @@ fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::
         let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let (sequences, paged) = sequences(args, path, open)?;
         let open = OpenOptions { sequences, paged, ..open.clone() };
+        let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
         let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // A file's name that another has, too, says nothing where there are aliases.
         if !aliases.is_empty() && paths.iter().filter(|other| short(other) == short(path)).count() > 1 {
             names.truncate(aliases.len());
         }
-        Ok(Served { path: path.clone(), names, open, shared_memory })
+        Ok(Served { path: path.clone(), names, open, shared_memory, must_page })
     };
     paths.iter().enumerate().map(one).collect()
 }
@@ -161,17 +162,25 @@ fn worker(args: &args::Serve) -> Option<Worker> {
 /// As many sequences as were asked for, or as fit into the memory that was; and the tokens that they have room for
 /// together, where that is in pages.
 fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Result<(usize, Option<usize>)> {
-    if args.kv_memory().is_none() && !args.kv_pages {
-        return Ok((args.max_sequences.unwrap_or(USUAL_SEQUENCES), None));
-    }
-    let graph = arch::build(&Gguf::open(model)?).with_context(|| model.display().to_string())?;
+    let (memory, asked) = (args.kv_memory(), args.kv_pages.map(args::Switch::is_on));
+    let usual = args.max_sequences.unwrap_or(USUAL_SEQUENCES);
+    let build = |gguf: Gguf| arch::build(&gguf).with_context(|| model.display().to_string());
+    let graph = match Gguf::open(model).map_err(anyhow::Error::from).and_then(build) {
+        Ok(graph) => graph,
+        // What is wrong with a model is said when it is opened.
+        Err(_) if memory.is_none() && asked != Some(true) => return Ok((usual, None)),
+        Err(error) => return Err(error),
+    };
+    let paged = match (asked, open.may_page(&graph)) {
+        (Some(true), Err(why)) => {
+            bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
+        }
+        (asked, may) => may.is_ok() && asked.unwrap_or(false),
+    };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
     let each = token.saturating_mul(context as u64).max(1);
-    let Some(bytes) = args.kv_memory() else {
-        let sequences = args.max_sequences.unwrap_or(USUAL_SEQUENCES);
-        return Ok((sequences, Some(sequences.saturating_mul(context))));
-    };
+    let Some(bytes) = memory else { return Ok((usual, paged.then(|| usual.saturating_mul(context)))) };
     let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX);
     if fit == 0 {
         bail!(
@@ -180,7 +189,7 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         );
     }
     let most = args.max_sequences.unwrap_or(MOST_SEQUENCES);
-    match args.kv_pages {
+    match paged {
         true => Ok((most, Some(usize::try_from(bytes / token.max(1)).unwrap_or(usize::MAX)))),
         false => Ok((fit.min(most), None)),
     }

@@ -347,7 +347,9 @@ impl Lower<'_> {
             out,
             scale: Bind::F32(a.scale),
             eps: Bind::F32(eps),
-            capacity: Bind::U32(self.context),
+            // With pages it says where a slot's table begins, and drafted rows, each as if it were a slot, have
+            // one table.
+            capacity: Bind::U32(if self.paged && self.drafted { 0 } else { self.context }),
             splits: Bind::Dim(splits),
             sequence_bytes: Bind::U64(match self.own_slots() && !self.paged {
                 true => self.slot_bytes(&name, a.cache)?,

@@ -29,6 +29,7 @@ pub use persistent::{Instruction, OneLaunch};
 pub(crate) use reduce::{RANKS, WORDS};
 #[doc(hidden)]
 pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
+pub(crate) use whole::why_no_pages;
 pub use whole::{Request, plan};
 
 use crate::graph::{RopeId, StateId, ValueId, WeightId};

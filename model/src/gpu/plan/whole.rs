@@ -137,16 +137,21 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
+/// Why what a model keeps of a text cannot lie in pages; none: it can.
+pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
+    if graph.pooling.is_some() {
+        return Some("what makes vectors of texts keeps no keys and values".to_owned());
+    }
+    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_)));
+    other.map(|other| format!("{}'s state is of another kind than keys and values", other.name))
+}
+
 /// Pages for keys and values, where they are asked for.
 fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     let (graph, context) = (request.graph, request.context());
     let Some(tokens) = request.options.paged else { return Ok(None) };
-    if graph.pooling.is_some() {
-        return Err(unsupported("keys and values in pages", "what makes vectors of texts keeps none"));
-    }
-    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_)));
-    if let Some(other) = other {
-        return Err(unsupported("keys and values in pages", format!("{}'s state is of another kind", other.name)));
+    if let Some(why) = why_no_pages(graph) {
+        return Err(unsupported("keys and values in pages", why));
     }
     // The oldest sequence can always go on.
     if tokens < context {
@@ -257,17 +262,12 @@ impl<'a> Planner<'a> {
     }
 
     /// The program for drafted tokens. States that are made while they are read (latents), or that cannot forget
-    /// what was wrong, have none, nor has a part of a model, nor what lies in pages.
+    /// what was wrong, have none, nor has a part of a model.
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
         let whole = !graph.hands_on && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
-        if self.request.options.paged.is_some()
-            || graph.is_recurrent()
-            || !whole
-            || self.steps.iter().any(apart)
-            || self.context <= DRAFTED
-        {
+        if graph.is_recurrent() || !whole || self.steps.iter().any(apart) || self.context <= DRAFTED {
             return Ok(None);
         }
         let before = self.jobs.clone();

@@ -33,6 +33,7 @@ impl GpuRunner {
     pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
         let plain = choice_of(t.sampler.options()) == Choice::Greedy && t.sampler.takes_logits_as_they_are();
         let what = Drafted { slot: t.slot, rows: t.tokens.len(), chosen: plain };
+        self.take_place(t.slot, t.first, t.first + t.tokens.len())?;
         let recording = self.record_drafted(what)?;
         let r = &self.resident;
         let words = r.control.drafts.as_ref().ok_or_else(none)?;

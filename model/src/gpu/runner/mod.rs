@@ -16,6 +16,7 @@ mod embed;
 mod pages;
 mod staged;
 mod step;
+mod tables;
 mod together;
 
 pub use pages::PageCount;
@@ -32,7 +33,7 @@ use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::product::tiled_index;
-use pages::{Change, Pages};
+use pages::Pages;
 
 /// What is drawn where a slot's own options say how.
 const DRAW: Choice = Choice::Draw { top_k: 1, temperature: 1.0, top_p: 1.0, min_p: 0.0 };
@@ -486,99 +487,6 @@ impl GpuRunner {
             })?;
         }
         self.note(slot, |s| s.used = end);
-        Ok(())
-    }
-
-    /// The pages of keys and values; none where each slot has a place of its own.
-    pub fn pages(&self) -> Option<PageCount> {
-        self.pages.as_ref().map(|(pages, _)| pages.count())
-    }
-
-    /// Pages that it takes to write a slot's positions from `first` to before `end`.
-    pub(crate) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
-        self.pages.as_ref().map_or(0, |(pages, _)| pages.need(slot, first, end))
-    }
-
-    /// The pages that have a slot's positions.
-    pub(crate) fn pages_of(&self, slot: usize) -> &[u32] {
-        self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
-    }
-
-    /// How many have a page.
-    pub(crate) fn page_users(&self, page: u32) -> usize {
-        self.pages.as_ref().map_or(0, |(pages, _)| pages.users(page))
-    }
-
-    /// Somebody beside the slots has these pages.
-    pub(crate) fn hold_pages(&mut self, held: &[u32]) {
-        if let Some((pages, _)) = &mut self.pages {
-            pages.hold(held);
-        }
-    }
-
-    /// He has them no more.
-    pub(crate) fn release_pages(&mut self, held: &[u32]) {
-        if let Some((pages, _)) = &mut self.pages {
-            pages.release(held);
-        }
-    }
-
-    /// A slot begins with these pages.
-    pub(crate) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
-        let Some((pages, _)) = &mut self.pages else { return Ok(()) };
-        let changes = pages.begin(slot, with);
-        self.change(&changes)
-    }
-
-    /// A slot keeps the pages of its first `len` positions.
-    pub(crate) fn keep_pages(&mut self, slot: usize, len: usize) {
-        if let Some((pages, _)) = &mut self.pages {
-            pages.truncate(slot, len);
-        }
-    }
-
-    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where there are no pages
-    /// for them.
-    fn make_place(&mut self, slot: usize, first: usize, end: usize) -> Result<bool, SessionError> {
-        let Some((pages, _)) = &mut self.pages else { return Ok(true) };
-        match pages.reserve(slot, first, end) {
-            None => Ok(false),
-            Some(changes) => self.change(&changes).map(|()| true),
-        }
-    }
-
-    /// The same, where the lack of them is an error.
-    fn take_place(&mut self, slot: usize, first: usize, end: usize) -> Result<(), SessionError> {
-        match self.make_place(slot, first, end)? {
-            true => Ok(()),
-            false => Err(self.lack(self.pages_needed(slot, first, end))),
-        }
-    }
-
-    fn lack(&self, needed: usize) -> SessionError {
-        SessionError::Pages { needed, free: self.pages().unwrap_or_default().free() }
-    }
-
-    /// Changes tables and pages on the device, in the order of its stream.
-    fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
-        let (Some((_, numbers)), r) = (&self.pages, &self.resident) else { return Ok(()) };
-        let stride = r.plan.table(self.context);
-        for change in changes {
-            match *change {
-                Change::Entry { slot, at, page } => {
-                    let (page, at) = (page as usize, slot * stride + at);
-                    r.stream.copy_in(&numbers.slice(page..page + 1)?, &r.control.pages.slice(at..at + 1)?)?;
-                }
-                Change::Copy { from, to } => {
-                    let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
-                    for cache in caches.filter(|c| !c.is_empty()) {
-                        let each = cache.len() / r.plan.parts().max(1);
-                        let of = |page: u32| cache.slice(page as usize * each..(page as usize + 1) * each);
-                        r.stream.copy(&of(from)?, &of(to)?)?;
-                    }
-                }
-            }
-        }
         Ok(())
     }
 

@@ -64,8 +64,11 @@ impl Pages {
         self.tables.get(slot).map_or(&[], Vec::as_slice)
     }
 
-    /// Pages that it takes to write the positions from `first` to before `end`.
+    /// Pages that it takes to write the positions from `first` to before `end`: none where there is none between.
     pub fn need(&self, slot: usize, first: usize, end: usize) -> usize {
+        if first >= end {
+            return 0;
+        }
         let table = self.of(slot);
         (first / PAGE..end.div_ceil(PAGE)).filter(|at| table.get(*at).is_none_or(|page| self.is_shared(*page))).count()
     }
@@ -77,6 +80,9 @@ impl Pages {
             return None;
         }
         let mut changes = vec![];
+        if first >= end {
+            return Some(changes);
+        }
         for at in first / PAGE..end.div_ceil(PAGE) {
             let before = self.of(slot).get(at).copied();
             if before.is_some_and(|page| !self.is_shared(page)) {
@@ -160,6 +166,8 @@ mod tests {
         let first = pages.of(0).to_vec();
         assert_eq!(pages.begin(1, &first).len(), 2);
         assert_eq!((pages.count().used, pages.count().shared, pages.need(1, PAGE + 1, PAGE + 2)), (2, 2, 1));
+        // Who writes nothing takes nothing, in the middle of a page that is shared, too.
+        assert_eq!((pages.need(1, PAGE + 1, PAGE + 1), pages.reserve(1, PAGE + 1, PAGE + 1)), (0, Some(vec![])));
         let changes = pages.reserve(1, PAGE + 1, PAGE + 2).unwrap();
         let to = pages.of(1)[1];
         assert_eq!(changes, [Change::Copy { from: first[1], to }, Change::Entry { slot: 1, at: 1, page: to }]);

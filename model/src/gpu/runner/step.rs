@@ -92,13 +92,6 @@ impl GpuRunner {
         self.answers(tasks, logits, chosen, &rows)
     }
 
-    /// Says before anything is done if there are no pages for all of it.
-    pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
-        let Some(pages) = self.pages() else { return Ok(()) };
-        let needed = tasks.iter().map(|t| self.pages_needed(t.slot, t.first, t.first + t.tokens.len())).sum();
-        if needed <= pages.free() { Ok(()) } else { Err(self.lack(needed)) }
-    }
-
     /// Whether the one last token that is wanted goes with its prompt: that saves reading all weights once
     /// more.
     pub(super) fn goes_alone(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<bool, SessionError> {

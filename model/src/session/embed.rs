@@ -1,0 +1,43 @@
+//! Vectors of texts, of models that make such.
+
+use super::{Session, SessionError};
+use crate::graph::{Graph, Pooling};
+use crate::placement::Stage;
+
+impl Session {
+    /// A text's vector, of a model that makes such.
+    ///
+    /// # Errors
+    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
+    /// failed.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        self.not_lost()?;
+        let made = match &mut self.runner {
+            Stage::Host(host) => host.embed(tokens),
+            Stage::Gpu(gpu) => gpu.embed(tokens),
+        };
+        if let Err(SessionError::Lost(why)) = &made {
+            self.lost = Some(why.clone());
+        }
+        made
+    }
+}
+
+/// How rows of these tokens become a vector, where that can be.
+///
+/// # Errors
+/// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
+pub(crate) fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
+    let Some(pooling) = graph.pooling else {
+        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
+    };
+    let (n_vocab, n) = (graph.n_vocab(), tokens.len());
+    if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
+        return Err(SessionError::Token { id, n_vocab });
+    }
+    match n {
+        0 => Err(SessionError::NoTokens),
+        n if n > context => Err(SessionError::Context { tokens: n, context }),
+        _ => Ok(pooling),
+    }
+}
