@@ -1,7 +1,8 @@
 // keep: rows of new tokens to a cache (kv.h) of one head.
 //
 //   row      TOKENS × HEAD_DIM f32
-//   slots, position   as latent.h has them; rows: of `capacity` positions, slot s at `sequence_bytes`·s
+//   slots, position   as latent.h has them; rows: of `capacity` positions, slot s at `sequence_bytes`·s; or in
+//             the pages of table (paged.h)
 //
 // Share: x of ⌈tokens / waves⌉: a wave takes a row.
 //
@@ -15,12 +16,15 @@ struct KeepArgs {
     u8* rows;
     u32 tokens, capacity;
     u64 sequence_bytes;
+    PAGED(const u32* table;)
 };
 
 template <class S> STEP void keep_rows(KeepArgs a, Share share) {
     u32 token = share.x * kj_waves + wave_id();
     if (token >= a.tokens) return;
     u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
-    Kv<S>::store_row(a.rows + slot * a.sequence_bytes, a.capacity, a.position[slot] + (S::ONE ? token : 0),
-                     a.row + (u64)token * S::HEAD_DIM);
+    u32 here = a.position[slot] + (S::ONE ? token : 0);
+    const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
+    Kv<S>::store_row(Kv<S>::page(a.rows + slot * a.sequence_bytes, pages, here), stretch(a.capacity),
+                     within(here), a.row + (u64)token * S::HEAD_DIM);
 }

@@ -6,6 +6,7 @@
 //   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position is the
 //             first's
 //   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s further on
+//   table     pages of each slot (paged.h)
 //   part      TOKENS × HEADS × splits × (RANK + 2) f32 and counters, TOKENS × HEADS / GROUP u32 (zero before
 //             and after); null where splits is 1
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
@@ -27,6 +28,7 @@ struct LatentArgs {
     float scale;
     u32 capacity, splits;
     u64 sequence_bytes;
+    PAGED(const u32* table;)
 };
 
 template <class S> struct Latent {
@@ -45,15 +47,19 @@ template <class S> struct Latent {
         float most[GROUP], sum[GROUP], shrink[GROUP];
     };
 
+    static_assert(kj_page % TILE == 0, "a tile lies in one page");
+
     // Positions from `past` on are those of the rows at `fresh`, which are on their way to the cache.
-    STEP void load_tile(Shared& lds, const u8* rows, const float* fresh, u32 past, u32 capacity, u32 from,
-                        u32 end) {
+    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, u32 past, u32 capacity,
+                        u32 from, u32 end) {
+        // Of what is fresh alone nothing is read there: it may have no page.
+        const u8* rows = from < past ? K::page(cache, pages, from) : cache;
         for (u32 c = thread_id(); c < TILE * (HEAD_DIM / 8); c += KJ_BLOCK) {
             u32 t = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8);
             float x[8];
             u32 p = min_u32(from + t, end - 1);
             if (p < past) {
-                K::values(K::load(rows, capacity, p, chunk), x);
+                K::values(K::load(rows, stretch(capacity), within(p), chunk), x);
             } else {
                 UNROLL for (u32 e = 0; e < 8; e++) x[e] = fresh[(u64)(p - past) * HEAD_DIM + 8 * chunk + e];
             }
@@ -94,20 +100,22 @@ template <class S> struct Latent {
         if (share.x >= busy) return;
         u32 from = share.x * slice, to = min_u32(from + slice, end);
         u8* rows = a.rows + slot * a.sequence_bytes;
+        const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         const u64 first = (u64)token * HEADS + head;
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK)
             lds.q[i / HEAD_DIM][i % HEAD_DIM] = a.q[first * HEAD_DIM + i] * (a.scale * 1.44269504f);
         for (u32 h = thread_id(); h < GROUP; h += KJ_BLOCK) lds.most[h] = NEVER, lds.sum[h] = 0.0f;
         if (to == end && share.y == 0 && wave_id() == 0)
-            K::store_row(rows, a.capacity, here, a.row + (u64)token * HEAD_DIM);
+            K::store_row(K::page(rows, pages, here), stretch(a.capacity), within(here),
+                         a.row + (u64)token * HEAD_DIM);
         block_sync();
 
         float acc[GROUP][COLUMNS];
         UNROLL for (u32 h = 0; h < GROUP; h++)
             UNROLL for (u32 i = 0; i < COLUMNS; i++) acc[h][i] = 0.0f;
         NO_UNROLL for (u32 at = from; at < to; at += TILE) {
-            load_tile(lds, rows, fresh, past, a.capacity, at, to);
+            load_tile(lds, rows, pages, fresh, past, a.capacity, at, to);
             block_sync();
             share_out(lds, at, to);
             UNROLL for (u32 h = 0; h < GROUP; h++)

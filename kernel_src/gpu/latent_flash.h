@@ -2,7 +2,8 @@
 // softmax as it goes (flash.h).
 //
 //   q      TOKENS × HEADS × HEAD_DIM f32;  out  TOKENS × HEADS × RANK f32
-//   rows   a cache (kv.h) of one head of `capacity` positions, these tokens' rows included
+//   rows   a cache (kv.h) of one head of `capacity` positions, these tokens' rows included; or in the pages
+//          of table (paged.h)
 //   position   u32: tokens before these
 //
 // All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
@@ -26,6 +27,7 @@ struct LatentFlashArgs {
     float* out;
     float scale;
     u32 tokens, capacity;
+    PAGED(const u32* table;)
 };
 
 template <class S> struct LatentFlash {
@@ -67,7 +69,7 @@ template <class S> struct LatentFlash {
             *(u32x4*)(qs + kv_tile_at(BQ, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
         }
 
-        const KvHead kv{a.rows, a.rows, a.capacity, 0};
+        const KvHead kv{a.rows, a.rows, stretch(a.capacity), 0, Pages{PAGED(a.table)}};
         const u32 wave_n = wave_id() % WAVES_N, wave_row = wave_id() / WAVES_N * (MI * MMA_M);
         const bool scores = wave_n < SCORERS;
         const u32 key0 = wave_n * SE * MMA_N;

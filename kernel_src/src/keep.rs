@@ -1,8 +1,9 @@
 //! Rows of new tokens to a cache of one head: `gpu/keep.h`.
 
 use crate::arguments;
+use crate::cases::paged::Pages;
 use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, floats, words};
-use crate::family::{Block, Family, Fixed, Grid, Size, Work, no_choice};
+use crate::family::{Block, Declared, Family, Fixed, Grid, Size, Work, no_choice, with_table};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CHUNK, Samples};
@@ -16,6 +17,8 @@ pub struct KeepSpec {
     pub kv: KvLayout,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
     pub one: bool,
+    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    pub paged: bool,
 }
 
 arguments! {
@@ -33,8 +36,10 @@ arguments! {
         tokens: U32,
         /// Positions of a slot.
         capacity: U32,
-        /// Bytes from one slot's rows to the next one's.
+        /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -55,7 +60,8 @@ impl Family for KeepSpec {
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}{}", self.kv.head_dim, self.kv.storage, if self.one { ", one sequence" } else { "" })
+        let paged = if self.paged { ", paged" } else { "" };
+        write!(f, "{} {:?}{}{paged}", self.kv.head_dim, self.kv.storage, if self.one { ", one sequence" } else { "" })
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
@@ -71,7 +77,11 @@ impl Family for KeepSpec {
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let shape = self.kv.shape().flag("ONE", self.one);
-        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+        Ok(of_shape(NAME, &shape, KvLayout::macros(self.paged, Constants::new()), block.wave, block.threads))
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<KeepArgs<()>>(self.paged)
     }
 
     fn grid(&self, target: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {
@@ -104,6 +114,14 @@ impl Family for KeepSpec {
             position[slot] = if self.one { size.past as u32 } else { here as u32 };
             kv.write_row(&mut after[slot * bytes..][..bytes], capacity, 0, here, x);
         }
+        let pages = self.paged.then(|| {
+            let lens = position.iter().map(|&p| p.wrapping_add(if self.one { n as u32 } else { 1 }) as usize);
+            Pages::new(&lens.collect::<Vec<_>>(), capacity, random)
+        });
+        let [before, after] = match &pages {
+            None => [before, after],
+            Some(pages) => [before, after].map(|rows| pages.pool(&kv, &rows, capacity)),
+        };
         let expect = match kv.storage {
             KvStorage::F32 => {
                 Expect::Real { storage: Storage::F32, want: Storage::F32.read(&after), tolerance: SINGLE }
@@ -119,18 +137,25 @@ impl Family for KeepSpec {
             rows: CaseArg::Buffer { name: "rows", before, expect },
             tokens: FOLLOWS,
             capacity: CaseArg::U32(capacity as u32),
-            sequence_bytes: CaseArg::U64(bytes as u64),
+            sequence_bytes: CaseArg::U64(if self.paged { 0 } else { bytes as u64 }),
+            table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
         };
-        let name = format!("keep {n} of {dim}, {:?}, after {}, one {}", kv.storage, size.past, self.one);
+        let paged = if self.paged { ", paged" } else { "" };
+        let name = format!("keep {n} of {dim}, {:?}, after {}, one {}{paged}", kv.storage, size.past, self.one);
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
     fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        for (head_dim, storage, tokens, past, one) in
-            [(576, F16, 11, 5, true), (80, F32, 3, 0, false), (272, F16, 9, 2, false), (96, Q8_0, 5, 7, true)]
-        {
-            let spec = KeepSpec { kv: KvLayout { heads: 1, head_dim, storage }, one };
+        for (head_dim, storage, tokens, past, one, paged) in [
+            (576, F16, 11, 5, true, false),
+            (80, F32, 3, 0, false, false),
+            (272, F16, 9, 2, false, false),
+            (96, Q8_0, 5, 7, true, false),
+            (576, F16, 140, 120, true, true),
+            (272, F16, 3, 127, false, true),
+        ] {
+            let spec = KeepSpec { kv: KvLayout { heads: 1, head_dim, storage }, one, paged };
             into.push(spec.case(target, 1, Size { tokens, past }, random)?);
         }
         Ok(())
@@ -138,6 +163,6 @@ impl Family for KeepSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        list.add("keep 576 F16".to_owned(), KeepSpec { kv, one: true }, CHUNK)
+        list.add("keep 576 F16".to_owned(), KeepSpec { kv, one: true, paged: false }, CHUNK)
     }
 }

@@ -1,8 +1,9 @@
 //! Attention of new tokens to latents: `gpu/latent.h`.
 
 use crate::arguments;
+use crate::cases::paged::Pages;
 use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, output, words};
-use crate::family::{Block, Family, Fixed, Grid, Size, Work, no_choice};
+use crate::family::{Block, Declared, Family, Fixed, Grid, Size, Work, no_choice, with_table};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CONTEXT, Samples};
@@ -23,6 +24,8 @@ pub struct LatentSpec {
     pub rank: usize,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
     pub one: bool,
+    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    pub paged: bool,
 }
 
 arguments! {
@@ -50,8 +53,10 @@ arguments! {
         capacity: U32,
         /// Slices of the context.
         splits: U32,
-        /// Bytes from one slot's rows to the next one's.
+        /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -96,8 +101,8 @@ impl Family for LatentSpec {
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let one = if self.one { ", one sequence" } else { "" };
-        write!(f, "{} × {} {:?}, values of {}{one}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)
+        let (one, paged) = (if self.one { ", one sequence" } else { "" }, if self.paged { ", paged" } else { "" });
+        write!(f, "{} × {} {:?}, values of {}{one}{paged}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
@@ -122,7 +127,11 @@ impl Family for LatentSpec {
             .number("RANK", self.rank)
             .number("TILE", TILE)
             .flag("ONE", self.one);
-        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+        Ok(of_shape(NAME, &shape, KvLayout::macros(self.paged, Constants::new()), block.wave, block.threads))
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<LatentArgs<()>>(self.paged)
     }
 
     fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {
@@ -147,16 +156,21 @@ impl Family for LatentSpec {
         use KvStorage::{F16, F32, Q8_0};
         // Groups of eight, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
         // and several; the first token, ends of tiles.
-        for (heads, head_dim, rank, storage, splits, positions, one) in [
-            (16, 576, 512, F16, 3, vec![70], false),
-            (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false),
-            (5, 96, 96, Q8_0, 4, vec![50], false),
-            (3, 272, 257, F32, 1, vec![23, 40], false),
-            (8, 320, 256, Q8_0, 5, vec![100], false),
-            (4, 80, 64, F16, 1, vec![0; 11], true),
-            (6, 144, 128, Q8_0, 2, vec![13; 9], true),
+        // In pages: the first position of one, the last, several of them.
+        for (heads, head_dim, rank, storage, splits, positions, one, paged) in [
+            (16, 576, 512, F16, 3, vec![70], false, false),
+            (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false, false),
+            (5, 96, 96, Q8_0, 4, vec![50], false, false),
+            (3, 272, 257, F32, 1, vec![23, 40], false, false),
+            (8, 320, 256, Q8_0, 5, vec![100], false, false),
+            (4, 80, 64, F16, 1, vec![0; 11], true, false),
+            (6, 144, 128, Q8_0, 2, vec![13; 9], true, false),
+            (16, 576, 512, F16, 3, vec![300], false, true),
+            (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true),
+            (5, 96, 96, Q8_0, 4, vec![255], false, true),
+            (4, 80, 64, F16, 1, vec![120; 11], true, true),
         ] {
-            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one };
+            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one, paged };
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, units, &positions, random)?);
         }
@@ -166,7 +180,11 @@ impl Family for LatentSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let size = Size { tokens: 1, past: CONTEXT - 1 };
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        list.add("latent 16 × 512 + 64 F16".to_owned(), LatentSpec { heads: 16, kv, rank: 512, one: false }, size)
+        list.add(
+            "latent 16 × 512 + 64 F16".to_owned(),
+            LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false },
+            size,
+        )
     }
 }
 
@@ -214,6 +232,15 @@ fn case(
             want.extend((0..spec.rank).map(|c| (0..rows.len()).map(|i| share(i) * f64::from(rows[i][c])).sum::<f64>()));
         }
     }
+    let pages = spec.paged.then(|| {
+        let more = if spec.one { n as u32 } else { 1 };
+        let lens: Vec<usize> = by_place.iter().map(|&p| p.wrapping_add(more) as usize).collect();
+        Pages::new(&lens, capacity, random)
+    });
+    let [before, after] = match &pages {
+        None => [before, after],
+        Some(pages) => [before, after].map(|rows| pages.pool(&kv, &rows, capacity)),
+    };
     let real = |storage: Storage, tolerance| Expect::Real { storage, want: storage.read(&after), tolerance };
     let expect = match kv.storage {
         KvStorage::F32 => real(Storage::F32, SINGLE),
@@ -223,8 +250,13 @@ fn case(
     let tolerance = Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
     let launch = spec.launch(target, units, Size { tokens: n, past: capacity })?;
     let name = format!(
-        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits",
-        spec.heads, spec.rank, kv.storage, spec.one, launch.geometry.grid[0]
+        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits{}",
+        spec.heads,
+        spec.rank,
+        kv.storage,
+        spec.one,
+        launch.geometry.grid[0],
+        if spec.paged { ", paged" } else { "" }
     );
     let args = LatentArgs {
         q: floats("q", &q),
@@ -238,7 +270,8 @@ fn case(
         scale: CaseArg::F32(scale),
         capacity: CaseArg::U32(capacity as u32),
         splits: FOLLOWS,
-        sequence_bytes: CaseArg::U64(bytes as u64),
+        sequence_bytes: CaseArg::U64(if spec.paged { 0 } else { bytes as u64 }),
+        table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
     };
     Case::of(name, spec, target, launch, args)
 }

@@ -1,8 +1,9 @@
 //! Attention of a prompt's new tokens to latents, on matrix units: `gpu/latent_flash.h`.
 
 use crate::arguments;
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, output};
-use crate::family::{Block, Family, Grid, Size, Variant, Work, choice};
+use crate::cases::paged::Pages;
+use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, output, words};
+use crate::family::{Block, Declared, Family, Grid, Size, Variant, Work, choice, with_table};
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
 use crate::latent::LatentSpec;
@@ -22,6 +23,8 @@ pub struct LatentFlashSpec {
     pub kv: KvLayout,
     /// Elements of a row that are the value.
     pub rank: usize,
+    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    pub paged: bool,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<LatentFlashTuning>,
 }
@@ -60,6 +63,8 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence; only where there are pages.
+        table: Pointer,
     }
 }
 
@@ -122,7 +127,8 @@ impl Family for LatentFlashSpec {
     choice!(LatentFlashTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} × {} {:?}, values of {}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)
+        write!(f, "{} × {} {:?}, values of {}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)?;
+        f.write_str(if self.paged { ", paged" } else { "" })
     }
 
     fn usual(&self, target: &Target) -> Result<LatentFlashTuning, SpecError> {
@@ -159,8 +165,13 @@ impl Family for LatentFlashSpec {
         let shape = self.kv.shape().number("HEADS", self.heads).number("RANK", self.rank);
         let shape = shape.number("MI", t.rows).number("BK", t.keys).number("WAVES_N", t.columns);
         let macros = Product::of_attention(target, block.wave, self.kv.head_dim).macros();
+        let macros = KvLayout::macros(self.paged, macros);
         let kernel = of_shape(NAME, &shape.number("STAGES", t.stages), macros, block.wave, block.threads);
         Ok(Kernel { shared: block.shared, ..kernel })
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<LatentFlashArgs<()>>(self.paged)
     }
 
     fn grid(&self, _: &Target, t: &LatentFlashTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
@@ -213,11 +224,14 @@ impl Family for LatentFlashSpec {
         }
         let reason = "queries, rows and shares are halves";
         let tolerance = Tolerance { norm: 1.5e-3, each: 1.5e-2, reason };
+        let pages = self.paged.then(|| Pages::new(&[past + tokens], capacity, random));
+        let cache = pages.as_ref().map_or_else(|| cache.clone(), |pages| pages.pool(&kv, &cache, capacity));
         let name = format!(
-            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after {past}, {:?}",
+            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after {past}, {:?}{}",
             self.rank,
             kv.storage,
-            self.tuning(target)?
+            self.tuning(target)?,
+            if self.paged { ", paged" } else { "" }
         );
         let args = LatentFlashArgs {
             q: floats("q", &q),
@@ -227,6 +241,7 @@ impl Family for LatentFlashSpec {
             scale: CaseArg::F32(scale),
             tokens: FOLLOWS,
             capacity: CaseArg::U32(capacity as u32),
+            table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
         };
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
@@ -234,18 +249,22 @@ impl Family for LatentFlashSpec {
     fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
         // Heads that divide a block's rows and that do not, ranks that all waves share evenly and that they do not,
-        // one token and many, a past that is no multiple of a tile.
-        for (heads, head_dim, rank, storage, tokens, past) in [
-            (16, 576, 512, F16, 9, 70),
-            (3, 96, 80, F16, 47, 5),
-            (5, 160, 128, Q8_0, 13, 33),
-            (4, 64, 48, F32, 1, 0),
-            (16, 320, 256, F16, 5, 131),
-            (6, 576, 512, Q8_0, 7, 64),
+        // one token and many, a past that is no multiple of a tile; in pages, one that ends with one and before.
+        for (heads, head_dim, rank, storage, tokens, past, paged) in [
+            (16, 576, 512, F16, 9, 70, false),
+            (3, 96, 80, F16, 47, 5, false),
+            (5, 160, 128, Q8_0, 13, 33, false),
+            (4, 64, 48, F32, 1, 0, false),
+            (16, 320, 256, F16, 5, 131, false),
+            (6, 576, 512, Q8_0, 7, 64, false),
+            (16, 576, 512, F16, 9, 120, true),
+            (5, 160, 128, Q8_0, 13, 256, true),
         ] {
             let kv = KvLayout { heads: 1, head_dim, storage };
-            for tuning in LatentFlashTuning::all(target, wave, &kv) {
-                let spec = LatentFlashSpec { heads, kv, rank, tuning: Some(tuning) };
+            // Where a row lies is the same affair in all.
+            let all = if paged { 1 } else { usize::MAX };
+            for tuning in LatentFlashTuning::all(target, wave, &kv).take(all) {
+                let spec = LatentFlashSpec { heads, kv, rank, paged, tuning: Some(tuning) };
                 if spec.covered(target) {
                     into.push(spec.case(target, 1, Size { tokens, past }, random)?);
                 }
@@ -257,7 +276,7 @@ impl Family for LatentFlashSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for storage in [KvStorage::F16, KvStorage::Q8_0] {
             let kv = KvLayout { heads: 1, head_dim: 576, storage };
-            let spec = LatentFlashSpec { heads: 16, kv, rank: 512, tuning: None };
+            let spec = LatentFlashSpec { heads: 16, kv, rank: 512, paged: false, tuning: None };
             if spec.covered(list.target) {
                 list.add(format!("latent_flash 16 × 512 + 64 {storage:?}"), spec, CHUNK)?;
             }

@@ -365,7 +365,8 @@ impl Lower<'_> {
     pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
-        let spec = LatentSpec { heads, kv, rank: self.graph.state(cache).value_size(), one: !self.batch };
+        let rank = self.graph.state(cache).value_size();
+        let spec = LatentSpec { heads, kv, rank, one: !self.batch, paged: self.paged };
         let (job, sequences) = (self.job(&name, spec.clone())?, self.program.tokens());
         // Many tokens fill the device with one slice each.
         let most = (SPLITS / sequences).max(1);
@@ -382,7 +383,8 @@ impl Lower<'_> {
             scale: Bind::F32(scale),
             capacity: Bind::U32(self.context),
             splits: Bind::Dim(splits),
-            sequence_bytes: Bind::U64(if self.batch { self.slot_bytes(&name, cache)? } else { 0 }),
+            sequence_bytes: Bind::U64(if self.batch && !self.paged { self.slot_bytes(&name, cache)? } else { 0 }),
+            table: self.table(),
         };
         self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
         Ok(())

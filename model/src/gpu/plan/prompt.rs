@@ -109,19 +109,21 @@ impl Lower<'_> {
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
-        let spec = LatentFlashSpec { heads, kv, rank: self.graph.state(cache).value_size(), tuning: None };
-        let spec = self.tuned(spec);
+        // What was measured counts for pages, too.
+        let (paged, table, rank) = (self.paged, self.table(), self.graph.state(cache).value_size());
+        let spec = self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, tuning: None });
+        let spec = LatentFlashSpec { paged, ..spec };
         let Ok([per, each]) = spec.blocks(&self.target) else { return self.latent(step) };
-        let keep = KeepSpec { kv, one: true };
+        let keep = KeepSpec { kv, one: true, paged };
         let job = self.job(&name, keep.clone())?;
         let (position, tokens, capacity) = (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
         let (row, rows, sequence_bytes) = (self.value(row)?, Bind::Keys(cache), Bind::U64(0));
-        let args = KeepArgs { row, slots: Bind::Null, position, rows, tokens, capacity, sequence_bytes };
+        let args = KeepArgs { row, slots: Bind::Null, position, rows, tokens, capacity, sequence_bytes, table };
         let blocks = Dim::Tokens { per: keep.rows(&self.target), each: 1 };
         self.run(format!("{name}.keep"), &job, [blocks, ONE, ONE], args);
         let job = self.job(&name, spec)?;
         let (q, out) = (self.value(q)?, self.program.make(out));
-        let args = LatentFlashArgs { q, rows, position, out, scale: Bind::F32(scale), tokens, capacity };
+        let args = LatentFlashArgs { q, rows, position, out, scale: Bind::F32(scale), tokens, capacity, table };
         self.run(name, &job, [Dim::Tokens { per, each }, ONE, ONE], args);
         Ok(())
     }

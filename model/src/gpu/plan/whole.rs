@@ -142,7 +142,7 @@ pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.pooling.is_some() {
         return Some("what makes vectors of texts keeps no keys and values".to_owned());
     }
-    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_)));
+    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_) | StateKind::Latent { .. }));
     other.map(|other| format!("{}'s state is of another kind than keys and values", other.name))
 }
 
