@@ -261,13 +261,13 @@ fn smollm2_answers_as_a_folder_as_it_does_as_a_file() {
     let answer = |path: &Path| {
         let options = OpenOptions { device: DeviceChoice::Cpu, precise: true, ..OpenOptions::new(256) };
         let mut model = Model::open(path, &options).unwrap();
-        let message = kjit_model::Message::new("user", "What is the capital of France? Then count to five.");
+        let message = kjit_model::Message::new("user", "Explain photosynthesis in one sentence.");
         let prompt = model.chat_prompt(&[message]).unwrap();
         let sequence = model.session.add(Default::default()).unwrap();
         model.generate(sequence, &prompt, Some(48), &mut |_| ControlFlow::Continue(())).unwrap()
     };
     let (want, got) = (answer(&path), answer(dir.path()));
-    assert!(want.text.contains("Paris"), "{}", want.text);
+    assert!(want.text.contains("photosynthesis") || want.text.contains("Photosynthesis"), "{}", want.text);
     assert_eq!((got.text, got.ids), (want.text, want.ids));
 }
 
