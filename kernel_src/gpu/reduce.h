@@ -7,15 +7,20 @@
 //   words     u32, of this device: meetings so far, blocks that have read that (zero before and after), and
 //             whether somebody has waited in vain: then nobody waits any more
 //   late      u32 of the host: 1 once somebody has waited longer than `limit` ns
-//   inbox     u64: two times RANKS times `room` packets, of this device; the others write theirs there
+//   inbox     of this device; the others write theirs there. Two times RANKS times `room` packets; STRETCHES:
+//             as many f32, then a u32 for each stretch of them
 //   to0 …     the inboxes of ranks rank + 1, rank + 2 … (in turn); null beyond RANKS
 //
-// A packet is a value below and the meeting's number above (peer.h). Meetings take the two halves of an inbox
-// in turn: who writes for meeting n + 2 has seen all packets of n + 1, which each device sends after its
-// launch for n has ended. Each block sends all of its share before it waits, and no more blocks are launched
-// than the device holds: so no order in which blocks begin makes two devices wait for each other.
+// A packet is a value below and the meeting's number above (peer.h): one way over the link, for few values.
+// Many go in STRETCHES of plain f32, half the bytes, with one number behind each. Packets and stretches have
+// inboxes of their own, for one's values must never be taken for the other's numbers.
 //
-// S: RANKS, COLS, JOIN, RESIDUAL. Share: x a block of `blocks`.
+// Meetings take the two halves of an inbox in turn: who writes for meeting n + 2 has seen all that was sent
+// for n + 1, which each device sends after its launch for n has ended. Each block sends all of its share
+// before it waits, and no more blocks are launched than the device holds: so no order in which blocks begin
+// makes two devices wait for each other.
+//
+// S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES. Share: x a block of `blocks`.
 #pragma once
 #include "peer.h"
 
@@ -29,6 +34,10 @@ struct ReduceArgs {
 };
 
 template <class S> struct Reduce {
+    static constexpr u32 EACH = 4, QUADS = KJ_BLOCK * EACH, STRETCH = 4 * QUADS;  // values of a stretch
+    static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN), "stretches are of quads, and added");
+    struct Shared { u32 there[2]; };
+
     // A thread's waiting: turns of its loop, when it began to look at the clock, whether it has an end.
     struct Waiting {
         u64 since;
@@ -36,20 +45,16 @@ template <class S> struct Reduce {
         bool over;
     };
 
-    STEP float take(const ReduceArgs& a, const u64* slot, u32 number, Waiting& w) {
-        for (;;) {
-            const u64 packet = peer_load(slot);
-            if ((u32)(packet >> 32) == number) return as_f32((u32)packet);
-            if (w.over) return 0.0f;
-            if (++w.turns % 256 != 0) continue;
-            w.over = atomic_load(a.words + 2) != 0;
-            const u64 now = clock_ns();
-            if (w.since == 0) w.since = now;
-            if (!w.over && now - w.since >= a.limit) {
-                w.over = true;
-                atomic_store(a.words + 2, 1);
-                atomic_store(a.late, 1);
-            }
+    // After a look that found nothing.
+    STEP void wait_on(const ReduceArgs& a, Waiting& w) {
+        if (++w.turns % 256 != 0) return;
+        w.over = atomic_load(a.words + 2) != 0;
+        const u64 now = clock_ns();
+        if (w.since == 0) w.since = now;
+        if (!w.over && now - w.since >= a.limit) {
+            w.over = true;
+            atomic_store(a.words + 2, 1);
+            atomic_store(a.late, 1);
         }
     }
 
@@ -58,27 +63,50 @@ template <class S> struct Reduce {
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
     }
 
-    STEP void step(ReduceArgs a, Share share) {
+    // One thread of each block counts it, once all of the block know the meeting's number, and the last one
+    // counts the meeting. Both may be as they come: what has been read is read.
+    STEP void counted(const ReduceArgs& a, u32 before, u32 number) {
+        if (before != a.blocks - 1) return;
+        own_store(a.words + 1, 0);
+        // Never back to 0, which memory that nobody wrote to has; even and odd go on in turn.
+        own_store(a.words, number == 0xffffffffu ? 1 : number);
+    }
+
+    STEP float take(const ReduceArgs& a, const u64* slot, u32 number, Waiting& w) {
+        for (;;) {
+            const u64 packet = peer_load(slot);
+            if ((u32)(packet >> 32) == number) return as_f32((u32)packet);
+            if (w.over) return 0.0f;
+            wait_on(a, w);
+        }
+    }
+
+    STEP void packets(const ReduceArgs& a, Share share) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
-        const u32 met = atomic_load(a.words), number = met + 1;
-        Waiting waiting = {0, 0, atomic_load(a.words + 2) != 0};
+        // All that a thread needs of this device is asked for at once: of a token there is one value for each
+        // thread, and a meeting takes hardly longer than the ways to the memory that follow each other.
+        float x0 = 0, residual0 = 0;
+        if (first < a.count) x0 = a.x[first];
+        if constexpr (S::RESIDUAL && !S::JOIN)
+            if (first < a.count) residual0 = a.residual[first];
+        const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1;
         const u64 half = (u64)(met & 1) * S::RANKS * a.room;
         for (u64 i = first; i < a.count; i += stride) {
-            const u64 packet = (u64)number << 32 | as_u32(a.x[i]);
+            const u64 packet = (u64)number << 32 | as_u32(i == first ? x0 : a.x[i]);
             const u64 at = half + a.rank * a.room + i;
             for (u32 p = 0; p + 1 < S::RANKS; p++) peer_store(peer(a, p) + at, packet);
         }
-        block_sync();  // all of the block have read the number
-        if (thread_id() == 0 && atomic_add(a.words + 1, 1) == a.blocks - 1) {
-            atomic_store(a.words + 1, 0);
-            // Never back to 0, which memory that nobody wrote to has; even and odd go on in turn.
-            atomic_store(a.words, number == 0xffffffffu ? 1 : number);
-        }
+        block_sync();  // all of the block have the number
+        u32 before = 0;
+        if (thread_id() == 0) before = own_count(a.words + 1);  // looked at last: nothing waits for it
+        Waiting waiting = {0, 0, over != 0};
         for (u64 i = first; i < a.count; i += stride) {
-            float sum = 0;
+            const float own = i == first ? x0 : a.x[i];
+            float added = 0, sum = 0;
+            if constexpr (S::RESIDUAL && !S::JOIN) added = i == first ? residual0 : a.residual[i];
             for (u32 r = 0; r < S::RANKS; r++) {
                 const u64* slot = a.inbox + half + r * a.room + i;
-                const float part = r == a.rank ? a.x[i] : take(a, slot, number, waiting);
+                const float part = r == a.rank ? own : take(a, slot, number, waiting);
                 if constexpr (S::JOIN) {
                     const u64 at = (i / S::COLS * S::RANKS + r) * S::COLS + i % S::COLS;
                     if constexpr (S::RESIDUAL) a.y[at] = a.residual[at] + part;
@@ -87,10 +115,106 @@ template <class S> struct Reduce {
                     sum = r == 0 ? part : sum + part;
                 }
             }
-            if constexpr (!S::JOIN) {
-                if constexpr (S::RESIDUAL) a.y[i] = a.residual[i] + sum;
-                else a.y[i] = sum;
+            if constexpr (!S::JOIN) a.y[i] = S::RESIDUAL ? added + sum : sum;
+        }
+        if (thread_id() == 0) counted(a, before, number);
+    }
+
+    // Where in an inbox a rank's values of this half are, and the numbers of its stretches.
+    STEP float* values(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
+        return (float*)inbox + (u64)(half * S::RANKS + rank) * a.room;
+    }
+    STEP u32* numbers(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
+        return (u32*)inbox + 2 * S::RANKS * a.room + (u64)(half * S::RANKS + rank) * (a.room / STRETCH);
+    }
+
+    // A thread's quads of a stretch.
+    STEP u64 quad(u64 stretch, u32 k) { return stretch * QUADS + k * KJ_BLOCK + thread_id(); }
+
+    STEP void send(const ReduceArgs& a, u32 half, u64 stretch) {
+        u32x4 v[EACH] = {};
+        UNROLL for (u32 k = 0; k < EACH; k++)
+            if (quad(stretch, k) < a.count / 4) v[k] = load16(a.x + 4 * quad(stretch, k));
+        for (u32 p = 0; p + 1 < S::RANKS; p++) {
+            float* to = values(a, peer(a, p), half, a.rank);
+            UNROLL for (u32 k = 0; k < EACH; k++)
+                if (quad(stretch, k) < a.count / 4) peer_store16(to + 4 * quad(stretch, k), v[k]);
+        }
+    }
+
+    STEP bool there(const ReduceArgs& a, u32 half, u32 rank, u64 stretch, u32 number) {
+        return rank == a.rank || peer_published(numbers(a, a.inbox, half, rank) + stretch) == number;
+    }
+
+    // A stretch that has come from everybody.
+    STEP void add(const ReduceArgs& a, u32 half, u64 stretch) {
+        float sum[EACH][4];
+        u32x4 r0[EACH] = {};
+        if constexpr (S::RESIDUAL) {
+            UNROLL for (u32 k = 0; k < EACH; k++)
+                if (quad(stretch, k) < a.count / 4) r0[k] = load16(a.residual + 4 * quad(stretch, k));
+        }
+        for (u32 r = 0; r < S::RANKS; r++) {
+            const float* from = values(a, a.inbox, half, r);
+            u32x4 v[EACH] = {};
+            UNROLL for (u32 k = 0; k < EACH; k++) {
+                const u64 q = quad(stretch, k);
+                if (q < a.count / 4) v[k] = r == a.rank ? load16(a.x + 4 * q) : peer_load16(from + 4 * q);
+            }
+            UNROLL for (u32 k = 0; k < EACH; k++) {
+                float part[4];
+                unpack(part, v[k]);
+                UNROLL for (u32 e = 0; e < 4; e++) sum[k][e] = r == 0 ? part[e] : sum[k][e] + part[e];
             }
         }
+        UNROLL for (u32 k = 0; k < EACH; k++) {
+            if constexpr (S::RESIDUAL) {
+                float added[4];
+                unpack(added, r0[k]);
+                UNROLL for (u32 e = 0; e < 4; e++) sum[k][e] = added[e] + sum[k][e];
+            }
+            if (quad(stretch, k) < a.count / 4)
+                *(u32x4*)(a.y + 4 * quad(stretch, k)) =
+                    u32x4{as_u32(sum[k][0]), as_u32(sum[k][1]), as_u32(sum[k][2]), as_u32(sum[k][3])};
+        }
+    }
+    STEP void unpack(float (&to)[4], u32x4 v) {
+        to[0] = as_f32(v.x), to[1] = as_f32(v.y), to[2] = as_f32(v.z), to[3] = as_f32(v.w);
+    }
+
+    STEP void stretches(const ReduceArgs& a, Share share, Shared& lds) {
+        const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1, half = met & 1;
+        const u64 all = CEIL_DIV(a.count, STRETCH);
+        u64 next = share.x;  // to be added
+        u32 turn = 0;
+        for (u64 s = share.x; s < all; s += a.blocks, turn ^= 1) {
+            // What has come is added behind the next sending; for what has not nobody waits yet.
+            if (thread_id() == 0) {
+                bool came = next < s;
+                for (u32 r = 0; r < S::RANKS; r++) came = came && there(a, half, r, next, number);
+                lds.there[turn] = came;
+            }
+            send(a, half, s);
+            peer_settle();
+            if (thread_id() + 1 < S::RANKS)
+                peer_publish(numbers(a, peer(a, thread_id()), half, a.rank) + s, number);
+            if (lds.there[turn]) {
+                add(a, half, next);
+                next += a.blocks;
+            }
+        }
+        Waiting waiting = {0, 0, over != 0};
+        for (; next < all; next += a.blocks) {
+            for (u32 r = 0; r < S::RANKS; r++)
+                while (!there(a, half, r, next, number) && !waiting.over) wait_on(a, waiting);
+            add(a, half, next);
+        }
+        block_sync();  // all of the block have the number
+        if (thread_id() == 0) counted(a, own_count(a.words + 1), number);
+    }
+
+    STEP void step(ReduceArgs a, Share share, Shared& lds) {
+        if constexpr (S::STRETCHES) stretches(a, share, lds);
+        else packets(a, share);
     }
 };

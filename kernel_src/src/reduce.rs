@@ -23,6 +23,8 @@ pub struct ReduceSpec {
     pub join: bool,
     /// A residual is added.
     pub residual: bool,
+    /// For many rows: values go in stretches, with one number behind each; else each value with its own.
+    pub stretches: bool,
 }
 
 arguments! {
@@ -56,7 +58,7 @@ arguments! {
         to6: Pointer,
         /// `rows · cols`.
         count: U64,
-        /// Packets that an inbox has for each rank.
+        /// Packets, or values (then a multiple of [`STRETCH`]), that an inbox has for each rank.
         room: U64,
         /// Nanoseconds that are waited at most.
         limit: U64,
@@ -69,20 +71,31 @@ arguments! {
 
 /// Words of a device: meetings so far, blocks that know the number, whether somebody has waited in vain.
 pub const WORDS: usize = 3;
+/// Values of a stretch.
+pub const STRETCH: usize = 4 * EACH * BLOCK as usize;
 /// Blocks that a compute unit takes at once, whatever else it has.
 pub const BLOCKS_PER_UNIT: u32 = 2;
 
 const NAME: &str = "reduce";
 const BLOCK: u32 = 256;
+/// Quads of a stretch for each thread, as `gpu/reduce.h` has it.
+const EACH: usize = 4;
+
+/// u32 of an inbox with room for so many values of each rank, in stretches: values, then numbers.
+#[must_use]
+pub fn words_of_stretches(ranks: usize, room: usize) -> usize {
+    2 * ranks * (room + room.div_ceil(STRETCH))
+}
 
 impl ReduceSpec {
     /// Blocks for which there is work, with so many rows.
     #[must_use]
     pub fn blocks(&self, rows: usize) -> u32 {
-        u32::try_from((rows * self.cols).div_ceil(BLOCK as usize)).unwrap_or(u32::MAX).max(1)
+        let each = if self.stretches { STRETCH } else { BLOCK as usize };
+        u32::try_from((rows * self.cols).div_ceil(each)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// A case in so many blocks, at this meeting: the others' packets are there already.
+    /// A case in so many blocks, at this meeting: what the others send is there already.
     fn of(
         &self,
         target: &Target,
@@ -92,21 +105,16 @@ impl ReduceSpec {
     ) -> Result<Case, SpecError> {
         let (ranks, count) = (self.ranks, rows * self.cols);
         // More room than is used.
-        let room = count + 5;
+        let room = if self.stretches { (count + 5).next_multiple_of(STRETCH) } else { count + 5 };
         let parts: Vec<Vec<f32>> = (0..ranks).map(|_| random.normals(count, 1.0)).collect();
         let wide = if self.join { ranks * self.cols } else { self.cols };
         let residual = if self.residual { random.normals(rows * wide, 1.0) } else { vec![] };
         let number = if met == u32::MAX - 1 { u32::MAX } else { met + 1 };
-        let packet = |v: f32| u64::from(number) << 32 | u64::from(v.to_bits());
-        let half = met as usize % 2 * ranks * room;
-        // What is left of the meeting before the last is not taken for this one's.
-        let mut inbox = vec![u64::from(number.wrapping_sub(2)) << 32; 2 * ranks * room];
-        let empty = inbox.clone();
-        let mut sent = empty.clone();
+        let half = met as usize % 2;
+        let empty = self.empty(room, number);
+        let (mut inbox, mut sent) = (empty.clone(), empty.clone());
         for (r, part) in parts.iter().enumerate() {
-            let at = half + r * room;
-            let to = if r == rank { &mut sent } else { &mut inbox };
-            to.iter_mut().skip(at).zip(part).for_each(|(to, &v)| *to = packet(v));
+            self.put(if r == rank { &mut sent } else { &mut inbox }, room, half * ranks + r, part, number);
         }
         let want = (0..rows * wide).map(|i| {
             let (row, c) = (i / wide, i % wide);
@@ -119,10 +127,8 @@ impl ReduceSpec {
             };
             made + residual.get(i).map_or(0.0, |&r| f64::from(r))
         });
-        let bytes = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-        let small = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
         let peer = |i: usize| match i + 1 < ranks {
-            true => CaseArg::Buffer { name: "to", before: bytes(&empty), expect: Expect::Bytes(bytes(&sent)) },
+            true => CaseArg::Buffer { name: "to", before: bytes_of(&empty), expect: Expect::Bytes(bytes_of(&sent)) },
             false => CaseArg::Null,
         };
         let next = if number == u32::MAX { 1 } else { number };
@@ -132,11 +138,11 @@ impl ReduceSpec {
             y: output("y", Storage::F32, want.collect(), SINGLE),
             words: CaseArg::Buffer {
                 name: "words",
-                before: small(&[met, 0, 0]),
-                expect: Expect::Bytes(small(&[next, 0, 0])),
+                before: bytes_of(&[met, 0, 0]),
+                expect: Expect::Bytes(bytes_of(&[next, 0, 0])),
             },
-            late: CaseArg::Buffer { name: "late", before: small(&[0]), expect: Expect::Same },
-            inbox: CaseArg::Buffer { name: "inbox", before: bytes(&inbox), expect: Expect::Same },
+            late: CaseArg::Buffer { name: "late", before: bytes_of(&[0]), expect: Expect::Same },
+            inbox: CaseArg::Buffer { name: "inbox", before: bytes_of(&inbox), expect: Expect::Same },
             to0: peer(0),
             to1: peer(1),
             to2: peer(2),
@@ -153,6 +159,37 @@ impl ReduceSpec {
         let launch = Launch::of(self.block(target, &Fixed)?, Grid::of([blocks, 1, 1]).number("blocks", blocks));
         Case::of(format!("{NAME} {self:?}, {rows} rows, rank {rank}, meeting {met}"), self, target, launch, args)
     }
+
+    /// The words of an inbox in which nothing is of this meeting: what is left of the one before the last must not
+    /// be taken for this one's.
+    fn empty(&self, room: usize, number: u32) -> Vec<u32> {
+        let (all, left) = (2 * self.ranks * room, number.wrapping_sub(2));
+        match self.stretches {
+            true => (0..words_of_stretches(self.ranks, room)).map(|i| if i < all { 0 } else { left }).collect(),
+            false => (0..2 * all).map(|i| if i % 2 == 0 { 0 } else { left }).collect(),
+        }
+    }
+
+    /// A part in an inbox, at the place of a rank of a half.
+    fn put(&self, inbox: &mut [u32], room: usize, place: usize, part: &[f32], number: u32) {
+        let mut set = |at: usize, word: u32| inbox.iter_mut().skip(at).take(1).for_each(|w| *w = word);
+        for (i, v) in part.iter().enumerate() {
+            match self.stretches {
+                true => {
+                    set(place * room + i, v.to_bits());
+                    set(2 * self.ranks * room + place * (room / STRETCH) + i / STRETCH, number);
+                }
+                false => {
+                    set(2 * (place * room + i), v.to_bits());
+                    set(2 * (place * room + i) + 1, number);
+                }
+            }
+        }
+    }
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
 impl Family for ReduceSpec {
@@ -161,14 +198,16 @@ impl Family for ReduceSpec {
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (how, residual) =
-            (if self.join { "joined" } else { "added" }, if self.residual { ", residual" } else { "" });
-        write!(f, "{} × {} {how}{residual}", self.ranks, self.cols)
+        let how = if self.join { "joined" } else { "added" };
+        let residual = if self.residual { ", residual" } else { "" };
+        let stretches = if self.stretches { ", stretches" } else { "" };
+        write!(f, "{} × {} {how}{residual}{stretches}", self.ranks, self.cols)
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let fine = (2..=RANKS).contains(&self.ranks) && self.cols > 0 && self.cols <= 1 << 30;
-        require(fine, NAME, || format!("{self:?}"))
+        let quads = !self.join && self.cols.is_multiple_of(4);
+        require(fine && (quads || !self.stretches), NAME, || format!("{self:?}"))
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -177,7 +216,7 @@ impl Family for ReduceSpec {
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
-        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual);
+        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual).flag("STRETCHES", self.stretches);
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
 
@@ -187,10 +226,11 @@ impl Family for ReduceSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // Its part, a packet to each other device and one from each, the row.
+        // Its part, what goes to each other device and comes from each, the row.
         let wide = if self.join { self.ranks } else { 1 };
         let residual = if self.residual { wide } else { 0 };
-        Work::moves(size.tokens * self.cols * (4 + 16 * (self.ranks - 1) + 4 * wide + 4 * residual))
+        let sent = if self.stretches { 8 } else { 16 };
+        Work::moves(size.tokens * self.cols * (4 + sent * (self.ranks - 1) + 4 * wide + 4 * residual))
     }
 
     fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
@@ -200,7 +240,7 @@ impl Family for ReduceSpec {
 
     fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         let mut add = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join, residual };
+            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false };
             into.push(spec.of(target, (blocks, rows), at, random)?);
             Ok(())
         };
@@ -208,13 +248,22 @@ impl Family for ReduceSpec {
         add(2, 257, false, false, (1, 3), (1, 7))?;
         add(3, 65, true, false, (2, 4), (1, 2))?;
         add(8, 33, false, true, (1, 2), (5, u32::MAX - 1))?;
-        add(4, 130, true, true, (3, 1), (3, 1))
+        add(4, 130, true, true, (3, 1), (3, 1))?;
+        // Whole stretches and parts of one; one, two and four for a block; a block that has none.
+        let mut stretches = |ranks, cols, residual, (blocks, rows), at| -> Result<(), SpecError> {
+            let spec = ReduceSpec { ranks, cols, join: false, residual, stretches: true };
+            into.push(spec.of(target, (blocks, rows), at, random)?);
+            Ok(())
+        };
+        stretches(2, 2052, true, (2, 7), (0, 0))?;
+        stretches(2, 1024, false, (1, 4), (1, 3))?;
+        stretches(3, 64, true, (3, 70), (2, u32::MAX - 1))?;
+        stretches(8, 4, false, (1, 5), (4, 6))
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let (ranks, residual) = (2, true);
-        list.add("reduce 2 × 4096".to_owned(), ReduceSpec { ranks, cols: 4096, join: false, residual }, ONE)?;
-        let joined = ReduceSpec { ranks, cols: 64128, join: true, residual: false };
-        list.add("reduce 2 × 64128 joined".to_owned(), joined, ONE)
+        let spec = |cols, join, residual| ReduceSpec { ranks: 2, cols, join, residual, stretches: false };
+        list.add("reduce 2 × 4096".to_owned(), spec(4096, false, true), ONE)?;
+        list.add("reduce 2 × 64128 joined".to_owned(), spec(64128, true, false), ONE)
     }
 }

@@ -6,6 +6,7 @@ use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions};
+use std::path::Path;
 use std::sync::Arc;
 
 /// As the tests of sequences side by side have it, so that the kernels are theirs.
@@ -45,7 +46,16 @@ impl Several {
     /// When it is not, or is none.
     #[must_use]
     pub fn new(name: &str, temporary: &str, worker: &str) -> Several {
-        let gguf = Arc::new(Gguf::open(model_path(name).unwrap()).unwrap());
+        Several::of(&model_path(name).unwrap(), temporary, worker)
+    }
+
+    /// The same of the model in this file.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn of(path: &Path, temporary: &str, worker: &str) -> Several {
+        let gguf = Arc::new(Gguf::open(path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         Several { gguf, graph, engine: engine(&cache(temporary).join("none"), worker, "hiprtc") }
     }

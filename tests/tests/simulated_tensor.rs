@@ -1,15 +1,19 @@
 //! A model whose layers several simulated AMD devices compute together (`--split tensor`): against the host, and
 //! each other; what is said of devices that do not reach each other, of models that do not divide, and of a
-//! device that never comes.
+//! device that never comes; and the kernel by which they meet, alone.
 
+use kjit_engine::{Arg, Geometry, Job};
+use kjit_kernels::Family;
+use kjit_kernels::reduce::{ReduceSpec, STRETCH, WORDS, words_of_stretches};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
-use kjit_tests::simulator::Simulated;
+use kjit_tests::simulator::{Simulated, cache, engine};
 use std::ops::Deref;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
@@ -74,6 +78,121 @@ fn a_llama_on_two_simulated_gfx1100_together_is_the_hosts() {
 fn experts_on_two_simulated_gfx942_together_are_the_hosts() {
     let two = "gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-";
     as_the_host("experts_on_two_simulated_gfx942_together_are_the_hosts", "tiny/tiny-moe-q8_0.gguf", two);
+}
+
+/// A tiny model read as one of eight heads of 32 elements, four of them with keys, where it has four and two of 64:
+/// the matrices are as they were.
+fn with_four_key_heads(model: &Path, to: &Path) {
+    let mut bytes = std::fs::read(model).unwrap();
+    for (key, was, is) in [
+        ("attention.head_count", 4u32, 8u32),
+        ("attention.head_count_kv", 2, 4),
+        ("attention.key_length", 64, 32),
+        ("attention.value_length", 64, 32),
+        ("rope.dimension_count", 64, 32),
+    ] {
+        // The key, the kind of its value (a u32), the value.
+        let entry = [format!("llama.{key}").as_bytes(), &4u32.to_le_bytes(), &was.to_le_bytes()].concat();
+        let end = bytes.windows(entry.len()).position(|w| w == entry).unwrap() + entry.len();
+        bytes[end - 4..end].copy_from_slice(&is.to_le_bytes());
+    }
+    std::fs::write(to, bytes).unwrap();
+}
+
+#[test]
+fn a_llama_on_four_simulated_gfx1100_together_is_the_hosts() {
+    let test = "a_llama_on_four_simulated_gfx1100_together_is_the_hosts";
+    let Some(model) = model_path("tiny/tiny-tied-q8_0.gguf") else { return };
+    setup("gfx1100,gfx1100,gfx1100,gfx1100").run(test, TEMPORARY, || {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, start) = (folder.path().join("four.gguf"), Instant::now());
+        with_four_key_heads(&model, &path);
+        let b = Several::of(&path, TEMPORARY, WORKER);
+        let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let mut host = One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
+        let four = Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
+        let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
+        assert_eq!(four.gpu().unwrap().ranks(), 4);
+        let seen = side_by_side::scores(&mut four, &mut host, 1);
+        let gap = side_by_side::joining(&mut four, &mut host, 1);
+        assert!(gap < 0.05, "a token is {gap} below the host's choice");
+        assert!(seen.iter().all(|x| *x < 1e-2), "logits are off by {seen:?}");
+        (0..4).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+        eprintln!("four: {:.1?}", start.elapsed());
+    });
+}
+
+#[test]
+fn rows_are_added_up_alike_whichever_device_is_early() {
+    let test = "rows_are_added_up_alike_whichever_device_is_early";
+    setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let devices = ["rocm:0", "rocm:1"].map(|name| engine.device(name).unwrap());
+        assert!(devices[0].reach(&devices[1]).unwrap() && devices[1].reach(&devices[0]).unwrap());
+        // Several stretches for each of a few blocks, and a part of one.
+        let (ranks, cols, rows, blocks) = (2, 1028, 41, 3u32);
+        let (count, room) = (rows * cols, 11 * STRETCH);
+        assert!(count > 10 * STRETCH && count < room);
+        let spec = ReduceSpec { ranks, cols, join: false, residual: true, stretches: true };
+        let target = devices[0].target();
+        let kernel = spec.kernel(target).unwrap();
+        let job = Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
+        let streams = devices.each_ref().map(|d| d.stream().unwrap());
+        let values = |from: usize, round: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * 7919 + from * 104_729 + round * 31) % 1009) as f32 / 7.0 - 71.0).collect()
+        };
+        let kernels = devices.each_ref().map(|d| engine.load(d, &job).unwrap().kernel(kernel.entry).unwrap());
+        let inboxes = devices.each_ref().map(|d| d.shared_buffer::<u32>(words_of_stretches(ranks, room)).unwrap());
+        let words = devices.each_ref().map(|d| d.buffer::<u32>(WORDS).unwrap());
+        let late = devices.each_ref().map(|d| d.pinned::<u32>(1).unwrap());
+        let held = devices.each_ref().map(|d| [(); 3].map(|()| d.buffer::<f32>(count).unwrap()));
+        for i in [0, 1] {
+            streams[i].fill(&inboxes[i], 0).unwrap();
+            streams[i].fill(&words[i], 0).unwrap();
+            late[i].write(|to| to.fill(0)).unwrap();
+        }
+        for round in 0..5 {
+            for i in [round % 2, 1 - round % 2] {
+                let [x, residual, y] = &held[i];
+                streams[i].write(x, &values(1 + i, round)).unwrap();
+                streams[i].write(residual, &values(0, round)).unwrap();
+                streams[i].synchronize().unwrap();
+                let word = late[i].on_device();
+                let none = Arg::Null;
+                let args = [
+                    Arg::from(x),
+                    Arg::from(residual),
+                    Arg::from(y),
+                    Arg::from(&words[i]),
+                    Arg::from(&word),
+                    Arg::from(&inboxes[i]),
+                    Arg::from(&inboxes[1 - i]),
+                    none,
+                    none,
+                    none,
+                    none,
+                    none,
+                    none,
+                    Arg::from(count as u64),
+                    Arg::from(room as u64),
+                    Arg::from(10_000_000_000u64),
+                    Arg::from(i as u32),
+                    Arg::from(blocks),
+                ];
+                streams[i].launch(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
+                // The other one comes while this one sends, or when it waits for nothing else any more.
+                std::thread::sleep(Duration::from_millis(3 * (round as u64 % 3)));
+            }
+            let (parts, added) = ([values(1, round), values(2, round)], values(0, round));
+            let want: Vec<f32> = (0..count).map(|i| added[i] + (parts[0][i] + parts[1][i])).collect();
+            for i in [0, 1] {
+                assert!(streams[i].read(&held[i][2]).unwrap() == want, "round {round}, device {i}");
+                let all = streams[i].read(&words[i]).unwrap();
+                assert_eq!(all, [round as u32 + 1, 0, 0], "round {round}, device {i}");
+                assert_eq!(Simulated::here().fault(i as i32), "");
+            }
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Where devices that compute one model together meet: the memory of `kjit_kernels::reduce`.
 
-use super::plan::Meeting;
+use super::plan::{Meeting, Room};
 use crate::gpu::plan::WORDS;
 use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
@@ -19,24 +19,29 @@ pub struct MeetingPlace {
     late: PinnedBuffer<u32>,
     /// By rank.
     inboxes: Vec<DeviceBuffer<u64>>,
+    /// Likewise, for rows of prompts.
+    rows: Vec<DeviceBuffer<u32>>,
     rank: usize,
-    room: u64,
+    room: Room,
     /// Of all of them: one has failed, and the others wait for nothing any more.
     over: Arc<AtomicBool>,
 }
 
 impl MeetingPlace {
-    /// Those of all devices, in their order, with room for so many packets of each. The devices reach each
-    /// other.
-    pub fn of(devices: &[Device], room: u64) -> Result<Vec<MeetingPlace>, SessionError> {
-        let packets = room.saturating_mul(2 * devices.len() as u64);
-        let packets = usize::try_from(packets).map_err(|_| SessionError::Device(format!("{packets} packets")))?;
-        let mut inboxes = vec![];
+    /// Those of all devices, in their order, with so much room for each. The devices reach each other.
+    pub fn of(devices: &[Device], room: Room) -> Result<Vec<MeetingPlace>, SessionError> {
+        let words = room.words(devices.len());
+        let (packets, values) = words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let (mut inboxes, mut rows) = (vec![], vec![]);
         for device in devices {
-            let (inbox, stream) = (device.shared_buffer::<u64>(packets)?, device.stream()?);
+            let stream = device.stream()?;
+            // A model without a program for prompts has no rows.
+            let (inbox, of_rows) = (device.shared_buffer(packets.max(1))?, device.shared_buffer(values.max(1))?);
             stream.fill(&inbox, 0)?;
+            stream.fill(&of_rows, 0)?;
             stream.synchronize()?;
             inboxes.push(inbox);
+            rows.push(of_rows);
         }
         let over = Arc::new(AtomicBool::new(false));
         let place = |(rank, device): (usize, &Device)| {
@@ -44,7 +49,8 @@ impl MeetingPlace {
             stream.fill(&words, 0)?;
             stream.synchronize()?;
             late.write(|to| to.fill(0))?;
-            Ok(MeetingPlace { words, late, inboxes: inboxes.clone(), rank, room, over: Arc::clone(&over) })
+            let (inboxes, rows, over) = (inboxes.clone(), rows.clone(), Arc::clone(&over));
+            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, over })
         };
         devices.iter().enumerate().map(place).collect()
     }
@@ -54,20 +60,24 @@ impl MeetingPlace {
         self.inboxes.len()
     }
 
-    /// Packets that there is room for.
-    pub fn room(&self) -> u64 {
+    /// What there is room for.
+    pub fn room(&self) -> Room {
         self.room
     }
 
     /// What of it is memory.
     pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
-        let inbox = |behind: usize| self.inboxes.get((self.rank + behind) % self.ranks().max(1))?.cast().ok();
+        let place = |behind: usize| (self.rank + behind) % self.ranks().max(1);
+        let inbox = |behind| self.inboxes.get(place(behind))?.cast().ok();
+        let rows = |behind| self.rows.get(place(behind))?.cast().ok();
         match what {
             Meeting::Words => self.words.cast().ok(),
             Meeting::Late => self.late.on_device().cast().ok(),
             Meeting::Inbox => inbox(0),
             Meeting::To(i) => inbox(1 + i as usize),
-            Meeting::Room | Meeting::Limit => None,
+            Meeting::Rows => rows(0),
+            Meeting::RowsTo(i) => rows(1 + i as usize),
+            Meeting::Room | Meeting::RowsRoom | Meeting::Limit => None,
         }
     }
 
@@ -75,7 +85,8 @@ impl MeetingPlace {
     pub fn number(&self, what: Meeting) -> u64 {
         match what {
             Meeting::Limit => LIMIT.as_nanos() as u64,
-            _ => self.room,
+            Meeting::RowsRoom => self.room.values,
+            _ => self.room.packets,
         }
     }
 

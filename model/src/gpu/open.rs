@@ -210,7 +210,8 @@ impl GpuRunner {
         let remark = weights.remark.clone();
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
-        if resident.plan.packets().unwrap_or(0) > meeting.map_or(0, MeetingPlace::room) {
+        let wanted = resident.plan.room().unwrap_or_default();
+        if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
         }
         if let Some(kernel) = persistent? {

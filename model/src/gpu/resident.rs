@@ -324,7 +324,7 @@ impl Resident {
                     _ => words.picks.on_device().cast()?,
                 }
             }
-            Bind::Meeting(Meeting::Room | Meeting::Limit) => return Ok(None),
+            Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => {
                 self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?
             }

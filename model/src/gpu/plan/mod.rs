@@ -26,7 +26,7 @@ pub use arena::{Life, place};
 pub(crate) use batch::DRAFTED;
 pub(super) use map::function_of;
 pub use persistent::{Instruction, OneLaunch};
-pub(crate) use reduce::{RANKS, WORDS};
+pub(crate) use reduce::{RANKS, Room, WORDS};
 #[doc(hidden)]
 pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
 pub(crate) use whole::why_no_pages;
@@ -130,6 +130,12 @@ pub enum Meeting {
     To(u32),
     /// As `u64`: packets that an inbox has for each device.
     Room,
+    /// This device's inbox for rows of a prompt.
+    Rows,
+    /// The same of another device, in turn.
+    RowsTo(u32),
+    /// As `u64`: values that it has for each device.
+    RowsRoom,
     /// As `u64`: nanoseconds that are waited at most.
     Limit,
 }

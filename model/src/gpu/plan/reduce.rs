@@ -1,10 +1,10 @@
 //! Steps in which several devices put together what each has made: `kjit_kernels::reduce`.
 
 use super::lower::Lower;
-use super::{Bind, Dim, Launch, Meeting, ONE, Plan, PlanError};
+use super::{Bind, Dim, Launch, Meeting, ONE, Plan, PlanError, Program};
 use crate::graph::ValueId;
 use crate::graph::op::Reduce;
-use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec};
+use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec, STRETCH, words_of_stretches};
 pub(crate) use kjit_kernels::reduce::{RANKS, WORDS};
 use kjit_kernels::spec::Spec;
 
@@ -14,7 +14,10 @@ impl Lower<'_> {
         let name = self.graph.value(out).name.clone();
         let from = self.graph.value(reduce.x);
         let &Reduce { ranks, join, .. } = reduce;
-        let spec = ReduceSpec { ranks, cols: from.slots * from.width, join, residual: residual.is_some() };
+        let cols = from.slots * from.width;
+        // Rows of a prompt are many values; those of a step hardly fill a stretch.
+        let stretches = !self.batch && self.program.tokens() > 1 && !join && cols.is_multiple_of(4);
+        let spec = ReduceSpec { ranks, cols, join, residual: residual.is_some(), stretches };
         let job = self.job(&name, spec.clone())?;
         let most = spec.blocks(self.program.tokens() as usize);
         let blocks = Dim::Fill { per_unit: BLOCKS_PER_UNIT, most };
@@ -24,7 +27,15 @@ impl Lower<'_> {
             Some(r) => self.program.make_over(out, r, &[reduce.x]),
             None => self.program.make(out),
         };
-        let to = |i: usize| if i + 1 < ranks { Bind::Meeting(Meeting::To(i as u32)) } else { Bind::Null };
+        let (inbox, room) = match stretches {
+            true => (Meeting::Rows, Meeting::RowsRoom),
+            false => (Meeting::Inbox, Meeting::Room),
+        };
+        let to = |i: usize| match (i + 1 < ranks, stretches) {
+            (false, _) => Bind::Null,
+            (true, true) => Bind::Meeting(Meeting::RowsTo(i as u32)),
+            (true, false) => Bind::Meeting(Meeting::To(i as u32)),
+        };
         let [to0, to1, to2, to3, to4, to5, to6] = std::array::from_fn::<_, { RANKS - 1 }, _>(to);
         let args = ReduceArgs {
             x,
@@ -32,7 +43,7 @@ impl Lower<'_> {
             y,
             words: Bind::Meeting(Meeting::Words),
             late: Bind::Meeting(Meeting::Late),
-            inbox: Bind::Meeting(Meeting::Inbox),
+            inbox: Bind::Meeting(inbox),
             to0,
             to1,
             to2,
@@ -41,7 +52,7 @@ impl Lower<'_> {
             to5,
             to6,
             count: Bind::Elements(spec.cols as u64),
-            room: Bind::Meeting(Meeting::Room),
+            room: Bind::Meeting(room),
             limit: Bind::Meeting(Meeting::Limit),
             rank: Bind::U32(reduce.rank as u32),
             blocks: Bind::Dim(blocks),
@@ -51,29 +62,82 @@ impl Lower<'_> {
     }
 }
 
-impl Plan {
-    /// Packets that a device's inbox has for each rank: those of the largest row, or rows, that devices put
-    /// together. None where they do not.
-    pub fn packets(&self) -> Option<u64> {
-        let of = |tokens: u32, job: super::JobId| match self.jobs.get(job.0 as usize).map(|j| &j.spec) {
-            Some(Spec::Reduce(spec)) => Some(spec.cols as u64 * u64::from(tokens)),
-            _ => None,
-        };
-        self.programs().into_iter().flat_map(|p| p.launches.iter().filter_map(move |l| of(p.tokens, l.job))).max()
+/// What devices have room for where they meet, for each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Room {
+    /// Packets.
+    pub packets: u64,
+    /// Values in stretches, a whole number of these.
+    pub values: u64,
+}
+
+impl Room {
+    /// Whether it is enough for what is wanted.
+    pub fn holds(&self, wanted: Room) -> bool {
+        wanted.packets <= self.packets && wanted.values <= self.values
     }
 
-    /// The first launch of a token that adds up, elements of its rows, and whether a residual is added.
-    pub(in crate::gpu) fn first_sum(&self) -> Option<(&Launch, usize, bool)> {
-        self.decode.launches.iter().find_map(|l| match &self.jobs.get(l.job.0 as usize)?.spec {
-            Spec::Reduce(spec) if !spec.join => Some((l, spec.cols, spec.residual)),
+    /// Words of 64 bits of an inbox of packets, and words of 32 bits of one of stretches, among so many devices.
+    pub fn words(&self, ranks: usize) -> Option<(usize, usize)> {
+        let packets = usize::try_from(self.packets).ok()?.checked_mul(2 * ranks)?;
+        let values = usize::try_from(self.values).ok()?;
+        values.checked_mul(4 * ranks)?;
+        Some((packets, words_of_stretches(ranks, values)))
+    }
+}
+
+/// A launch that adds up rows.
+pub(in crate::gpu) struct Sum<'p> {
+    /// The program that it is in.
+    pub program: &'p Program,
+    /// The launch.
+    pub launch: &'p Launch,
+    /// Elements of a row.
+    pub cols: usize,
+    /// A residual is added.
+    pub residual: bool,
+}
+
+impl Plan {
+    /// What its launches need where devices meet: for the largest row, or rows, that they put together. None where
+    /// they do not.
+    pub(crate) fn room(&self) -> Option<Room> {
+        let mut room = None;
+        for program in self.programs() {
+            for launch in &program.launches {
+                let Some(Spec::Reduce(spec)) = self.jobs.get(launch.job.0 as usize).map(|j| &j.spec) else { continue };
+                let values = spec.cols as u64 * u64::from(program.tokens);
+                let all = room.get_or_insert_with(Room::default);
+                match spec.stretches {
+                    true => all.values = all.values.max(values.next_multiple_of(STRETCH as u64)),
+                    false => all.packets = all.packets.max(values),
+                }
+            }
+        }
+        room
+    }
+
+    /// The first launch that adds up rows of each kind: a token's, and a prompt's.
+    pub(in crate::gpu) fn sums(&self) -> Vec<Sum<'_>> {
+        std::iter::once(&self.decode).chain(self.prompts.last()).filter_map(|p| self.first_sum(p)).collect()
+    }
+
+    fn first_sum<'p>(&'p self, program: &'p Program) -> Option<Sum<'p>> {
+        program.launches.iter().find_map(|launch| match &self.jobs.get(launch.job.0 as usize)?.spec {
+            Spec::Reduce(spec) if !spec.join => Some(Sum { program, launch, cols: spec.cols, residual: spec.residual }),
             _ => None,
         })
     }
 
-    /// Bytes of a device's inbox.
+    /// Bytes of a device's inboxes.
     pub(super) fn inbox(&self) -> u64 {
         let ranks =
             self.jobs.iter().find_map(|j| if let Spec::Reduce(spec) = &j.spec { Some(spec.ranks) } else { None });
-        self.packets().zip(ranks).map_or(0, |(room, ranks)| room.saturating_mul(16 * ranks as u64))
+        let words = self.room().zip(ranks).map(|(room, ranks)| room.words(ranks));
+        match words {
+            None => 0,
+            Some(Some((packets, rows))) => (8 * packets as u64).saturating_add(4 * rows as u64),
+            Some(None) => u64::MAX,
+        }
     }
 }

@@ -133,7 +133,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         caches,
         memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + tables + packets },
     };
-    plan.memory.rest += plan.inbox();
+    plan.memory.rest = plan.memory.rest.saturating_add(plan.inbox());
     Ok(plan)
 }
 

@@ -8,7 +8,7 @@ use super::GpuRunner;
 use crate::gguf::Gguf;
 use crate::gpu::meeting::MeetingPlace;
 use crate::gpu::open::plan_for;
-use crate::gpu::plan::{Bind, Choice, Launch};
+use crate::gpu::plan::{Bind, Choice};
 use crate::gpu::resident::Whose;
 use crate::graph::Graph;
 use crate::sample::Sampler;
@@ -114,7 +114,7 @@ impl GpuRunner {
         let (Some(first), Some(device)) = (shards.first(), devices.first()) else {
             return Err(SessionError::Device("there is no device".to_owned()).into());
         };
-        let room = plan_for(engine, first, device.target(), options)?.packets().unwrap_or(0);
+        let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
         let places = MeetingPlace::of(devices, room)?;
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
             let parts = devices.iter().zip(shards).zip(places);
@@ -274,49 +274,57 @@ fn follow(
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }
 
-/// Whether what devices send each other arrives: patterns are put together by the very kernel, memory and
-/// link that are used later, in both halves of the inboxes.
+/// Rows of a pattern at most.
+const ROWS: u32 = 64;
+
+/// Whether what devices send each other arrives: patterns are put together by the very kernels, memory and
+/// link that are used later, a token's and a prompt's, in both halves of the inboxes.
 fn prove(runners: &[GpuRunner]) -> Result<(), SessionError> {
-    for seed in 1..=3u32 {
-        let mut placed = vec![];
-        for (rank, runner) in runners.iter().enumerate() {
-            let r = &runner.resident;
-            let program = &r.plan.decode;
-            let (launch, cols, residual) = sum_of(runner)?;
-            let buffer = |at: usize| match launch.args.get(at) {
-                Some(Bind::Buffer(id)) => Ok(r.buffer(program, *id)?.cast::<f32>()?.slice(..cols)?),
-                _ => Err(SessionError::Device("devices put nothing together".to_owned())),
-            };
-            r.stream.write(&buffer(0)?, &pattern(rank + 1, seed, cols))?;
-            if residual {
-                r.stream.write(&buffer(1)?, &pattern(0, seed, cols))?;
-            }
-            placed.push((launch, buffer(2)?, residual));
+    let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
+    if kinds == 0 {
+        return Err(SessionError::Device("devices put nothing together".to_owned()));
+    }
+    (0..kinds).try_for_each(|kind| (1..=3).try_for_each(|seed| arrives(runners, kind, seed)))
+}
+
+/// The same of one kind of sums, with one pattern.
+fn arrives(runners: &[GpuRunner], kind: usize, seed: u32) -> Result<(), SessionError> {
+    let mut placed = vec![];
+    for (rank, runner) in runners.iter().enumerate() {
+        let r = &runner.resident;
+        let missing = || SessionError::Device("a device puts together what another does not".to_owned());
+        let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
+        let rows = sum.program.tokens.min(ROWS);
+        let values = rows as usize * sum.cols;
+        let buffer = |at: usize| match sum.launch.args.get(at) {
+            Some(Bind::Buffer(id)) => Ok(r.buffer(sum.program, *id)?.cast::<f32>()?.slice(..values)?),
+            _ => Err(missing()),
+        };
+        r.stream.write(&buffer(0)?, &pattern(rank + 1, seed, values))?;
+        if sum.residual {
+            r.stream.write(&buffer(1)?, &pattern(0, seed, values))?;
         }
-        for (runner, (launch, ..)) in runners.iter().zip(&placed) {
-            let program = &runner.resident.plan.decode;
-            let now = runner.now(program, 1, Choice::Greedy)?;
-            runner.resident.launch(program, launch, &now, Whose::Slot(0))?;
+        let y = buffer(2)?;
+        placed.push((sum, rows, y));
+    }
+    for (runner, (sum, rows, _)) in runners.iter().zip(&placed) {
+        let (program, launch) = (sum.program, sum.launch);
+        let now = runner.now(program, *rows as usize, Choice::Greedy)?;
+        runner.resident.launch(program, launch, &now, Whose::Slot(0))?;
+    }
+    for (runner, (sum, _, y)) in runners.iter().zip(&placed) {
+        let came = runner.resident.stream.read(y)?;
+        runner.resident.check()?;
+        let mut want = vec![0f32; came.len()];
+        for from in usize::from(!sum.residual)..=runners.len() {
+            want.iter_mut().zip(pattern(from, seed, came.len())).for_each(|(w, v)| *w += v);
         }
-        for (runner, (_, y, residual)) in runners.iter().zip(&placed) {
-            let came = runner.resident.stream.read(y)?;
-            runner.resident.check()?;
-            let mut want = vec![0f32; came.len()];
-            for from in usize::from(!residual)..=runners.len() {
-                want.iter_mut().zip(pattern(from, seed, came.len())).for_each(|(w, v)| *w += v);
-            }
-            if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {
-                let label = runner.opened().label().to_owned();
-                return Err(SessionError::Device(format!("value {at} of a pattern did not arrive on {label}")));
-            }
+        if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {
+            let label = runner.opened().label().to_owned();
+            return Err(SessionError::Device(format!("value {at} of a pattern did not arrive on {label}")));
         }
     }
     Ok(())
-}
-
-/// The first launch of a token that adds up, elements of its rows, and whether a residual is added.
-fn sum_of(runner: &GpuRunner) -> Result<(&Launch, usize, bool), SessionError> {
-    runner.resident.plan.first_sum().ok_or_else(|| SessionError::Device("devices put nothing together".to_owned()))
 }
 
 /// Whole numbers, whose sums are exact.
