@@ -60,7 +60,7 @@ pub struct Serve {
     kv_memory: Option<Size>,
     /// On one GPU: keys and values in pages that all sequences share, those that begin alike the same ones; a sequence
     /// takes as many as its tokens need. The memory for all is --kv-memory, else a context for each sequence (default:
-    /// off)
+    /// on where the model can)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub kv_pages: Option<Switch>,
     /// Requests that wait for a model; more are sent away with 429

@@ -7,7 +7,7 @@ use crate::model::ModelName;
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_model::gguf::Gguf;
-use kjit_model::session::OpenOptions;
+use kjit_model::session::{OpenOptions, Persistence};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::ffi::OsStr;
@@ -175,7 +175,8 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         (Some(true), Err(why)) => {
             bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
         }
-        (asked, may) => may.is_ok() && asked.unwrap_or(false),
+        // A kernel of all steps knows no pages.
+        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On),
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());

@@ -150,10 +150,19 @@ fn wanted(
         let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
         let plan = gpu::plan_for(engine, graph, target, &options);
         let plan = plan.with_context(|| format!("for {target}"))?;
-        for job in plan.compiled() {
-            if !jobs.contains(job) {
-                jobs.push(job.clone());
+        let mut add = |plan: &Plan| {
+            for job in plan.compiled() {
+                if !jobs.contains(job) {
+                    jobs.push(job.clone());
+                }
             }
+        };
+        add(&plan);
+        // A server's sequences have their keys and values in pages, where they can.
+        if args.sequences.is_some() && options.may_page(graph).is_ok() {
+            let paged = Some(options.context_of(graph));
+            let plan = gpu::plan_for(engine, graph, target, &OpenOptions { paged, ..options });
+            add(&plan.with_context(|| format!("for {target}"))?);
         }
         if args.model.is_some() {
             plans.push(plan);
