@@ -36,11 +36,21 @@ impl Cache {
 
     /// Keeps `value` under `key`, in place of what was there.
     pub fn put_record(&self, key: &Key, value: &[u8]) {
+        self.put_record_as(key, value, DirStore::publish);
+    }
+
+    /// The same without waiting for the disk: the next process finds it, but a machine that stops may take it
+    /// along.
+    pub fn put_record_soon(&self, key: &Key, value: &[u8]) {
+        self.put_record_as(key, value, DirStore::publish_soon);
+    }
+
+    fn put_record_as(&self, key: &Key, value: &[u8], publish: impl Fn(&DirStore, &Place, &[u8]) -> Result<(), Fault>) {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let bytes = encode_record(key, value, u64::try_from(created).unwrap_or(u64::MAX));
         let in_memory = || self.records.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = self.writable_home() {
-            match home.publish(&Place::record(key.digest()), &bytes) {
+            match publish(home, &Place::record(key.digest()), &bytes) {
                 Ok(()) => {
                     in_memory().remove(&key.digest());
                     return;

@@ -210,12 +210,22 @@ impl DirStore {
 
     /// Writes `bytes` so that they appear under their name whole, durably, or not at all.
     pub(crate) fn publish(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
-        let mut result = self.publish_once(place, bytes);
+        self.publish_as(place, bytes, true)
+    }
+
+    /// The same without waiting for the disk: what is there outlives the process, and may not outlive the
+    /// machine.
+    pub(crate) fn publish_soon(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.publish_as(place, bytes, false)
+    }
+
+    fn publish_as(&self, place: &Place, bytes: &[u8], durable: bool) -> Result<(), Fault> {
+        let mut result = self.publish_once(place, bytes, durable);
         for _ in 0..PUBLISH_RETRIES {
             match &result {
                 Err(fault) if fault.is_absent() || fault.is_stale() => {
                     self.forget_base();
-                    result = self.publish_once(place, bytes);
+                    result = self.publish_once(place, bytes, durable);
                 }
                 _ => break,
             }
@@ -223,11 +233,11 @@ impl DirStore {
         result
     }
 
-    fn publish_once(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+    fn publish_once(&self, place: &Place, bytes: &[u8], durable: bool) -> Result<(), Fault> {
         let dir = self.create_place(place)?;
         sweep_temps(&dir);
         let (temp, file) = create_temp(&dir)?;
-        let written = write_durably(&file, bytes).and_then(|()| {
+        let written = write(&file, bytes, durable).and_then(|()| {
             let renamed = dir.rename(&temp, &dir, &place.name);
             // Something that no file can replace (a directory) may stand there. Where the disk is at fault, a
             // good entry may.
@@ -238,7 +248,9 @@ impl DirStore {
         });
         match written {
             Ok(()) => {
-                dir.sync();
+                if durable {
+                    dir.sync();
+                }
                 Ok(())
             }
             Err(fault) => {
@@ -384,10 +396,12 @@ fn create_temp(dir: &SafeDir) -> Result<(String, File), Fault> {
     Err(last)
 }
 
-fn write_durably(mut file: &File, bytes: &[u8]) -> Result<(), Fault> {
+fn write(mut file: &File, bytes: &[u8], durable: bool) -> Result<(), Fault> {
     file.write_all(bytes)?;
-    // Some file systems report a full disk or quota only here.
-    file.sync_all()?;
+    if durable {
+        // Some file systems report a full disk or quota only here.
+        file.sync_all()?;
+    }
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl Engine {
             let count = |_: usize, _: &Result<CodeObject>| {
                 shared.done.fetch_add(1, Ordering::Relaxed);
             };
-            let asked = Asked { urgency: Urgency::Behind, stop: Some(&shared.stop) };
+            let asked = Asked { urgency: Urgency::Behind, stop: Some(&shared.stop), own: false };
             let answers = engine.compile_asked(&jobs, &asked, &count);
             *lock(&shared.answers) = Some(answers);
             shared.ended.notify_all();

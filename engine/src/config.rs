@@ -25,6 +25,7 @@ pub struct Config {
     pub(crate) limits: Limits,
     pub(crate) discovery: Duration,
     pub(crate) trace: Option<Trace>,
+    pub(crate) prove_all: bool,
 }
 
 impl Default for Config {
@@ -46,6 +47,7 @@ impl Config {
             limits: Limits { timeout: Duration::from_secs(300), memory: default_memory() },
             discovery: Duration::from_secs(20),
             trace: None,
+            prove_all: false,
         }
     }
 
@@ -118,6 +120,13 @@ impl Config {
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Config {
         self.limits.memory = bytes;
+        self
+    }
+
+    /// Verdicts are wanted of every vendor's devices, not only of AMD's ([`crate::Engine::proves`]).
+    #[must_use]
+    pub fn prove_all(mut self) -> Config {
+        self.prove_all = true;
         self
     }
 

@@ -117,7 +117,7 @@ pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use kjit_cache::Digest;
 pub use packs::PACK_ARCHS;
-pub use proof::ProofSubject;
+pub use proof::{ProofSubject, Verdicts};
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};

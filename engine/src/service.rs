@@ -25,6 +25,8 @@ pub(crate) struct Asked<'a> {
     pub urgency: Urgency,
     /// When set, nothing more is begun.
     pub stop: Option<&'a AtomicBool>,
+    /// What packs have of another compiler than the one that is here does not count.
+    pub own: bool,
 }
 
 /// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes that start
@@ -64,9 +66,21 @@ impl Engine {
         self.compile_each(jobs, &|_, _| {})
     }
 
+    /// As [`Engine::compile`] of what tells something about the compiler: where one is here
+    /// ([`Engine::compiler_for`]), its own code and no other, whatever packs have of the same source. Where
+    /// none is, nothing will be compiled, and what there is counts.
+    ///
+    /// # Errors
+    /// As [`Engine::compile_all`].
+    pub fn compile_own(&self, job: &Job) -> Result<CodeObject> {
+        let asked = Asked { urgency: Urgency::Now, stop: None, own: true };
+        let mut results = self.compile_asked(std::slice::from_ref(job), &asked, &|_, _| {});
+        results.pop().flatten().unwrap_or_else(|| Err(lost(job)))
+    }
+
     /// As [`Engine::compile_all`], telling of each job as it is done: for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
-        let asked = Asked { urgency: Urgency::Now, stop: None };
+        let asked = Asked { urgency: Urgency::Now, stop: None, own: false };
         let results = self.compile_asked(jobs, &asked, on_done);
         jobs.iter().zip(results).map(|(job, result)| result.unwrap_or_else(|| Err(lost(job)))).collect()
     }
@@ -97,7 +111,7 @@ impl Engine {
         let mut open: Vec<(usize, &Job, Prepared)> = Vec::new();
         let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
-            match self.prepare(job).and_then(|p| self.find(job, &p).map(|code| (p, code))) {
+            match self.prepare(job).and_then(|p| self.find(job, &p, asked.own).map(|code| (p, code))) {
                 Ok((prepared, None)) => {
                     let waiting = same.entry(prepared.source.digest()).or_default();
                     waiting.push(index);
@@ -155,7 +169,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] when it could not be compiled either.
     pub fn cached(&self, job: &Job) -> Result<Option<CodeObject>> {
-        self.prepare(job).and_then(|prepared| self.find(job, &prepared))
+        self.prepare(job).and_then(|prepared| self.find(job, &prepared, false))
     }
 
     fn prepare(&self, job: &Job) -> Result<Prepared> {
@@ -170,15 +184,16 @@ impl Engine {
         Ok(Prepared { source, compile_id, made_by })
     }
 
-    /// Looks through the layers.
-    fn find(&self, job: &Job, prepared: &Prepared) -> Result<Option<CodeObject>> {
+    /// Looks through the layers; for code of the compiler that is here alone, if `own`.
+    fn find(&self, job: &Job, prepared: &Prepared, own: bool) -> Result<Option<CodeObject>> {
         let vendor = job.target.vendor();
         let found = match &prepared.made_by {
             Some((_, key, _)) => {
                 if let Some(error) = lock(&self.inner.failed).get(&key.digest()) {
                     return Err(error.clone());
                 }
-                self.inner.cache.get(key).or_else(|| self.find_by_source(job, prepared, Scope::ReadOnly))
+                let others = || self.find_by_source(job, prepared, Scope::ReadOnly);
+                self.inner.cache.get(key).or_else(|| if own { None } else { others() })
             }
             None => Some(self.find_by_source(job, prepared, Scope::Everywhere).ok_or_else(|| {
                 let why = self.search(vendor).why_not(vendor, &self.inner.config.wish, &prepared.compile_id);
@@ -229,7 +244,7 @@ impl Engine {
         }
         // Whatever went wrong, the compiler was replaced under it: once more, with the one that is there now.
         self.search_again(job.target.vendor());
-        Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared)? {
+        Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared, asked.own)? {
             Some(code) => Ok(code),
             None => self.make_by(job, &prepared, lane),
         }))

@@ -15,7 +15,7 @@ use kjit_cache::{Key, KeyBuilder};
 /// What a tuning result is about.
 #[derive(Debug, Clone, Copy)]
 pub struct TuningSubject<'a> {
-    /// What it was measured on; its feature flags do not matter.
+    /// What it was measured on; its feature flags do not matter, what it does without does: other kernels.
     pub target: &'a Target,
     /// The kernel's source as it is by default: another text is another subject.
     pub source: &'a Source,
@@ -25,11 +25,12 @@ pub struct TuningSubject<'a> {
 
 impl TuningSubject<'_> {
     fn key(&self, domain: &str) -> Result<KeyBuilder> {
-        let mut key = Key::builder(domain)
-            .field("abi", KERNEL_ABI.to_string())
-            .field("arch", self.target.id())
-            .field("what", self.what)
-            .content("main", self.source.main_text());
+        let mut key = Key::builder(domain).field("abi", KERNEL_ABI.to_string()).field("arch", self.target.id());
+        let variant = self.target.variant();
+        if !variant.is_empty() {
+            key = key.field("variant", variant);
+        }
+        key = key.field("what", self.what).content("main", self.source.main_text());
         for (name, text) in self.source.reached()? {
             key = key.field("header", name).content("text", text);
         }
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_choice_is_found_for_the_same_source_sizes_and_architecture_and_no_other() {
         let engine = Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
-        let (plain, flagged, other) = ("gfx90a", "gfx90a:sramecc+:xnack-", "gfx942");
+        let (plain, flagged, other) = ("gfx1010", "gfx1010:xnack-", "gfx942");
         let [plain, flagged, other] = [plain, flagged, other].map(|t| Target::parse(t).unwrap());
         let text = source("int x;");
         let subject = TuningSubject { target: &plain, source: &text, what: "4096 rows" };
@@ -122,15 +123,19 @@ mod tests {
         let found = |s: TuningSubject<'_>| engine.tuning_choice(&s).unwrap().is_some();
         assert!(found(subject) && found(TuningSubject { target: &flagged, ..subject }));
         assert!(!found(TuningSubject { target: &other, ..subject }));
+        // The same chip with other kernels: what was measured of these says nothing of those.
+        for variant in [plain.f32_alone(), plain.at_wave(64).unwrap()] {
+            assert!(!found(TuningSubject { target: &variant, ..subject }), "{variant}");
+        }
         assert!(!found(TuningSubject { what: "4097 rows", ..subject }));
         assert!(!found(TuningSubject { source: &source("int y;"), ..subject }));
         engine.reject_tuning_choice(&subject, "it is nonsense").unwrap();
         assert!(!found(subject));
         engine.keep_tuning_timings(&subject, (6, 2), b"slow").unwrap();
-        engine.cache().put_record(&Key::builder("something else").field("arch", "gfx90a").finish(), b"");
+        engine.cache().put_record(&Key::builder("something else").field("arch", "gfx1010").finish(), b"");
         let mut archs: Vec<_> = engine.cache().records().iter().map(|(key, _)| tuned_arch(key)).collect();
         archs.sort();
-        assert_eq!(archs, [None, Some("gfx90a".to_owned())]);
+        assert_eq!(archs, [None, Some("gfx1010".to_owned())]);
         assert!(engine.cache().warnings().iter().any(|w| w.to_string().contains("nonsense")));
     }
 

@@ -15,7 +15,7 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = kj_prmt(v, 0x64646464u, 0x4140);
     high = kj_prmt(v, 0x64646464u, 0x4342);
 }
-#elif defined(KJ_AMD)
+#elif defined(KJ_AMD) && !defined(KJ_F32)
 typedef _Float16 half2_t __attribute__((ext_vector_type(2)));
 STEP u32 h2_fma(u32 a, u32 b, u32 c) {
     half2_t x = __builtin_bit_cast(half2_t, a), y = __builtin_bit_cast(half2_t, b),
@@ -37,13 +37,22 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = __builtin_amdgcn_perm(0x64646464u, v, 0x04010400u);
     high = __builtin_amdgcn_perm(0x64646464u, v, 0x04030402u);
 }
+#else  // in f32 alone, and on the simulated device, where a card may have these wrong
+#if defined(KJSIM_WRONG_packed) && !defined(KJ_F32)
+#define H2(pair) kjsim::wrong_half(pair)
 #else
+#define H2(pair) (pair)
+#endif
 STEP u32 h2_fma(u32 a, u32 b, u32 c) {
-    return half_pair(fma_f32(half_low(a), half_low(b), half_low(c)),
-                     fma_f32(half_high(a), half_high(b), half_high(c)));
+    return H2(half_pair(fma_f32(half_low(a), half_low(b), half_low(c)),
+                        fma_f32(half_high(a), half_high(b), half_high(c))));
 }
-STEP u32 h2_mul(u32 a, u32 b) { return half_pair(half_low(a) * half_low(b), half_high(a) * half_high(b)); }
-STEP u32 h2_sub(u32 a, u32 b) { return half_pair(half_low(a) - half_low(b), half_high(a) - half_high(b)); }
+STEP u32 h2_mul(u32 a, u32 b) {
+    return H2(half_pair(half_low(a) * half_low(b), half_high(a) * half_high(b)));
+}
+STEP u32 h2_sub(u32 a, u32 b) {
+    return H2(half_pair(half_low(a) - half_low(b), half_high(a) - half_high(b)));
+}
 STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = 0x64006400u | (v & 0xff) | (v & 0xff00) << 8;
     high = 0x64006400u | (v >> 16 & 0xff) | (v >> 24) << 16;

@@ -4,7 +4,8 @@
 // Macros of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads in a block,
 // a multiple of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit together; bounds the
 // registers), KJ_BESIDE (NVIDIA: threads of a launched block beside the KJ_BLOCK, which take no part in its
-// barriers). The grid is a launch argument; a kernel that needs its size is told so as an argument.
+// barriers), KJ_F32 (AMD: no instruction that takes or makes halves). The grid is a launch argument; a kernel
+// that needs its size is told so as an argument.
 //
 // Words: STEP type name(args) { … }   a device function, always inlined
 //        KERNEL name(args) { … }   an entry point: blocks of KJ_BLOCK threads in x
@@ -208,8 +209,10 @@ STEP void wave_sync() {  // lanes of a wave run in step: only the order of memor
 }
 STEP u32 as_u32(float f) { return __builtin_bit_cast(u32, f); }
 STEP float as_f32(u32 u) { return __builtin_bit_cast(float, u); }
+#ifndef KJ_F32
 STEP float load(f16 h) { return (float)__builtin_bit_cast(_Float16, h.bits); }
 STEP f16 round_f16(float f) { return f16{__builtin_bit_cast(u16, (_Float16)f)}; }
+#endif
 STEP float rsqrt_f32(float x) { return __builtin_amdgcn_rsqf(x); }
 STEP float sqrt_f32(float x) { return __builtin_amdgcn_sqrtf(x); }
 STEP float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -367,8 +370,22 @@ STEP void block_sync() { kjsim::block_sync(); }
 STEP void wave_sync() { kjsim::wave_sync(); }
 STEP u32 as_u32(float f) { return __builtin_bit_cast(u32, f); }
 STEP float as_f32(u32 u) { return __builtin_bit_cast(float, u); }
-STEP float load(f16 h) { return (float)__builtin_bit_cast(_Float16, h.bits); }
-STEP f16 round_f16(float f) { return f16{__builtin_bit_cast(u16, (_Float16)f)}; }
+#ifndef KJ_F32
+STEP float load(f16 h) {
+    float f = (float)__builtin_bit_cast(_Float16, h.bits);
+#ifdef KJSIM_WRONG_widen
+    f = kjsim::wrong(f);
+#endif
+    return f;
+}
+STEP f16 round_f16(float f) {
+    u16 bits = __builtin_bit_cast(u16, (_Float16)f);
+#ifdef KJSIM_WRONG_narrow
+    bits = (u16)kjsim::wrong_half(bits);
+#endif
+    return f16{bits};
+}
+#endif
 STEP float rsqrt_f32(float x) { return 1.0f / __builtin_sqrtf(x); }
 STEP float sqrt_f32(float x) { return __builtin_sqrtf(x); }
 STEP float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -444,6 +461,25 @@ STEP u32 min_u32(u32 a, u32 b) { return a < b ? a : b; }
 STEP u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 STEP float abs_f32(float x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 
+#ifdef KJ_F32
+// Halves are only kept: integers make an f32 of one and back, exactly as the instructions do (a NaN stays
+// one, of other bits). Neither depends on how the hardware treats subnormal numbers.
+STEP float load(f16 h) {
+    u32 size = h.bits & 0x7fffu, sign = (u32)(h.bits & 0x8000u) << 16;
+    // The exponent's bias is 15 there and 127 here; infinity and NaN have the largest one.
+    u32 bits = (size << 13) + ((size >= 0x7c00u ? 224u : 112u) << 23);
+    if (size < 0x400u) bits = as_u32((float)size * 5.9604645e-8f);  // subnormal: so many 2^-24
+    return as_f32(bits | sign);
+}
+STEP f16 round_f16(float f) {
+    u32 size = as_u32(f) & 0x7fffffffu, sign = as_u32(f) >> 16 & 0x8000u;
+    u32 bits = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);  // to nearest, ties to even
+    if (size < 0x38800000u) bits = (u32)round_int(as_f32(size) * 16777216.0f);  // below 2^-14: so many 2^-24
+    if (size >= 0x477ff000u) bits = 0x7c00u;                                    // what rounds to 2^16
+    if (size > 0x7f800000u) bits = 0x7e00u;
+    return f16{(u16)(bits | sign)};
+}
+#endif
 STEP float load(float x) { return x; }
 STEP float load(bf16 h) { return as_f32((u32)h.bits << 16); }
 STEP bf16 round_bf16(float f) {  // to nearest, ties to even; a NaN stays one

@@ -83,7 +83,7 @@ impl AdjustSpec {
                 }
             }
         }
-        let before = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let before = logits.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into();
         let expect = Expect::Bytes(want.iter().flat_map(|v| v.to_le_bytes()).collect());
         let args = AdjustArgs {
             logits: CaseArg::Buffer { name: "logits", before, expect },

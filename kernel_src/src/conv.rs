@@ -199,7 +199,7 @@ fn case(
         position: words("position", &past.positions),
         state: CaseArg::Buffer {
             name: "state",
-            before: past.bytes(),
+            before: past.bytes().into(),
             expect: Expect::Real { storage: Storage::F32, want: after, tolerance: SINGLE },
         },
         y: output("y", Storage::F32, want, SINGLE),

@@ -134,7 +134,7 @@ impl Family for KeepSpec {
             row: floats("row", &row),
             slots: if self.one { CaseArg::Null } else { words("slots", &slots) },
             position: words("position", &position),
-            rows: CaseArg::Buffer { name: "rows", before, expect },
+            rows: CaseArg::Buffer { name: "rows", before: before.into(), expect },
             tokens: FOLLOWS,
             capacity: CaseArg::U32(capacity as u32),
             sequence_bytes: CaseArg::U64(if self.paged { 0 } else { bytes as u64 }),

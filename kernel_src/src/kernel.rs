@@ -26,7 +26,9 @@ impl Kernel {
     /// What the engine compiles, for a target (the one that the kernel was specialised for).
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
-        Job::new(self.source.clone(), self.constants.clone(), self.options.clone(), target.clone())
+        let constants = self.constants.clone();
+        let constants = if target.arch().has("f32-alone") { constants.set("KJ_F32", 1) } else { constants };
+        Job::new(self.source.clone(), constants, self.options.clone(), target.clone())
     }
 }
 

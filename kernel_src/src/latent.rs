@@ -263,7 +263,7 @@ fn case(
         row: floats("row", &new),
         slots: if n > 1 && !spec.one { words("slots", &slots) } else { CaseArg::Null },
         position: words("position", &by_place),
-        rows: CaseArg::Buffer { name: "rows", before, expect },
+        rows: CaseArg::Buffer { name: "rows", before: before.into(), expect },
         part: CaseArg::Null,
         counters: CaseArg::Null,
         out: output("out", Storage::F32, want, tolerance),

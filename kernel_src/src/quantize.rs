@@ -89,7 +89,7 @@ impl Family for QuantizeSpec {
             aux: optional("aux", &aux),
             out: CaseArg::Buffer {
                 name: "out",
-                before: vec![0xff; columns * self.column.bytes()],
+                before: vec![0xff; columns * self.column.bytes()].into(),
                 expect: Expect::Columns { column: self.column, want, tolerance },
             },
             eps: CaseArg::F32(EPS),

@@ -58,7 +58,7 @@ impl ReadSpec {
         let want = want.iter().flat_map(|w| w.to_le_bytes()).collect();
         let args = ReadArgs {
             x: input("x", x),
-            out: CaseArg::Buffer { name: "out", before: vec![0xff; 4 * threads], expect: Expect::Bytes(want) },
+            out: CaseArg::Buffer { name: "out", before: vec![0xff; 4 * threads].into(), expect: Expect::Bytes(want) },
             vectors: CaseArg::U64(vectors as u64),
             blocks: FOLLOWS,
         };

@@ -128,7 +128,9 @@ impl ReduceSpec {
             made + residual.get(i).map_or(0.0, |&r| f64::from(r))
         });
         let peer = |i: usize| match i + 1 < ranks {
-            true => CaseArg::Buffer { name: "to", before: bytes_of(&empty), expect: Expect::Bytes(bytes_of(&sent)) },
+            true => {
+                CaseArg::Buffer { name: "to", before: bytes_of(&empty).into(), expect: Expect::Bytes(bytes_of(&sent)) }
+            }
             false => CaseArg::Null,
         };
         let next = if number == u32::MAX { 1 } else { number };
@@ -138,11 +140,11 @@ impl ReduceSpec {
             y: output("y", Storage::F32, want.collect(), SINGLE),
             words: CaseArg::Buffer {
                 name: "words",
-                before: bytes_of(&[met, 0, 0]),
+                before: bytes_of(&[met, 0, 0]).into(),
                 expect: Expect::Bytes(bytes_of(&[next, 0, 0])),
             },
-            late: CaseArg::Buffer { name: "late", before: bytes_of(&[0]), expect: Expect::Same },
-            inbox: CaseArg::Buffer { name: "inbox", before: bytes_of(&inbox), expect: Expect::Same },
+            late: CaseArg::Buffer { name: "late", before: bytes_of(&[0]).into(), expect: Expect::Same },
+            inbox: CaseArg::Buffer { name: "inbox", before: bytes_of(&inbox).into(), expect: Expect::Same },
             to0: peer(0),
             to1: peer(1),
             to2: peer(2),

@@ -2,7 +2,7 @@
 
 use crate::arguments;
 use crate::cases::data::Matrix;
-use crate::cases::{Case, CaseArg, Expect, FOLLOWS, Random, input};
+use crate::cases::{Case, CaseArg, Content, Expect, FOLLOWS, Random, input};
 use crate::family::{Block, Family, Fixed, Grid, Launch, Size, Work, no_choice};
 use crate::format::ALL;
 use crate::kernel::{Kernel, SpecError, of_shape};
@@ -71,8 +71,8 @@ impl RepackSpec {
             raw: input("raw", matrix.raw),
             records: CaseArg::Buffer {
                 name: "records",
-                before: vec![0xff; matrix.records.len()],
-                expect: Expect::Bytes(matrix.records),
+                before: Content::filled(0xff, matrix.records.len()),
+                expect: Expect::Bytes(matrix.records.to_vec()),
             },
             rows: CaseArg::U64(rows as u64),
             blocks: FOLLOWS,
@@ -113,7 +113,8 @@ impl Family for RepackSpec {
     }
 
     fn case(&self, target: &Target, units: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
-        self.of(target, ROWS, self.blocks(ROWS as u64, units), random)
+        let rows = random.rows(ROWS);
+        self.of(target, rows, self.blocks(rows as u64, units), random)
     }
 
     fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {

@@ -151,7 +151,7 @@ impl Family for RouteSpec {
             factors: optional("factors", &factors),
             experts: CaseArg::Buffer {
                 name: "experts",
-                before: vec![0xff; experts.len()],
+                before: vec![0xff; experts.len()].into(),
                 expect: Expect::Bytes(experts),
             },
             shares: output("shares", Storage::F32, shares, SINGLE),

@@ -77,7 +77,7 @@ impl Family for RowsSpec {
             .collect();
         let grid = self.grid(target, &Fixed, 1, Size { tokens: which.len(), past: 0 })?;
         let name = format!("rows · {} of {}", which.len(), self.words);
-        let out = CaseArg::Buffer { name: "out", before: vec![0xff; want.len()], expect: Expect::Bytes(want) };
+        let out = CaseArg::Buffer { name: "out", before: vec![0xff; want.len()].into(), expect: Expect::Bytes(want) };
         let words_of_row = CaseArg::U32(self.words as u32);
         let args = RowsArgs { x: floats("x", &x), which: words("which", &which), out, words: words_of_row };
         Case::of(name, self, target, Launch::of(self.block(target, &Fixed)?, grid), args)

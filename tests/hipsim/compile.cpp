@@ -199,7 +199,7 @@ std::string cpu_library(const std::string& id, std::string& why) {
         command.push_back(given[i]);
         if (given[i] == "-D" && i + 1 < given.size()) command.push_back(given[++i]);
     }
-    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64.
+    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64, packed, widen, narrow.
     if (const char* wrong = getenv("KJIT_HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
     std::string how = header;
     for (const std::string& part : command) how += part + '\n';

@@ -178,6 +178,7 @@ inline uint32_t shuffle(uint32_t v, unsigned lane) {
 // An instruction's result; of the one that KJIT_HIPSIM_WRONG names (compile.cpp defines KJSIM_WRONG_ and its name) another.
 inline int wrong(int right) { return right ^ 64; }
 inline float wrong(float right) { return right * 1.5f + 1.0f; }
+inline uint32_t wrong_half(uint32_t right) { return right ^ 0x02000200u; }  // one, or two in a word
 inline uint64_t ballot(bool p) {
     Fiber* f = self();
     uint32_t* values = f->wave->value[f->wave->phase];

@@ -199,3 +199,27 @@ fn gfx1010() {
 fn gfx900() {
     check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
 }
+
+/// What is left when all else computes wrong: no instruction takes or makes a half.
+#[test]
+fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
+    let all = std::env::var("KJIT_EMULATE_ALL").ok();
+    for (arch, few) in [("gfx1100:f32", "gemm Q8_0×67"), ("gfx900:f32", "attend 4/2 × 64 F16")] {
+        let filter = all.as_deref().map_or(few, |text| if text == "1" { "" } else { text });
+        let Some((_folder, bundle)) = bundle(arch, filter) else { return };
+        for case in 0..bundle.len() {
+            let mut machine = bundle.machine(case).unwrap();
+            match bundle.run_on(&mut machine, case, 7) {
+                Verdict::Right(_) => {}
+                // Scratch memory is not emulated (`check_but`).
+                Verdict::Unknown(why) if all.is_some() => eprintln!("SKIPPED: {arch}: {}: {why}", bundle.name(case)),
+                other => panic!("{arch}: {}: {other:?}", bundle.name(case)),
+            }
+            for (at, inst) in machine.listing() {
+                let Ok(inst) = inst else { continue };
+                let halves = ["f16", "_mix", "v_pk_", "v_dot"].iter().any(|part| inst.text.contains(part));
+                assert!(!halves, "{arch}: {} at {at:#x}: {}", bundle.name(case), inst.text);
+            }
+        }
+    }
+}

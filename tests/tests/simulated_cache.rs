@@ -5,7 +5,7 @@ mod common;
 
 use common::TEMPORARY;
 use kjit_engine::{Config, Constants, Engine, Geometry, Isolation, Job, Options, Source, Target, args};
-use kjit_tests::simulator::Setup;
+use kjit_tests::simulator::{self, Setup};
 use std::path::{Path, PathBuf};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
@@ -20,6 +20,13 @@ fn engine(dir: &Path, compiler: &Path) -> Engine {
             .compiler_path(compiler)
             .jobs(2),
     )
+}
+
+/// The same beside a read-only layer, as a pack is one.
+fn engine_beside(layer: &Path, dir: &Path, compiler: &Path) -> Engine {
+    let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir).read_only(layer);
+    let isolation = Isolation::Worker(PathBuf::from(WORKER));
+    Engine::new(Config::new().cache(cache).isolation(isolation).compiler_kind("hiprtc").compiler_path(compiler))
 }
 
 /// A kernel that writes what its header says, plus a constant.
@@ -116,5 +123,35 @@ fn the_same_compiler_and_cache_under_other_paths_are_hits() {
         let there = engine(&at("in a container/cache"), &at("in a container/libhiprtc.so.6"));
         there.compile(&job("#define VALUE 1", 1)).unwrap();
         assert_eq!((compiled(&here), compiled(&there)), (1, 0));
+    });
+}
+
+#[test]
+fn what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here() {
+    let test = "what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here";
+    Setup::devices("gfx1100").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let (one, asked) = (path("libhiprtc.so.6"), job("#define VALUE 1", 1));
+        copy_of_the_compiler(&one);
+        let made = simulator::engine(&path("pack"), WORKER, "clang").compile(&asked).unwrap();
+
+        let here = engine_beside(&path("pack"), &path("home"), &one);
+        assert_eq!(here.compile(&asked).unwrap().digest(), made.digest());
+        assert_eq!(compiled(&here), 0);
+        let own = here.compile_own(&asked).unwrap();
+        assert_ne!(own.digest(), made.digest());
+        assert_eq!(compiled(&here), 1);
+        // Once: it is kept like any other.
+        assert_eq!(here.compile_own(&asked).unwrap().digest(), own.digest());
+        let again = engine_beside(&path("pack"), &path("home"), &one);
+        assert_eq!(again.compile_own(&asked).unwrap().digest(), own.digest());
+        assert_eq!((compiled(&here), compiled(&again)), (1, 0));
+        // Its own in a pack is its own.
+        let packed = engine_beside(&path("home"), &path("third"), &one);
+        assert_eq!((packed.compile_own(&asked).unwrap().digest(), compiled(&packed)), (own.digest(), 0));
+        // Where nothing compiles, what there is counts.
+        let none = engine_beside(&path("pack"), &path("fourth"), &path("none"));
+        assert_eq!(none.compile_own(&asked).unwrap().digest(), made.digest());
     });
 }

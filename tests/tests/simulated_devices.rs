@@ -6,8 +6,14 @@ mod common;
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
 use kjit_kernels::cases::Random;
+use kjit_model::gguf::Gguf;
 use kjit_model::gpu::prove;
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::OpenOptions;
+use kjit_tests::files::model_path;
+use kjit_tests::one::One;
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
+use std::sync::Arc;
 
 const TWO: &str = "gfx1100,gfx942:sramecc+:xnack-";
 
@@ -237,5 +243,34 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
         stream.write(&place, &data).unwrap();
         assert_eq!(stream.read(&place).unwrap(), data);
         assert!(card.buffer::<f32>(n).unwrap_err().to_string().contains("out of device memory on rocm:1"));
+    });
+}
+
+/// Of a processor's own GPU memory is the host's: kernels lay weights out from there, and nothing is copied
+/// to the device before.
+#[test]
+fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
+    let test = "a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
+    let devices = Setup::devices("gfx1100,gfx1100").set("KJIT_HIPSIM_INTEGRATED", "1");
+    devices.set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions { context: Some(32), prefill_chunk: Some(8), threads: 2, ..OpenOptions::default() };
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let mut seen = vec![];
+        // Kernels are proven at the first opening: its bytes are theirs as well.
+        for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
+            let device = engine.device(name).unwrap();
+            let before = device.counts();
+            let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options);
+            let weights = gpu.on_gpu().statistics().weights;
+            let copied = (device.counts() - before).bytes_in;
+            seen.push((weights, copied, gpu.generate(&[5, 42, 79], 3, SampleOptions::default())));
+        }
+        let [_, (weights, copied, tokens), _, (same, shared, own)] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!((weights, tokens), (same, own));
+        assert!(copied > &(weights / 2), "{copied} bytes were copied for {weights} of weights: nothing to leave out");
+        assert!(shared * 8 < *copied, "{shared} bytes were copied to the processor's own GPU, {copied} to the card");
     });
 }

@@ -1,7 +1,7 @@
 //! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded, launched, read
 //! back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
-use kjit_engine::{Job, Module, Stream};
+use kjit_engine::{Job, Module, Stream, Target};
 use kjit_kernels::cases::{self, Case};
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
@@ -27,6 +27,11 @@ fn all(test: &str, arch: &str, wave: u32, real: bool) {
 
 /// The same for the cases whose names contain one of `few`; `KJIT_CASES=…` names others, `KJIT_CASES=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
+    some_as(test, arch, wave, real, few, Target::clone);
+}
+
+/// The same of another variant of the device.
+fn some_as(test: &str, arch: &str, wave: u32, real: bool, few: &[&str], variant: fn(&Target) -> Target) {
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og");
     let setup = if real { setup } else { setup.set("KJIT_HIPSIM_CLANG", "none") };
     setup.run(test, TEMPORARY, || {
@@ -41,14 +46,15 @@ fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
             eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_CASES= runs all)", few.join(", "));
         }
         let seed = seed();
-        let cases: Vec<Case> = cases::all(device.target(), wave, seed).unwrap();
+        let target = variant(device.target());
+        let cases: Vec<Case> = cases::all(&target, wave, seed).unwrap();
         let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
         assert!(!cases.is_empty(), "no case has {only:?} in its name");
         let missing: Vec<_> = few.iter().filter(|part| !cases.iter().any(|c| c.name.contains(**part))).collect();
         assert!(only.is_some() || missing.is_empty(), "no case has {missing:?} in its name");
         let dir = cache(TEMPORARY).join(if real { "real" } else { "none" });
         let engine = engine(&dir, WORKER, "hiprtc");
-        let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(device.target())).collect();
+        let jobs: Vec<Job> = cases.iter().map(|c| c.kernel.job(&target)).collect();
         let modules = engine.load_all(&device, &jobs);
         let stream = device.stream().unwrap();
         let mut failed = vec![];
@@ -62,7 +68,7 @@ fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
                 }
             }
         }
-        eprintln!("{} cases on {arch} wave {wave}: {:?}", cases.len(), engine.counts());
+        eprintln!("{} cases on {target} wave {wave}: {:?}", cases.len(), engine.counts());
         assert!(failed.is_empty(), "seed {seed}: {} of {} failed:\n{}", failed.len(), cases.len(), failed.join("\n"));
     });
 }
@@ -101,4 +107,27 @@ fn every_case_is_right_on_gfx942_with_waves_of_64() {
 fn products_of_matrices_are_right_on_gfx1250() {
     let few = ["gemm Q8_0×67", "gemm Q4_K×51", "flash 4/2 heads of 64, F16"];
     some("products_of_matrices_are_right_on_gfx1250", "gfx1250", 32, false, &few);
+}
+
+/// GCN as itself: waves of 64 without a matrix unit and without a dot product of bytes or of halves.
+#[test]
+fn some_cases_are_right_on_gfx900() {
+    let few = ["matvec Q8_0×43", "gemm Q4_K×51", "flash 4/2 heads of 64, F16", "draw"];
+    some("some_cases_are_right_on_gfx900", "gfx900", 64, false, &few);
+}
+
+/// Before packed halves.
+#[test]
+fn some_cases_are_right_on_gfx803() {
+    some("some_cases_are_right_on_gfx803", "gfx803", 64, false, &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
+}
+
+/// With neither a matrix unit, nor dot products, nor arithmetic on halves: what is tried last on a card.
+#[test]
+fn some_cases_are_right_in_f32_alone() {
+    if std::env::var_os("KJIT_CASES").is_none() {
+        eprintln!("SKIPPED: cases in f32 alone (KJIT_CASES= runs all); simulated_trust.rs runs a model so");
+        return;
+    }
+    some_as("some_cases_are_right_in_f32_alone", "gfx1100", 32, false, &[], |target| target.f32_alone());
 }

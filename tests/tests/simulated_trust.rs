@@ -1,6 +1,8 @@
 //! Trust after proof: on simulated cards that compute one instruction wrong the tokens are the host's all the
 //! same, the wrong kernel and what was taken instead are told, and a second start proves nothing.
 
+use half::f16;
+use kjit_engine::{Constants, Geometry, Job, Options, Source, args};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, SessionError};
@@ -87,6 +89,96 @@ fn wrong_exchanges_of_gfx1100s_waves_of_32_leave_waves_of_64() {
 #[test]
 fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
     right_tokens("a_wrong_matrix_unit_of_gfx942_is_not_used", "gfx942", "matrix", "gfx942:no-matrix");
+}
+
+/// A card without a matrix unit and a byte dot product: what is left to do without are its instructions for
+/// halves. `packed`: two of them in a word.
+#[test]
+fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
+    right_tokens("wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32", "gfx900", "packed", "gfx900:f32");
+}
+
+/// Whether the dear ones run.
+fn all(what: &str) -> bool {
+    let all = std::env::var_os("KJIT_TRUST_ALL").is_some();
+    if !all {
+        eprintln!("SKIPPED: {what} (KJIT_TRUST_ALL=1 runs it)");
+    }
+    all
+}
+
+#[test]
+fn wrong_conversions_from_halves_leave_f32() {
+    if all("a card that widens halves wrongly") {
+        right_tokens("wrong_conversions_from_halves_leave_f32", "gfx900", "widen", "gfx900:f32");
+    }
+}
+
+#[test]
+fn wrong_conversions_to_halves_leave_f32() {
+    if all("a card that narrows to halves wrongly") {
+        right_tokens("wrong_conversions_to_halves_leave_f32", "gfx803", "narrow", "gfx803:f32");
+    }
+}
+
+/// All rungs: the last of them is taken where nothing else does without what is wrong.
+#[test]
+fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
+    if all("a card of RDNA 3 that widens halves wrongly") {
+        let test = "wrong_conversions_of_gfx1100_leave_f32_behind_all_else";
+        right_tokens(test, "gfx1100", "widen", "gfx1100:f32");
+    }
+}
+
+/// In f32 alone integers make an f32 of a half and back: all halves, and every f32 around their borders.
+#[test]
+fn integers_widen_and_narrow_halves_as_the_instructions_do() {
+    let test = "integers_widen_and_narrow_halves_as_the_instructions_do";
+    setup("gfx900", "widen").run(test, TEMPORARY, || {
+        const TEXT: &str = r#"
+#include "kjit.h"
+KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u32 n) {
+    u32 i = block_id() * KJ_BLOCK + thread_id();
+    if (i < 65536) wide[i] = load(halves[i]);
+    if (i < n) narrow[i] = round_f16(singles[i]);
+}"#;
+        let engine = engine(&cache(TEMPORARY), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let source = Source::new("both", "both.hip", TEXT).file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"));
+        let constants = Constants::new().set("KJ_BLOCK", 256).set("KJ_F32", 1);
+        let job = Job::new(source.entry("both"), constants, Options::wave(64), device.target().clone());
+        let kernel = engine.load(&device, &job).unwrap().kernel("both").unwrap();
+
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        // Each half, what lies between it and the next one, and the neighbours of both.
+        let mut singles: Vec<f32> = vec![1e-30, 1e30, f32::from_bits(1), f32::MAX, 65519.996];
+        for half in halves.iter().map(|&bits| f16::from_bits(bits)).filter(|h| h.is_finite()) {
+            let next = f16::from_bits(half.to_bits() + 1);
+            let next = if next.is_finite() {
+                next.to_f64()
+            } else {
+                half.to_f64() * 2.0 - f16::from_bits(half.to_bits() - 1).to_f64()
+            };
+            for middle in [half.to_f32(), ((half.to_f64() + next) / 2.0) as f32] {
+                singles.extend([middle.next_down(), middle, middle.next_up()]);
+            }
+        }
+        singles.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+        let stream = device.stream().unwrap();
+        let (from, wide) = (stream.upload(&halves).unwrap(), device.buffer::<f32>(65536).unwrap());
+        let (to, n) = (device.buffer::<u16>(singles.len()).unwrap(), singles.len());
+        let given = stream.upload(&singles).unwrap();
+        let grid = Geometry::new((n as u32).div_ceil(256), 256);
+        stream.launch(&kernel, &grid, &args![&from, &wide, &given, &to, n as u32]).unwrap();
+        for (&bits, got) in halves.iter().zip(stream.read(&wide).unwrap()) {
+            let want = f16::from_bits(bits).to_f32();
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#06x}: {got} for {want}");
+        }
+        for (&single, got) in singles.iter().zip(stream.read(&to).unwrap()) {
+            let (got, want) = (f16::from_bits(got), f16::from_f32(single));
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{single:e}: {got} for {want}");
+        }
+    });
 }
 
 #[test]

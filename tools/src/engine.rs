@@ -21,7 +21,8 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
 }
 
 /// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a
-/// compile, `KJIT_DISCOVERY_SECONDS` the search for devices.
+/// compile, `KJIT_DISCOVERY_SECONDS` the search for devices; `KJIT_PROVE=all` has kernels proven on NVIDIA's
+/// devices too.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -35,6 +36,12 @@ pub fn config(shared: &Shared) -> Config {
     }
     if let Some(mebibytes) = number("KJIT_COMPILE_MEMORY", shared) {
         config = config.memory_limit(mebibytes.saturating_mul(1 << 20));
+    }
+    match std::env::var("KJIT_PROVE").unwrap_or_default().as_str() {
+        "" => {}
+        "all" => config = config.prove_all(),
+        other if !shared.quiet => say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is not obeyed")),
+        _ => {}
     }
     config
 }

@@ -4,6 +4,7 @@ use crate::args::{Setup, Shared};
 use crate::engine::config;
 use crate::report::{bytes, say};
 use kjit_engine::{Target, Trace};
+use kjit_model::gpu::Proven;
 use kjit_model::session::{OpenOptions, Output, Persistence, Probe, SequenceId, StageRunner};
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
@@ -101,6 +102,11 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {
+        let Proven { run, known, seconds } = gpu.statistics().proven;
+        if run + known > 0 {
+            let ms = seconds * 1e3;
+            say(format_args!("proved {run} kernels in {ms:.0} ms; {known} were known to be right"));
+        }
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),
             (None, Some(why)) => say(format_args!("a token is many launches, in spite of --persistent on: {why}")),

@@ -6,6 +6,9 @@ use std::sync::{Mutex, PoisonError};
 /// See [`Arch::has`].
 const COPIES: &str = "copies-agprs";
 
+/// See [`Arch::variant`].
+const F32: &str = ":f32";
+
 /// Rows that were made in this process, at most one for each id and what it does without.
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
@@ -52,8 +55,33 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
     Some(arch)
 }
 
+/// The row of a chip that is to compute in f32 and integers alone: neither with its matrix unit nor with its
+/// dot products, and with no instruction that takes or makes halves. Who compiles for it is no matter then.
+pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
+    if arch.variant == F32 {
+        return arch;
+    }
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(arch) = made.iter().find(|a| a.id == arch.id && a.variant == F32) {
+        return arch;
+    }
+    let left = arch.abilities.iter().copied().filter(|a| !["packed-f16", COPIES].contains(a));
+    let row: &'static Arch = Box::leak(Box::new(Arch {
+        variant: F32,
+        matrix: MatrixUnit::None,
+        dot: Dot::None,
+        abilities: kept(left.chain(["f32-alone"]).collect()),
+        ..*arch
+    }));
+    made.push(row);
+    row
+}
+
 /// The row of a chip that is to do without its matrix unit, its byte dot product, or both.
 pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static Arch {
+    if arch.variant == F32 {
+        return arch;
+    }
     let Has { matrix: has_matrix, dot: has_dot, sound } = had(arch);
     let matrix = (matrix || arch.variant.contains("no-matrix")) && has_matrix;
     let dot = (dot || arch.variant.contains("no-dot")) && has_dot;

@@ -70,6 +70,10 @@ impl Target {
                 arch = less;
                 continue;
             }
+            if flag == "f32" && arch.vendor == Vendor::Amd {
+                arch = family::f32_alone(arch);
+                continue;
+            }
             if flag == SOUND_COPIES {
                 let sound = family::with_sound_copies(arch);
                 if sound == arch {
@@ -129,6 +133,24 @@ impl Target {
             Vendor::Amd => Target { arch: family::without(self.arch, matrix, dot), ..self.clone() },
             Vendor::Nvidia => self.clone(),
         }
+    }
+
+    /// The same chip, computing in f32 and integers alone, where it is AMD's: halves are only kept, and
+    /// integers make an f32 of one and back: `gfx1100:f32`. Its code runs on the chip as it is.
+    #[must_use]
+    pub fn f32_alone(&self) -> Target {
+        match self.vendor() {
+            Vendor::Amd => Target { arch: family::f32_alone(self.arch), ..self.clone() },
+            Vendor::Nvidia => self.clone(),
+        }
+    }
+
+    /// How it differs from what its architecture is by default, as its text has it: what it does without, and
+    /// another width of waves; its feature flags are no part of that. Empty for most.
+    #[must_use]
+    pub fn variant(&self) -> String {
+        let wave = self.wave.map_or(String::new(), |wave| format!(":wave{wave}"));
+        format!("{}{wave}", self.arch.variant)
     }
 
     /// The same chip, whose compiler is known to copy accumulation registers rightly

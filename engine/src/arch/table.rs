@@ -148,7 +148,8 @@ pub struct Arch {
     /// Of a row that was made for an id that the table does not have: the row whose facts it has.
     pub stands_in: Option<&'static str>,
     /// How the row differs from its chip's own, as its targets print it: `:no-matrix`, `:no-dot`
-    /// ([`Target::without`](super::Target::without)), `:sound-copies`
+    /// ([`Target::without`](super::Target::without)), `:f32`
+    /// ([`Target::f32_alone`](super::Target::f32_alone)), `:sound-copies`
     /// ([`Target::with_sound_copies`](super::Target::with_sound_copies)).
     pub variant: &'static str,
     /// Cards that people know it by.
@@ -203,8 +204,9 @@ impl Arch {
 
     /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
     /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each other through a
-    /// vector register, and it is not known whether the compiler writes that first), `integrated` (only found
-    /// inside processors, whose memory it shares).
+    /// vector register, and it is not known whether the compiler writes that first), `f32-alone` (no
+    /// instruction that takes or makes halves is to be used), `integrated` (only found inside processors,
+    /// whose memory it shares).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)

@@ -155,6 +155,33 @@ fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it
 }
 
 #[test]
+fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
+    for (id, wide) in
+        [("gfx1100", true), ("gfx900", false), ("gfx908:sramecc+", false), ("gfx803", false), ("gfx1199", true)]
+    {
+        let whole = Target::parse(id).unwrap();
+        let least = whole.f32_alone();
+        assert_eq!(Target::parse(&least.to_string()).unwrap(), least, "{id}");
+        assert_eq!(least.to_string(), id.replacen(whole.id(), &format!("{}:f32", whole.id()), 1));
+        assert_eq!((least.arch().matrix, least.arch().dot, least.id()), (MatrixUnit::None, Dot::None, whole.id()));
+        assert!(least.arch().has("f32-alone") && !least.arch().has("packed-f16") && !least.arch().has("copies-agprs"));
+        assert_eq!(least.compile_id(false, &[]).unwrap(), whole.compile_id(false, &[]).unwrap());
+        assert_ne!(least, whole);
+        // There is nothing less.
+        assert_eq!((least.without(true, true), least.f32_alone()), (least.clone(), least.clone()));
+        assert_eq!((least.with_sound_copies(), least.without_sound_copies()), (least.clone(), least.clone()));
+        assert_eq!(whole.without(true, true).f32_alone(), least);
+        assert_eq!(least.at_wave(32).is_some(), wide);
+    }
+    let other = Target::parse("gfx1100:f32:wave64").unwrap();
+    assert_eq!((other.to_string(), other.variant()), ("gfx1100:f32:wave64".to_owned(), ":f32:wave64".to_owned()));
+    assert_eq!(Target::parse("gfx90a:sramecc+:xnack-").unwrap().variant(), "");
+    for wrong in ["sm_90:f32", "gfx1100:f32:no-dot", "gfx1100:f16"] {
+        assert!(Target::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
     let plain = Target::parse("gfx908:xnack-").unwrap();
     let sound = plain.with_sound_copies();

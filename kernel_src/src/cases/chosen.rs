@@ -7,7 +7,7 @@ fn bytes(words: &[u32]) -> Vec<u8> {
 }
 
 fn exactly(name: &'static str, before: &[u32], after: &[u32]) -> CaseArg {
-    CaseArg::Buffer { name, before: bytes(before), expect: Expect::Bytes(bytes(after)) }
+    CaseArg::Buffer { name, before: bytes(before).into(), expect: Expect::Bytes(bytes(after)) }
 }
 
 /// The slot of each sequence: another order where there are several, and null for one.

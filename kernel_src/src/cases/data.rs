@@ -1,5 +1,6 @@
 //! Seeded random data, and weights of any format with sensible scales.
 
+use super::Content;
 use crate::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 use crate::kernel::SpecError;
 use crate::layout::{Layout, LayoutError};
@@ -24,6 +25,11 @@ impl Random {
     #[must_use]
     pub const fn few(self) -> Random {
         Random { rows: Some(PROOF), ..self }
+    }
+
+    /// So many rows, or those that differ in a case that is to cost little.
+    pub(crate) fn rows(&self, usual: usize) -> usize {
+        self.rows.unwrap_or(usual)
     }
 
     /// 64 random bits.
@@ -64,9 +70,9 @@ impl Random {
 /// A random matrix: as in a file, as on a device, and its values.
 pub struct Matrix {
     /// The file's bytes.
-    pub raw: Vec<u8>,
+    pub raw: Content,
     /// Row records.
-    pub records: Vec<u8>,
+    pub records: Content,
     /// Values of the distinct rows, row by row.
     pub values: Vec<f32>,
     /// Rows that differ; those behind them repeat them in turn.
@@ -138,15 +144,8 @@ impl Matrix {
         if values.iter().any(|v| !v.is_finite()) {
             return Err(LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into());
         }
-        let repeated = |part: Vec<u8>, bytes: usize| -> Vec<u8> {
-            if rows == all {
-                return part;
-            }
-            let mut whole = part.repeat(all.div_ceil(rows));
-            whole.truncate(all * bytes);
-            whole
-        };
-        let (raw, records) = (repeated(raw, row_bytes), repeated(records, layout.row_bytes));
+        let raw = Content::repeated(raw, all * row_bytes);
+        let records = Content::repeated(records, all * layout.row_bytes);
         Ok(Matrix { raw, records, values, distinct: rows })
     }
 

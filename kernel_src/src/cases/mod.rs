@@ -5,11 +5,13 @@
 //! f64. A buffer without expectation must come back as it went in.
 
 pub(crate) mod chosen;
+pub(crate) mod content;
 pub(crate) mod data;
 pub(crate) mod oracle;
 pub(crate) mod paged;
 pub(crate) mod tiled;
 
+pub use content::Content;
 pub use data::Random;
 
 use crate::activations::Column;
@@ -41,7 +43,7 @@ pub enum CaseArg {
         /// Its name, for messages.
         name: &'static str,
         /// What is in it before the launch.
-        before: Vec<u8>,
+        before: Content,
         /// What must be in it afterwards.
         expect: Expect,
     },
@@ -174,9 +176,9 @@ impl Case {
         for m in memory {
             let (fill, expect) = if m.zeroed { (0, Expect::Same) } else { (0xff, Expect::Anything) };
             match &mut self.args[place(m.name)?] {
-                CaseArg::Buffer { before, .. } if before.len() < m.bytes => before.resize(m.bytes, fill),
+                CaseArg::Buffer { before, .. } if before.len() < m.bytes => before.grow(m.bytes, fill),
                 arg @ CaseArg::Null if m.bytes > 0 => {
-                    *arg = CaseArg::Buffer { name: m.name, before: vec![fill; m.bytes], expect };
+                    *arg = CaseArg::Buffer { name: m.name, before: Content::filled(fill, m.bytes), expect };
                 }
                 _ => {}
             }
@@ -335,13 +337,13 @@ fn near(got: &[f64], want: &[f64], tolerance: &Tolerance) -> Result<(), String> 
 }
 
 /// An input that must not change.
-pub(crate) fn input(name: &'static str, bytes: Vec<u8>) -> CaseArg {
-    CaseArg::Buffer { name, before: bytes, expect: Expect::Same }
+pub(crate) fn input(name: &'static str, bytes: impl Into<Content>) -> CaseArg {
+    CaseArg::Buffer { name, before: bytes.into(), expect: Expect::Same }
 }
 
 /// An f32 input.
 pub(crate) fn floats(name: &'static str, values: &[f32]) -> CaseArg {
-    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 /// The same, or null where there is none.
@@ -351,14 +353,14 @@ pub(crate) fn optional(name: &'static str, values: &[f32]) -> CaseArg {
 
 /// A u32 input.
 pub(crate) fn words(name: &'static str, values: &[u32]) -> CaseArg {
-    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 /// An output, poisoned before.
 pub(crate) fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
     CaseArg::Buffer {
         name,
-        before: vec![0xff; want.len() * storage.size()],
+        before: Content::filled(0xff, want.len() * storage.size()),
         expect: Expect::Real { storage, want, tolerance },
     }
 }

@@ -64,7 +64,7 @@ pub(crate) const fn exact(column: &Column) -> Tolerance {
 /// Activations as they are, or as quantised columns.
 pub(crate) fn activations(quantized: bool, column: &Column, x: &[f32]) -> CaseArg {
     match quantized {
-        true => input("x", x.chunks(column.cols).flat_map(|x| column.pack(x)).collect()),
+        true => input("x", x.chunks(column.cols).flat_map(|x| column.pack(x)).collect::<Vec<u8>>()),
         false => floats("x", x),
     }
 }

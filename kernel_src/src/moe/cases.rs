@@ -59,7 +59,7 @@ fn groups(spec: &MoeSpec, tokens: usize, random: &mut Random) -> Groups {
 fn written(name: &'static str, values: &[u32], behind: usize) -> CaseArg {
     let mut want: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     want.resize(want.len() + 4 * behind, 0xff);
-    CaseArg::Buffer { name, before: vec![0xff; want.len()], expect: Expect::Bytes(want) }
+    CaseArg::Buffer { name, before: vec![0xff; want.len()].into(), expect: Expect::Bytes(want) }
 }
 
 fn title(spec: &MoeSpec, size: Size) -> String {

@@ -56,7 +56,7 @@ pub(super) fn case(
     }
     let [keys, values] = want;
     let rows = |name, want| match kv.storage {
-        KvStorage::Q8_0 => CaseArg::Buffer { name, before: vec![0xff; bytes], expect: Expect::Anything },
+        KvStorage::Q8_0 => CaseArg::Buffer { name, before: vec![0xff; bytes].into(), expect: Expect::Anything },
         KvStorage::F16 | KvStorage::F32 => output(name, storage, want, tolerance),
     };
     let Wave { wave } = spec.tuning(target)?;

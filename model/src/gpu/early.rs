@@ -22,7 +22,7 @@
 //!   shape takes.
 
 use super::plan::{Job, JobId, Launch, Plan};
-use super::trust::{self, Verdict};
+use super::trust::Proofs;
 use crate::session::SessionError;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use std::collections::HashSet;
@@ -143,16 +143,17 @@ impl State {
         device: &Device,
         codes: Vec<kjit_engine::Result<CodeObject>>,
     ) -> Result<Vec<(JobId, Kernel)>, SessionError> {
-        let load = |((id, job), code): (&(JobId, Job), kjit_engine::Result<CodeObject>)| {
-            let code = code?;
-            let kernel = self.engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
-            match trust::verdict(&self.engine, device, (&job.job.target, job, device.memory()?.0), &code, &kernel)? {
-                // The verdict is kept: the next start takes another variant from the beginning.
-                Verdict::Wrong(why) => Err(SessionError::Wrong(vec![format!("{why}; the next start goes without it")])),
-                Verdict::Right | Verdict::Unproven(_) => Ok((*id, kernel)),
-            }
-        };
-        self.jobs.iter().zip(codes).map(load).collect()
+        let Some((_, first)) = self.jobs.first() else { return Ok(vec![]) };
+        let proofs = Proofs::of(&self.engine, device, &first.job.target, device.memory()?.0);
+        let jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
+        match proofs.load(&jobs, codes) {
+            Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
+            // The verdict is kept: the next start takes another variant from the beginning.
+            Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
+                why.iter().map(|why| format!("{why}; the next start goes without it")).collect(),
+            )),
+            Err(other) => Err(other),
+        }
     }
 }
 

@@ -40,6 +40,7 @@ pub use resident::Timeline;
 pub(crate) use runner::Apart;
 pub use runner::{GpuRunner, PageCount};
 pub use settle::settled;
+pub use trust::Proven;
 
 use crate::session::SessionError;
 use kjit_engine::Error;

@@ -6,7 +6,7 @@ use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
 use super::settle::settled;
 use super::stock::Stock;
-use super::trust::{self, Verdict};
+use super::trust::{self, Proofs, Proven};
 use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
@@ -40,6 +40,8 @@ pub struct Statistics {
     pub upload_s: f64,
     /// Seconds from the call to the last kernel.
     pub kernels_s: f64,
+    /// What proving them took, where they are proven.
+    pub proven: Proven,
 }
 
 /// Layers that do not stay on the device, and how fast they come.
@@ -182,12 +184,14 @@ impl GpuRunner {
         let context = options.context_of(graph);
         // What a proof may take while the weights travel: the keys' and the launches' memory comes after it.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
+        let target = plan.target.clone();
+        let proofs = Proofs::of(engine, device, &target, room);
         let stream = device.urgent_stream()?;
         let copies = device.stream()?;
         // All sides at once; the uploader's own few kernels first.
         let (kernels, weights, tables) = std::thread::scope(|scope| {
             let uploading = scope.spawn(|| {
-                let done = upload(engine, &copies, gguf, graph, &plan, room);
+                let done = upload(engine, &copies, gguf, graph, (&plan, &proofs));
                 (done, start.elapsed().as_secs_f64())
             });
             let tables = scope.spawn(|| tables(gguf, graph, context));
@@ -195,7 +199,7 @@ impl GpuRunner {
             // What sees later tokens does not go token by token at all.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
             let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
-            let kernels = early.and_then(|early| Ok((load(engine, device, &plan, early.as_ref(), room)?, early)));
+            let kernels = early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
             let persistent = plan.persistent.as_ref().filter(|_| device.info().cooperative);
             let persistent = persistent.map(|one| engine.load(device, &one.job)?.kernel(one.entry));
             let persistent = persistent.transpose();
@@ -207,6 +211,7 @@ impl GpuRunner {
         });
         let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
+        let proven = proofs.end();
         let remark = weights.remark.clone();
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
@@ -232,6 +237,7 @@ impl GpuRunner {
             peak: total.saturating_sub(free),
             upload_s,
             kernels_s,
+            proven,
         };
         let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
         runner.remark(remarks);
@@ -358,26 +364,18 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
 /// loads them itself.
 fn load(
     engine: &Engine,
-    device: &Device,
     plan: &Plan,
     early: Option<&Early>,
-    room: u64,
+    proofs: &Proofs<'_>,
 ) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
     let mut others = early.map(Early::jobs).unwrap_or_default();
     others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
     let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
+    let picked: Vec<_> = wanted().map(|(_, j)| j).collect();
+    let (loaded, mut remarks) = proofs.load(&picked, engine.compile_all(&jobs))?;
     let mut kernels = vec![None; plan.jobs.len()];
-    let mut remarks = vec![];
-    for (code, (i, job)) in engine.compile_all(&jobs).into_iter().zip(wanted()) {
-        let code = code?;
-        let kernel = engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
-        match trust::verdict(engine, device, (&plan.target, job, room), &code, &kernel)? {
-            Verdict::Right => {}
-            Verdict::Unproven(why) => remarks.push(why),
-            // The others of this variant are not looked at any more.
-            Verdict::Wrong(why) => return Err(SessionError::Wrong(vec![why])),
-        }
+    for (kernel, (i, _)) in loaded.into_iter().zip(wanted()) {
         if let Some(place) = kernels.get_mut(i) {
             *place = Some(kernel);
         }
@@ -401,8 +399,7 @@ fn upload(
     stream: &Stream,
     gguf: &Arc<Gguf>,
     graph: &Graph,
-    plan: &Plan,
-    room: u64,
+    (plan, proofs): (&Plan, &Proofs<'_>),
 ) -> Result<Uploaded, SessionError> {
     let device = stream.device();
     let _span = device.trace().map(|t| t.span("upload", "weights"));
@@ -411,7 +408,7 @@ fn upload(
     let mut order = plan.matrices.clone();
     let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()));
     order.sort_by_key(|(id, _)| place(id));
-    let repackers = repackers(engine, device, (plan, room), &order)?;
+    let repackers = repackers(engine, (plan, proofs), &order)?;
     let mut vectors = HashMap::new();
     for &id in &plan.vectors {
         let values = vector(gguf, graph, id)?;
@@ -473,8 +470,7 @@ fn upload(
 /// The kernels that lay rows out, by job.
 fn repackers(
     engine: &Engine,
-    device: &Device,
-    (plan, room): (&Plan, u64),
+    (plan, proofs): (&Plan, &Proofs<'_>),
     order: &[(WeightId, Option<JobId>)],
 ) -> Result<HashMap<JobId, Repacker>, SessionError> {
     let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
@@ -482,20 +478,12 @@ fn repackers(
     ids.dedup();
     let picked: Vec<_> = ids.iter().filter_map(|id| plan.jobs.get(id.0 as usize)).collect();
     let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
-    let codes = engine.compile_all(&jobs);
-    let kernels = ids.into_iter().zip(picked).zip(codes);
-    let load = |((id, job), code): ((JobId, &super::plan::Job), kjit_engine::Result<_>)| {
-        let code = code?;
-        let kernel = engine.load_code(device, &job.job, &code)?.kernel(job.entry)?;
-        match trust::verdict(engine, device, (&plan.target, job, room), &code, &kernel)? {
-            Verdict::Wrong(why) => Err(SessionError::Wrong(vec![why])),
-            Verdict::Right | Verdict::Unproven(_) => match &job.spec {
-                Spec::Repack(spec) => Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() })),
-                other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
-            },
-        }
+    let (kernels, _) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    let repacker = |((id, job), kernel): ((JobId, &super::plan::Job), Kernel)| match &job.spec {
+        Spec::Repack(spec) => Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() })),
+        other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
     };
-    kernels.map(load).collect()
+    ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
 }
 
 /// The table of each rotation: a device's own sine is good for small angles only.

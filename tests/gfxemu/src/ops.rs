@@ -88,6 +88,14 @@ fn flagged(x: bool) -> u128 {
 fn fma(a: u64, b_: u64, c: u64) -> u128 {
     b(f(a).mul_add(f(b_), f(c)))
 }
+/// Bit by bit what a table of eight says of three.
+fn bitop3(s: &[u64; 4]) -> u64 {
+    let case = |n: u64| {
+        let side = |x: u64, set: u64| if set == 1 { x } else { !x };
+        side(s[0], n >> 2 & 1) & side(s[1], n >> 1 & 1) & side(s[2], n & 1)
+    };
+    (0..8).filter(|n| s[3] >> n & 1 == 1).map(case).fold(0, |all, one| all | one)
+}
 fn bfe(x: u64, offset: u64, width: u64) -> u32 {
     let (offset, width) = (offset & 31, width & 31);
     (w(x) >> offset) & ((1u64 << width) - 1) as u32
@@ -125,6 +133,9 @@ pub fn find(name: &str) -> Option<Op> {
         "v_or3_b32" => word(|s| r(w(s[0] | s[1] | s[2]))),
         "v_xor3_b32" => word(|s| r(w(s[0] ^ s[1] ^ s[2]))),
         "v_and_or_b32" => word(|s| r(w(s[0] & s[1] | s[2]))),
+        // The truth table comes as a fourth source.
+        "v_bitop3_b32" => word(|s| r(w(bitop3(s)))),
+        "v_bitop3_b16" => op(&[B16, B16, B16], B16, |s| r16(sixteen(bitop3(s)))),
         "v_bfi_b32" => word(|s| r(w(s[0] & s[1] | !s[0] & s[2]))),
         "v_bfe_u32" => word(|s| r(bfe(s[0], s[1], s[2]))),
         "v_bfe_i32" => word(|s| {
@@ -263,6 +274,7 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_cvt_u32_f32" => op(f1, B32, |s| to_u32(f64::from(f(s[0])))),
         "v_cvt_f32_f16" => op(&[F16], F32, |s| b(h(s[0]))),
         "v_cvt_f16_f32" => op(f1, F16, |s| bh(f64::from(f(s[0])))),
+        "v_cvt_pk_f16_f32" => op(f2, B32, |s| r(bh(f64::from(f(s[0]))) as u32 | (bh(f64::from(f(s[1]))) as u32) << 16)),
         "v_cvt_f64_f32" => op(f1, F64, |s| bd(f64::from(f(s[0])))),
         "v_cvt_f32_f64" => op(&[F64], F32, |s| b(d(s[0]) as f32)),
         "v_cvt_f64_u32" => op(&[B32], F64, |s| bd(f64::from(w(s[0])))),

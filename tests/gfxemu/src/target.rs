@@ -49,7 +49,7 @@ impl Target {
     /// `arch` at `wave` lanes, if the emulator knows the family.
     pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
         let generation = match arch {
-            "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942" => 9,
+            "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942" | "gfx950" => 9,
             a if a.starts_with("gfx10") && a.len() == 7 => 10,
             a if a.starts_with("gfx11") && a.len() == 7 => 11,
             "gfx1200" | "gfx1201" => 12,
@@ -65,9 +65,13 @@ impl Target {
     pub fn split_caches(&self, resources: u32) -> bool {
         self.generation >= 10 && resources >> 29 & 1 == 1
     }
+    /// Whether it is CDNA 3 or 4.
+    pub fn mi300(&self) -> bool {
+        matches!(self.arch.as_str(), "gfx942" | "gfx950")
+    }
     /// Whether stores must be written back before other blocks see them.
     pub fn needs_write_back(&self) -> bool {
-        self.arch == "gfx942" || self.generation == 12
+        self.mi300() || self.generation == 12
     }
     /// Whether loads of global memory fill registers in the order in which they were issued, so that a later
     /// one into the same register needs no wait.
@@ -80,7 +84,7 @@ impl Target {
     }
     /// Whether there are accumulation registers.
     pub fn has_acc(&self) -> bool {
-        matches!(self.arch.as_str(), "gfx908" | "gfx90a" | "gfx942")
+        matches!(self.arch.as_str(), "gfx908" | "gfx90a" | "gfx942" | "gfx950")
     }
     /// Which counter counts `event`.
     pub fn counter(&self, event: Event) -> Counter {
@@ -97,7 +101,7 @@ impl Target {
     pub fn vector_registers(&self, resources: u32) -> usize {
         let granules = (resources & 63) as usize + 1;
         let each = match self.arch.as_str() {
-            "gfx90a" | "gfx942" => 8,
+            "gfx90a" | "gfx942" | "gfx950" => 8,
             _ if self.generation == 9 || self.wave == 64 => 4,
             _ => 8,
         };

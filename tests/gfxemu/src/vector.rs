@@ -118,6 +118,11 @@ impl Vector {
         if types.len() == operands.len() + 1 && types.last() == Some(&Type::Mask) {
             operands.push("vcc");
         }
+        let table = text.value("bitop3").unwrap_or("0");
+        if name.starts_with("v_bitop3") {
+            operands.push(table);
+            types.push(Type::B32);
+        }
         if name.starts_with("v_mbcnt") {
             types.push(Type::B32);
         } else if types.len() != operands.len() {
@@ -206,6 +211,7 @@ impl Vector {
             "bank_mask",
             "bound_ctrl",
             "fi",
+            "bitop3",
         ];
         for m in &text.modifiers {
             let key = m.split(':').next().unwrap_or_default();

@@ -111,7 +111,7 @@ fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::Co
     for (arg, place) in case.args.iter().zip(&info.args) {
         let value = match arg {
             CaseArg::Buffer { name, before, .. } => {
-                regions.push(Region::new(*name, at, before.clone(), true));
+                regions.push(Region::new(*name, at, before.to_vec(), true));
                 let address = at;
                 at = (at + before.len() as u64 + 0x10_0000).next_multiple_of(0x10_0000);
                 address.to_le_bytes().to_vec()

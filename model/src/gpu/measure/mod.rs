@@ -14,6 +14,7 @@ pub use limits::Limits;
 pub use placed::{Placed, Timing, time};
 pub use subject::{Subject, of_plan, representative};
 
+use crate::gpu::settle::settled;
 use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernels::cases::Random;
 use kjit_kernels::family::Work;
@@ -64,7 +65,7 @@ const SEED: u64 = 20_261_121;
 /// # Errors
 /// None as a whole: what is wrong with a subject is in its outcome.
 pub fn measure(engine: &Engine, device: &Device, subjects: &[Subject], done: &dyn Fn(&Measured)) -> Vec<Measured> {
-    let target = device.target();
+    let target = &settled(engine, device.target());
     let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
     let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();
     // In parallel, before anything is timed; the second look is a hit.

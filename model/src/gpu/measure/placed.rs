@@ -1,8 +1,8 @@
 //! A case on the device: its buffers, once or many times over; checked, and timed.
 
-use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream};
+use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
 use kjit_kernels::Size;
-use kjit_kernels::cases::{Case, CaseArg, Expect};
+use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
 use kjit_kernels::spec::Spec;
 
 /// Time of a launch.
@@ -33,6 +33,8 @@ pub struct Placed {
     copies: Vec<Vec<Option<DeviceBuffer<u8>>>>,
     /// Which copy the next launch gets.
     next: usize,
+    /// No launch has written to the first copy.
+    fresh: bool,
 }
 
 /// What is read back of inputs that must not change, when not all of it is.
@@ -43,6 +45,9 @@ const CHAIN: usize = 512;
 const CHAIN_SECONDS: f64 = 2e-3;
 /// Seconds that all replays of a chain may take.
 const ALL_SECONDS: f64 = 0.25;
+/// Where buffers begin in memory that is given: what any load of a kernel wants, and the drivers' own
+/// allocations have.
+const ALIGNED: usize = 256;
 /// Replays that count.
 const REPLAYS: usize = 11;
 /// Bytes of the second cache where the driver does not tell.
@@ -55,16 +60,57 @@ impl Placed {
     /// Memory that cannot be had.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
-        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0 };
+        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true };
         let arena = device.arena(placed.room()?)?;
         let copy = placed.copy(&arena)?;
         for (arg, buffer) in placed.case.args.iter().zip(&copy) {
             if let (CaseArg::Buffer { before, .. }, Some(buffer)) = (arg, buffer) {
-                placed.stream.write(buffer, before)?;
+                put(&placed.stream, buffer, before)?;
             }
         }
         placed.copies.push(copy);
         Ok(placed)
+    }
+
+    /// Bytes that [`Placed::within`] takes for a case.
+    #[must_use]
+    pub fn bytes(case: &Case) -> usize {
+        let (buffers, parts) = spread(case);
+        buffers.saturating_add(parts)
+    }
+
+    /// Puts a case into memory that is there: by one copy from the host, and by copies and fills on the
+    /// device.
+    ///
+    /// # Errors
+    /// Memory of less than [`Placed::bytes`]; what the device says.
+    pub fn within(stream: &Stream, memory: &DeviceBuffer<u8>, case: Case) -> Result<Placed> {
+        let (mut at, parts) = (0, spread(&case).0);
+        let (mut copy, mut gathered, mut pieces) = (vec![], vec![], vec![]);
+        for arg in &case.args {
+            let CaseArg::Buffer { before, .. } = arg else {
+                copy.push(None);
+                continue;
+            };
+            let buffer = memory.slice(at..at + before.len())?;
+            at = (at + before.len()).next_multiple_of(ALIGNED);
+            match before.uniform() {
+                Some(byte) => stream.fill(&buffer, byte)?,
+                None => {
+                    pieces.push((buffer.clone(), parts + gathered.len(), before.part().len()));
+                    gathered.extend_from_slice(before.part());
+                    gathered.resize(gathered.len().next_multiple_of(ALIGNED), 0);
+                }
+            }
+            copy.push(Some(buffer));
+        }
+        stream.write(&memory.slice(parts..parts + gathered.len())?, &gathered)?;
+        for (buffer, from, bytes) in pieces {
+            stream.copy(&memory.slice(from..from + bytes)?, &buffer.slice(0..bytes)?)?;
+            repeat(stream, &buffer, bytes)?;
+        }
+        let device = stream.device().clone();
+        Ok(Placed { device, stream: stream.clone(), case, copies: vec![copy], next: 0, fresh: true })
     }
 
     /// The case.
@@ -110,13 +156,13 @@ impl Placed {
             })
         };
         // Outputs are poisoned again: a kernel before this one has filled them.
-        for (before, expect, buffer) in buffers() {
+        for (before, expect, buffer) in buffers().filter(|_| !self.fresh) {
             if !matches!(expect, Expect::Same) {
-                self.stream.write(buffer, before)?;
+                put(&self.stream, buffer, before)?;
             }
         }
         self.launch(kernel, false, 0)?;
-        let back = |(before, expect, buffer): (&Vec<u8>, &Expect, &DeviceBuffer<u8>)| {
+        let back = |(before, expect, buffer): (&Content, &Expect, &DeviceBuffer<u8>)| {
             let skip = match expect {
                 Expect::Same => !all && before.len() > GLANCE,
                 Expect::Anything => true,
@@ -124,7 +170,9 @@ impl Placed {
             };
             if skip { self.stream.synchronize().map(|()| None) } else { self.stream.read(buffer).map(Some) }
         };
-        buffers().map(back).collect()
+        let after = buffers().map(back).collect();
+        self.fresh = false;
+        after
     }
 
     /// As many copies as let a chain of launches read past the second cache, within `most` bytes; whether
@@ -179,6 +227,7 @@ impl Placed {
     /// # Errors
     /// As of [`Stream::launch`].
     pub fn chain(&mut self, stream: &Stream, kernel: &Kernel) -> Result<()> {
+        self.fresh = false;
         let copy = self.next;
         self.next = (copy + 1) % self.copies.len().max(1);
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
@@ -190,6 +239,7 @@ impl Placed {
     /// # Errors
     /// What the device says.
     pub fn alone(&mut self, kernel: &Kernel) -> Result<(Timing, bool)> {
+        self.fresh = false;
         let once = self.seconds(|placed| placed.launch(kernel, false, 0))?.max(1e-7);
         // A simulated device takes a thousand times as long: one launch, two replays, and no copies.
         let most = (ALL_SECONDS / once / (REPLAYS + 2) as f64) as usize;
@@ -219,15 +269,50 @@ impl Placed {
     ///
     /// # Errors
     /// As of [`Case::vary`]; working memory that it was not placed with.
-    pub fn vary(&mut self, spec: &Spec, size: Size) -> std::result::Result<(), String> {
-        let (target, units) = (self.device.target().clone(), self.device.info().units);
+    pub fn vary(&mut self, spec: &Spec, target: &Target, size: Size) -> std::result::Result<(), String> {
+        let units = self.device.info().units;
         let bytes = |case: &Case| -> usize {
             case.args.iter().map(|a| if let CaseArg::Buffer { before, .. } = a { before.len() } else { 0 }).sum()
         };
         let placed = bytes(&self.case);
-        self.case.vary(spec, &target, units, size).map_err(|e| e.to_string())?;
+        self.case.vary(spec, target, units, size).map_err(|e| e.to_string())?;
         if bytes(&self.case) == placed { Ok(()) } else { Err(format!("{spec}: a variant that needs more memory")) }
     }
+}
+
+/// Bytes of a case's buffers, each from a multiple of [`ALIGNED`], and of what is different in them.
+fn spread(case: &Case) -> (usize, usize) {
+    let contents =
+        case.args.iter().filter_map(|a| if let CaseArg::Buffer { before, .. } = a { Some(before) } else { None });
+    let up = |n: usize| n.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED;
+    contents.fold((0usize, 0usize), |(whole, parts), content| {
+        let part = if content.uniform().is_some() { 0 } else { up(content.part().len()) };
+        (whole.saturating_add(up(content.len())), parts.saturating_add(part))
+    })
+}
+
+/// Writes what is to be in a buffer.
+fn put(stream: &Stream, buffer: &DeviceBuffer<u8>, content: &Content) -> Result<()> {
+    match content.uniform() {
+        Some(byte) => stream.fill(buffer, byte),
+        None => {
+            let part = content.part();
+            stream.write(&buffer.slice(0..part.len())?, part)?;
+            repeat(stream, buffer, part.len())
+        }
+    }
+}
+
+/// Repeats the first bytes of a buffer to its end.
+fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) -> Result<()> {
+    let mut there = part;
+    while there > 0 && there < buffer.len() {
+        // A whole number of parts each time, but for the last.
+        let more = there.min(buffer.len() - there);
+        stream.copy(&buffer.slice(0..more)?, &buffer.slice(there..there + more)?)?;
+        there += more;
+    }
+    Ok(())
 }
 
 /// Seconds of each replay, after two that do not count.

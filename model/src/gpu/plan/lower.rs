@@ -106,8 +106,8 @@ impl Lower<'_> {
     pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
         let spec: Spec = spec.into();
         let arguments = spec.arguments().len();
-        let Kernel { source, constants, options, entry, block, shared } = self.spec(name, spec.kernel(&self.target))?;
-        let job = kjit_engine::Job::new(source, constants, options, self.target.clone());
+        let kernel = self.spec(name, spec.kernel(&self.target))?;
+        let (job, Kernel { entry, block, shared, .. }) = (kernel.job(&self.target), kernel);
         job.check().map_err(|e| unsupported(name, e))?;
         let job = self.jobs.intern(super::Job { job, entry, spec });
         Ok(Ready { job, block, shared, arguments, family: PhantomData })

@@ -385,6 +385,6 @@ fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Resul
     }
     let spec = RepackSpec { layout };
     let kernel = spec.kernel(target).map_err(|e| unsupported(name, e))?;
-    let job = kjit_engine::Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
+    let job = kernel.job(target);
     Ok(Some(jobs.intern(Job { job, entry: kernel.entry, spec: spec.into() })))
 }

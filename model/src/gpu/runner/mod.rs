@@ -30,7 +30,7 @@ use crate::graph::Graph;
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::{Probe, SessionError};
 use half::f16;
-use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer};
+use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::product::tiled_index;
 use pages::Pages;
@@ -203,7 +203,7 @@ impl GpuRunner {
         }
         // They may have come while the weights travelled.
         runner.prompts_ready(0)?;
-        if captures && super::trust::wanted(runner.opened()) {
+        if captures && runner.opened().target().vendor() == Vendor::Amd {
             runner.try_capture()?;
         }
         Ok(runner)

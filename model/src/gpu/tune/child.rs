@@ -3,7 +3,8 @@
 use super::Course;
 use super::protocol::{Answer, Ask};
 use crate::gpu::measure::{Placed, Subject, Timing, time};
-use kjit_engine::{Device, Engine, Kernel, Stream};
+use crate::gpu::settle::settled;
+use kjit_engine::{Device, Engine, Kernel, Stream, Target};
 use kjit_kernels::cases::Random;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Tuning;
@@ -28,7 +29,8 @@ pub fn serve(
     mut answers: impl Write,
 ) -> std::io::Result<()> {
     let stream = device.stream().map_err(std::io::Error::other)?;
-    let mut child = Child { engine, device, course, stream, stations: HashMap::new() };
+    let target = settled(engine, device.target());
+    let mut child = Child { engine, device, target, course, stream, stations: HashMap::new() };
     for line in questions.lines() {
         let answer = match serde_json::from_str::<Ask>(&line?) {
             Ok(ask) => child.answer(&ask),
@@ -54,6 +56,8 @@ struct Station {
 struct Child<'a> {
     engine: &'a Engine,
     device: &'a Device,
+    /// The asking process's.
+    target: Target,
     course: &'a Course,
     stream: Stream,
     stations: HashMap<usize, Station>,
@@ -116,7 +120,7 @@ impl Child<'_> {
         let Some(subject) = self.course.subjects.get(index) else {
             return Err(Fault::Wrong(format!("there is no subject {index}")));
         };
-        let (target, units) = (self.device.target(), self.device.info().units);
+        let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
         let mut case = subject.spec.case(target, units, subject.size, &mut Random::new(SEED)).map_err(wrong)?;
         let space = subject.spec.space(target);
@@ -136,14 +140,14 @@ impl Child<'_> {
     }
 
     fn kernel(&self, spec: &Spec) -> Outcome<Kernel> {
-        let target = self.device.target();
+        let target = &self.target;
         let kernel = spec.kernel(target).map_err(|e| Fault::Wrong(e.to_string()))?;
         Ok(self.engine.load(self.device, &kernel.job(target))?.kernel(kernel.entry)?)
     }
 
     fn variant(&self, index: usize, spec: &str, tuning: &str) -> Outcome<(Spec, Tuning)> {
         let subject = self.subject(index, spec)?;
-        let named = subject.spec.named(self.device.target(), tuning);
+        let named = subject.spec.named(&self.target, tuning);
         let tuning = named.ok_or_else(|| Fault::Wrong(format!("'{tuning}' is no variant of '{spec}'")))?;
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
@@ -157,7 +161,7 @@ impl Child<'_> {
         let Some(station) = self.stations.get_mut(&index) else {
             return Err(Fault::Wrong(format!("there is no subject {index}")));
         };
-        station.placed.vary(&variant, size).map_err(Fault::Wrong)?;
+        station.placed.vary(&variant, &self.target, size).map_err(Fault::Wrong)?;
         station.kernel = kernel;
         let before = std::mem::replace(&mut station.spec, variant);
         let checked = station.placed.check(&station.kernel.clone(), false);
@@ -175,7 +179,7 @@ impl Child<'_> {
         let kernel = self.kernel(spec)?;
         let size = self.course.subjects.get(index).map(|s| s.size);
         if let (Some(station), Some(size)) = (self.stations.get_mut(&index), size) {
-            station.placed.vary(spec, size).map_err(Fault::Wrong)?;
+            station.placed.vary(spec, &self.target, size).map_err(Fault::Wrong)?;
             station.kernel = kernel;
             station.spec = spec.clone();
         }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Kept<'e> {
     engine: &'e Engine,
     /// A plan asks for the same spec once a layer.
-    asked: Mutex<HashMap<(&'static str, String), Option<Tuning>>>,
+    asked: Mutex<HashMap<(String, String), Option<Tuning>>>,
 }
 
 impl<'e> Kept<'e> {
@@ -34,7 +34,7 @@ impl<'e> Kept<'e> {
         let subject = TuningSubject { target, source: &kernel.source, what: &what };
         let record = json!({ "tuning": tuning.to_string(), "measured": measured }).to_string();
         self.engine.keep_tuning_choice(&subject, record.as_bytes()).map_err(|e| e.to_string())?;
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&(target.id(), what));
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&(target.to_string(), what));
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for Kept<'_> {
 
 impl Choices for Kept<'_> {
     fn choice(&self, spec: &Spec, target: &Target) -> Option<Tuning> {
-        let key = (target.id(), spec.to_string());
+        let key = (target.to_string(), spec.to_string());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = asked.get(&key) {
             return known;

@@ -4,7 +4,8 @@ use super::protocol::{Answer, Ask};
 use super::{Course, Kept};
 use crate::gpu::measure::{Subject, Timing};
 use crate::gpu::process::Process;
-use kjit_engine::{Device, Engine, TuningSubject};
+use crate::gpu::settle::settled;
+use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Tuning};
 use serde_json::json;
@@ -86,9 +87,10 @@ pub fn tune(
     spawn: &dyn Fn() -> Command,
     told: &dyn Fn(&Progress<'_>),
 ) -> Result<Vec<Tuned>, String> {
-    let mut parent = Parent { engine, device, course, options, spawn, child: None, used: vec![] };
+    let target = settled(engine, device.target());
+    let mut parent = Parent { engine, device, target, course, options, spawn, child: None, used: vec![] };
     let mut all = vec![];
-    for index in course.tunable(device.target()) {
+    for index in course.tunable(&parent.target) {
         let Some(subject) = course.subjects.get(index).filter(|s| wanted(s)) else { continue };
         let tuned = parent.subject(index, subject, told)?;
         let all_of_them = tuned.candidates.len();
@@ -101,6 +103,8 @@ pub fn tune(
 struct Parent<'a> {
     engine: &'a Engine,
     device: &'a Device,
+    /// Of the device, with what is known of its compiler: what plans are made for.
+    target: Target,
     course: &'a Course,
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
@@ -114,7 +118,7 @@ const TRIES: usize = 3;
 
 impl Parent<'_> {
     fn subject(&mut self, index: usize, subject: &Subject, told: &dyn Fn(&Progress<'_>)) -> Result<Tuned, String> {
-        let (target, spec) = (self.device.target().clone(), subject.spec.with(None));
+        let (target, spec) = (self.target.clone(), subject.spec.with(None));
         let what = spec.to_string();
         let space = spread(spec.space(&target), self.options.variants);
         let default = space.first().map(ToString::to_string).unwrap_or_default();
@@ -169,7 +173,7 @@ impl Parent<'_> {
     /// Everything that a child will load, in parallel. What does not compile is told by the child, which
     /// meets the same error.
     fn compile(&self, spec: &Spec, space: &[Tuning]) {
-        let target = self.device.target();
+        let target = &self.target;
         let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
         let jobs: Vec<_> = kernels.map(|k| k.job(target)).collect();
         drop(self.engine.compile_all(&jobs));
@@ -177,7 +181,7 @@ impl Parent<'_> {
 
     /// Keeps all timings, and the choice.
     fn keep(&self, tuned: &Tuned, spec: &Spec, space: &[Tuning]) -> Result<(), String> {
-        let (device, target) = (self.device.info(), self.device.target());
+        let (device, target) = (self.device.info(), &self.target);
         let candidate = |c: &Candidate| match &c.outcome {
             Ok(t) => json!({ "tuning": c.tuning, "seconds": t.median, "spread": t.spread }),
             Err(why) => json!({ "tuning": c.tuning, "failed": why }),

@@ -20,7 +20,7 @@ impl Hazards {
 
     /// The rules of all gfx9, and of MI300.
     pub(super) fn gfx9(&self, facts: &Facts, registers: usize) -> Result<(), String> {
-        let mi300 = self.target.arch == "gfx942";
+        let mi300 = self.target.mi300();
         for &(s, k) in &facts.reads {
             for r in scalars(s).filter(|&r| r != EXEC && r != EXEC + 1) {
                 if facts.unit == Unit::Memory {

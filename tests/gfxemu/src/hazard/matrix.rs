@@ -15,11 +15,12 @@ struct Needed {
     free: u64,
 }
 
-/// By architecture: 8 passes on MI100 and MI200, 4 on MI300.
+/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350, whose result is a state later.
 fn needed(arch: &str) -> Needed {
     match arch {
         "gfx908" => Needed { factor: 4, summand: 2, read: 10, write: 7, free: 5 },
         "gfx90a" => Needed { factor: 11, summand: 8, read: 11, write: 11, free: 7 },
+        "gfx950" => Needed { factor: 8, summand: 6, read: 8, write: 8, free: 3 },
         _ => Needed { factor: 7, summand: 5, read: 7, write: 7, free: 3 },
     }
 }

@@ -6,6 +6,7 @@ use crate::report::say;
 use crate::table::{self, Cell, cell};
 use kjit_engine::{Device, Engine};
 use kjit_model::gpu::measure::{Limits, Measured, measure, of_plan, representative};
+use kjit_model::gpu::settled;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ pub fn device(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Sha
         Some(model) => {
             of_plan(&plan_of(engine, &model.path(shared)?, &args.setup, args.most_sequences(), device.target())?, depth)
         }
-        None => representative(device.target(), depth)?,
+        None => representative(&settled(engine, device.target()), depth)?,
     };
     subjects.retain(|s| filter.wants(s));
     if subjects.is_empty() {

@@ -15,6 +15,7 @@ use kjit_model::DeviceChoice;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::measure::Subject;
 use kjit_model::gpu::plan::{Plan, Request, plan};
+use kjit_model::gpu::settled;
 use kjit_model::gpu::tune::Kept;
 use regex_lite::Regex;
 use std::path::Path;
@@ -71,6 +72,7 @@ pub fn plan_of(
     let gguf = Gguf::open(model)?;
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
     let options = kjit_model::OpenOptions { sequences, ..setup.options() };
+    let target = &settled(engine, target);
     let request = Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }

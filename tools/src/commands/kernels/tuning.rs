@@ -6,6 +6,7 @@ use crate::report::say;
 use anyhow::Context;
 use kjit_engine::{Device, Engine, Target};
 use kjit_model::gpu::measure::representative;
+use kjit_model::gpu::settled;
 use kjit_model::gpu::tune::{Course, Options, Progress, Tuned, serve, tune};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -18,7 +19,7 @@ pub fn tuning(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Sha
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let course = match &args.model {
         Some(model) => course(engine, &model.path(shared)?, &args.setup, args.most_sequences(), depth, &device)?,
-        None => Course { subjects: representative(device.target(), depth)?, token: vec![] },
+        None => Course { subjects: representative(&settled(engine, device.target()), depth)?, token: vec![] },
     };
     if args.measure_for_parent {
         return measure(engine, &device, &course);
