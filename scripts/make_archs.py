@@ -704,9 +704,9 @@ def mla(m, i, R, rope, nope, v, qr, H=None):
     m.lin(p + "attn_output", H * v, m.E)
 
 
-def deepseek2(m, layers, dims, qr, gating, groups, scale, norm, yarn, dense=1, idx=None, e=None, probs=True, tok=("gpt2", "deepseek-v3")):
+def deepseek2(m, layers, dims, qr, gating, groups, scale, norm, yarn, dense=1, idx=None, e=None, probs=True, tok=("gpt2", "deepseek-v3"), FE=48):
     R, rope, nope, v = dims
-    N, FE, SN = 8, 48, 1
+    N, SN = 8, 1
     if e: N = 4
     m.base(e or E, layers, 4, 1, F if not e else 64, eps=1e-6, theta=10000, tok=tok)
     mla_keys(m, R, rope, nope, v, qr); m.experts(N, 3 if not e else 2, FE, shared_n=SN, dense=dense, scale=scale, norm=norm, gating=gating, groups=groups)
@@ -737,6 +737,12 @@ def _(m): deepseek2(m, 27, (32, 16, 16, 16), 0, 1, None, 1.0, False, True, e=64,
 def _(m):
     m.u("attention.indexer.head_count", 4); m.u("attention.indexer.key_length", 64); m.u("attention.indexer.top_k", 12)
     deepseek2(m, 2, (64, 16, 32, 32), 48, 2, (4, 2), 2.5, True, True, idx=(4, 64))
+
+
+@model("deepseek32-wide", "deepseek32")   # rows that matrix units take, which its sibling has not: no reference logits, for GPU against host
+def _(m):
+    m.u("attention.indexer.head_count", 8); m.u("attention.indexer.key_length", 32); m.u("attention.indexer.top_k", 11)
+    deepseek2(m, 2, (64, 16, 32, 32), 64, 2, (4, 2), 2.5, True, True, idx=(8, 32), FE=64)
 
 
 @model("mistral4")

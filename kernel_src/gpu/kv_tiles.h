@@ -5,10 +5,12 @@
 // which the scores mask. Halves are copied as they are (asynchronously where the device can). Bytes wait in
 // registers between fetch and store, so that their latency passes behind products. Singles are rounded on the
 // way. `thread` of THREADS share the work. With pages j0 is a multiple of ROWS: a tile lies in one page.
-// Of SIDES, 1: there are no values, k alone is written.
+// Of SIDES, 1: there are no values, k alone is written. Where positions are chosen (chosen.h), tokens are
+// places of the list.
 //
 // S: that of kv.h.
 #pragma once
+#include "chosen.h"
 #include "dequant.h"
 #include "kv.h"
 
@@ -16,6 +18,7 @@ struct KvHead {
     const u8 *k, *v;
     u64 rows, first;
     Pages pages;
+    Chosen chosen;
 };
 
 STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
@@ -35,7 +38,7 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
 
     STEP void fetch(Fetched& f, const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
         if constexpr (kj_page != 0) {
-            static_assert(kj_page % ROWS == 0, "a tile lies in one page");
+            static_assert(kj_page % ROWS == 0 && kj_chosen == 0, "a tile lies in one page");
             const u32 start = j0 - within(j0);
             const KvHead page{K::page(h.k, h.pages, j0), K::page(h.v, h.pages, j0), h.rows, h.first, h.pages};
             fetch_here(f, page, thread, j0 - start, end - start, k, v);
@@ -54,7 +57,7 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
     STEP void copy(const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
         UNROLL for (u32 c = thread; c < ROWS * (HEAD_DIM / 8); c += THREADS) {
             u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8), to = kv_tile_at(ROWS, row, 8 * chunk);
-            u64 from = h.first + min_u32(j0 + row, end - 1);
+            u64 from = h.first + chosen_at(h.chosen, min_u32(j0 + row, end - 1));
             if constexpr (K::STORAGE == KvStorage::F16) {
                 copy16(k + to, h.k + from * K::ROW + 16 * chunk);
                 if (SIDES == 2) copy16(v + to, h.v + from * K::ROW + 16 * chunk);
@@ -73,7 +76,7 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 c = thread + i * THREADS, part = c % (HEAD_DIM / 16);
             if (PARTS % THREADS != 0 && c >= PARTS) break;
-            u64 row = h.first + min_u32(j0 + c / (HEAD_DIM / 16), end - 1);
+            u64 row = h.first + chosen_at(h.chosen, min_u32(j0 + c / (HEAD_DIM / 16), end - 1));
             UNROLL for (u32 s = 0; s < SIDES; s++) {
                 const u8* cache = s ? h.v : h.k;
                 f.code[s][i] = load16(cache + row * K::ROW + 16 * part);

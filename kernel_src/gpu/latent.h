@@ -9,6 +9,7 @@
 //   table     pages of each slot (paged.h)
 //   part      TOKENS × HEADS × splits × (RANK + 2) f32 and counters, TOKENS × HEADS / GROUP u32 (zero before
 //             and after); null where splits is 1
+//   chosen    where KJ_CHOSEN is set (chosen.h)
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
 // TILE positions at a time are in shared memory as singles. LANES threads make a score of one of GROUP heads;
@@ -16,6 +17,7 @@
 //
 // S: HEADS, GROUP, GROUP_P (the next power of two), RANK, TILE, ONE, and those of kv.h.
 #pragma once
+#include "chosen.h"
 #include "kv.h"
 
 struct LatentArgs {
@@ -29,6 +31,7 @@ struct LatentArgs {
     u32 capacity, splits;
     u64 sequence_bytes;
     PAGED(const u32* table;)
+    CHOSEN(const u32* chosen;)
 };
 
 template <class S> struct Latent {
@@ -50,14 +53,15 @@ template <class S> struct Latent {
     static_assert(kj_page % TILE == 0, "a tile lies in one page");
 
     // Positions from `past` on are those of the rows at `fresh`, which are on their way to the cache.
-    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, u32 past, u32 capacity,
-                        u32 from, u32 end) {
+    // Chosen positions are read one by one; those of a tile else lie in one page.
+    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, Chosen chosen, u32 past,
+                        u32 capacity, u32 from, u32 end) {
         // Of what is fresh alone nothing is read there: it may have no page.
         const u8* rows = from < past ? K::page(cache, pages, from) : cache;
         for (u32 c = thread_id(); c < TILE * (HEAD_DIM / 8); c += KJ_BLOCK) {
             u32 t = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8);
             float x[8];
-            u32 p = min_u32(from + t, end - 1);
+            u32 p = chosen_at(chosen, min_u32(from + t, end - 1));
             if (p < past) {
                 K::values(K::load(rows, stretch(capacity), within(p), chunk), x);
             } else {
@@ -94,7 +98,8 @@ template <class S> struct Latent {
     STEP void step(LatentArgs a, Share share, Shared& lds) {
         u32 token = share.z, head = share.y * GROUP;
         u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
-        u32 past = a.position[slot], here = past + (S::ONE ? token : 0), end = here + 1;
+        u32 past = a.position[slot], here = past + (S::ONE ? token : 0), end = chosen_of(here + 1);
+        Chosen chosen{CHOSEN(chosen_by(a.chosen, token))};
         const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);
         u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE, busy = CEIL_DIV(end, slice);
         if (share.x >= busy) return;
@@ -115,7 +120,7 @@ template <class S> struct Latent {
         UNROLL for (u32 h = 0; h < GROUP; h++)
             UNROLL for (u32 i = 0; i < COLUMNS; i++) acc[h][i] = 0.0f;
         NO_UNROLL for (u32 at = from; at < to; at += TILE) {
-            load_tile(lds, rows, pages, fresh, past, a.capacity, at, to);
+            load_tile(lds, rows, pages, fresh, chosen, past, a.capacity, at, to);
             block_sync();
             share_out(lds, at, to);
             UNROLL for (u32 h = 0; h < GROUP; h++)

@@ -5,17 +5,19 @@
 //   rows   a cache (kv.h) of one head of `capacity` positions, these tokens' rows included; or in the pages
 //          of table (paged.h)
 //   position   u32: tokens before these
+//   chosen where KJ_CHOSEN is set (chosen.h)
 //
 // All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
 // TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of them, a tile of BK positions passes
 // through shared memory, key and value at once. The result has so many columns that a wave holds a part of
 // them: of WAVES_N waves that have the same MI·MMA_M rows each makes the scores of some positions and tells
 // the others its rows' maximum, shares of all positions go through shared memory, and each wave multiplies
-// all of them with its own columns.
+// all of them with its own columns. Where positions are chosen (chosen.h), a block's rows are one token's.
 //
 // S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and those of kv.h.
-// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more.
+// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; where positions are chosen, of TOKENS·⌈HEADS / BQ⌉.
 #pragma once
+#include "chosen.h"
 #include "flash_args.h"
 #include "kv_tiles.h"
 #include "mma.h"
@@ -28,6 +30,7 @@ struct LatentFlashArgs {
     float scale;
     u32 tokens, capacity;
     PAGED(const u32* table;)
+    CHOSEN(const u32* chosen;)
 };
 
 template <class S> struct LatentFlash {
@@ -55,12 +58,17 @@ template <class S> struct LatentFlash {
         u16* ps = ks + STAGES * TILE;             // BQ × BK: shares
         float* told = (float*)(ps + P_BLOCKS * BQ * 64);  // WAVES_N × BQ
 
-        const u32 past = a.position[0], all = a.tokens * HEADS;
-        if (share.x >= CEIL_DIV(all, BQ)) return;
+        constexpr u32 PER = CEIL_DIV(HEADS, BQ);  // blocks of a token, where positions are chosen
+        const u32 past = a.position[0], token = share.x / PER;
+        const u32 all = kj_chosen != 0 ? (token + 1) * HEADS : a.tokens * HEADS;
+        if (kj_chosen != 0 ? token >= a.tokens : share.x >= CEIL_DIV(all, BQ)) return;
         // The longest rows first: blocks start in order.
-        const u32 q0 = (CEIL_DIV(all, BQ) - 1 - share.x) * BQ;
-        const u32 last = past + (min_u32(q0 + BQ, all) - 1) / HEADS + 1;  // what some row sees ends here
-        const u32 seen = past + q0 / HEADS + 1;                           // what the first row sees ends here
+        const u32 q0 = kj_chosen != 0 ? token * HEADS + share.x % PER * BQ
+                                      : (CEIL_DIV(all, BQ) - 1 - share.x) * BQ;
+        // What some row sees ends here, and what the first row sees.
+        const u32 last = kj_chosen != 0 ? chosen_of(past + token + 1)
+                                        : past + (min_u32(q0 + BQ, all) - 1) / HEADS + 1;
+        const u32 seen = kj_chosen != 0 ? last : past + q0 / HEADS + 1;
 
         const float factor = a.scale * 1.4426950408889634f;
         for (u32 c = thread_id(); c < BQ * (HEAD_DIM / 8); c += KJ_BLOCK) {
@@ -69,7 +77,8 @@ template <class S> struct LatentFlash {
             *(u32x4*)(qs + kv_tile_at(BQ, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
         }
 
-        const KvHead kv{a.rows, a.rows, stretch(a.capacity), 0, Pages{PAGED(a.table)}};
+        const KvHead kv{a.rows, a.rows, stretch(a.capacity), 0, Pages{PAGED(a.table)},
+                        Chosen{CHOSEN(chosen_by(a.chosen, token))}};
         const u32 wave_n = wave_id() % WAVES_N, wave_row = wave_id() / WAVES_N * (MI * MMA_M);
         const bool scores = wave_n < SCORERS;
         const u32 key0 = wave_n * SE * MMA_N;
@@ -111,7 +120,8 @@ template <class S> struct LatentFlash {
                         UNROLL for (u32 n = 0; n < SE; n++)
                             UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                                 u32 row = q0 + wave_row + i * MMA_M + acc_row(e);
-                                if (j0 + key0 + n * MMA_N + acc_col(e) > past + row / HEADS)
+                                if (j0 + key0 + n * MMA_N + acc_col(e) >
+                                    (kj_chosen != 0 ? last - 1 : past + row / HEADS))
                                     s[i][n].v[e] = -2e30f;
                             }
                 UNROLL for (u32 i = 0; i < MI; i++) {

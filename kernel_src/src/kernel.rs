@@ -115,6 +115,7 @@ const FILES: &[(&str, &str)] = files! {
     "attend_args.h"
     "attend_mma.h"
     "attend_mma.hip"
+    "chosen.h"
     "combine.h"
     "combine.hip"
     "conv.h"
@@ -148,6 +149,8 @@ const FILES: &[(&str, &str)] = files! {
     "kept.h"
     "keep.h"
     "keep.hip"
+    "key_scores.h"
+    "key_scores.hip"
     "kjit.h"
     "kv.h"
     "kv_tiles.h"
@@ -196,6 +199,8 @@ const FILES: &[(&str, &str)] = files! {
     "stream.h"
     "tiles.h"
     "tiles.hip"
+    "top_keys.h"
+    "top_keys.hip"
     "weights.h"
 };
 

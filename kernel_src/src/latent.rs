@@ -7,6 +7,7 @@ use crate::family::{Block, Declared, Family, Fixed, Grid, Size, Work, no_choice,
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CONTEXT, Samples};
+use crate::top_keys::TopKeysSpec;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
@@ -26,6 +27,8 @@ pub struct LatentSpec {
     pub one: bool,
     /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
+    /// A token sees so many positions of a list (`gpu/chosen.h`); `None`: all up to its own.
+    pub chosen: Option<usize>,
 }
 
 arguments! {
@@ -55,7 +58,8 @@ arguments! {
         splits: U32,
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot, where there are pages; or where
+        /// positions are chosen `tokens × chosen` u32, in rising order ([`TopKeysSpec`](crate::top_keys::TopKeysSpec)).
         table: Pointer,
     }
 }
@@ -64,6 +68,14 @@ const NAME: &str = "latent";
 const BLOCK: u32 = 256;
 /// Positions at a time.
 const TILE: usize = 8;
+
+/// The macro that `gpu/chosen.h` asks for.
+pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
+    match chosen {
+        Some(n) => macros.set("KJ_CHOSEN", n as u32),
+        None => macros,
+    }
+}
 
 impl LatentSpec {
     /// Elements of a row at most: eight of them and the queries of eight heads are in shared memory.
@@ -102,10 +114,13 @@ impl Family for LatentSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (one, paged) = (if self.one { ", one sequence" } else { "" }, if self.paged { ", paged" } else { "" });
-        write!(f, "{} × {} {:?}, values of {}{one}{paged}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)
+        let (kv, rank) = (self.kv, self.rank);
+        write!(f, "{} × {} {:?}, values of {rank}{one}{paged}", self.heads, kv.head_dim, kv.storage)?;
+        self.chosen.map_or(Ok(()), |n| write!(f, ", {n} chosen"))
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
+        require(!self.paged || self.chosen.is_none(), NAME, || "chosen positions in pages".to_owned())?;
         let (dim, one) = (self.kv.head_dim, self.kv.heads == 1);
         let fine = one && dim.is_multiple_of(16) && (1..=dim).contains(&self.rank) && dim <= LatentSpec::WIDEST;
         require(fine && self.heads > 0, NAME, || {
@@ -127,11 +142,12 @@ impl Family for LatentSpec {
             .number("RANK", self.rank)
             .number("TILE", TILE)
             .flag("ONE", self.one);
-        Ok(of_shape(NAME, &shape, KvLayout::macros(self.paged, Constants::new()), block.wave, block.threads))
+        let macros = choosing(self.chosen, KvLayout::macros(self.paged, Constants::new()));
+        Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))
     }
 
     fn declared(&self) -> &'static [Declared] {
-        with_table::<LatentArgs<()>>(self.paged)
+        with_table::<LatentArgs<()>>(self.paged || self.chosen.is_some())
     }
 
     fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {
@@ -143,8 +159,9 @@ impl Family for LatentSpec {
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
         let ends = 4 * (self.kv.head_dim * (self.heads + 1) + self.rank * self.heads);
-        let operations = 2 * (past + 1) * self.heads * (self.kv.head_dim + self.rank);
-        let bytes = self.kv.bytes(past + 1).unwrap_or(0) + ends;
+        let seen = (past + 1).min(self.chosen.unwrap_or(usize::MAX));
+        let operations = 2 * seen * self.heads * (self.kv.head_dim + self.rank);
+        let bytes = self.kv.bytes(seen).unwrap_or(0) + ends;
         Work { bytes: (tokens * bytes) as u64, operations: (tokens * operations) as u64 }
     }
 
@@ -157,20 +174,25 @@ impl Family for LatentSpec {
         // Groups of eight, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
         // and several; the first token, ends of tiles.
         // In pages: the first position of one, the last, several of them.
-        for (heads, head_dim, rank, storage, splits, positions, one, paged) in [
-            (16, 576, 512, F16, 3, vec![70], false, false),
-            (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false, false),
-            (5, 96, 96, Q8_0, 4, vec![50], false, false),
-            (3, 272, 257, F32, 1, vec![23, 40], false, false),
-            (8, 320, 256, Q8_0, 5, vec![100], false, false),
-            (4, 80, 64, F16, 1, vec![0; 11], true, false),
-            (6, 144, 128, Q8_0, 2, vec![13; 9], true, false),
-            (16, 576, 512, F16, 3, vec![300], false, true),
-            (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true),
-            (5, 96, 96, Q8_0, 4, vec![255], false, true),
-            (4, 80, 64, F16, 1, vec![120; 11], true, true),
+        for (heads, head_dim, rank, storage, splits, positions, one, paged, chosen) in [
+            (16, 576, 512, F16, 3, vec![70], false, false, None),
+            (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false, false, None),
+            (5, 96, 96, Q8_0, 4, vec![50], false, false, None),
+            (3, 272, 257, F32, 1, vec![23, 40], false, false, None),
+            (8, 320, 256, Q8_0, 5, vec![100], false, false, None),
+            (4, 80, 64, F16, 1, vec![0; 11], true, false, None),
+            (6, 144, 128, Q8_0, 2, vec![13; 9], true, false, None),
+            (16, 576, 512, F16, 3, vec![300], false, true, None),
+            (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true, None),
+            (5, 96, 96, Q8_0, 4, vec![255], false, true, None),
+            (4, 80, 64, F16, 1, vec![120; 11], true, true, None),
+            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens among them.
+            (16, 576, 512, F16, 3, vec![70], false, false, Some(33)),
+            (4, 80, 64, F16, 2, vec![0, 11, 12, 40], false, false, Some(12)),
+            (5, 96, 96, Q8_0, 1, vec![50], false, false, Some(20)),
+            (6, 144, 128, F16, 2, vec![9; 9], true, false, Some(12)),
         ] {
-            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one, paged };
+            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one, paged, chosen };
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, units, &positions, random)?);
         }
@@ -182,10 +204,24 @@ impl Family for LatentSpec {
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
         list.add(
             "latent 16 × 512 + 64 F16".to_owned(),
-            LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false },
+            LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false, chosen: None },
             size,
         )
     }
+}
+
+/// A list for each token that sees so many positions: as many of them as it has places for, in rising order.
+pub(crate) fn lists(chosen: usize, seen: impl Iterator<Item = usize>, random: &mut Random) -> Vec<u32> {
+    let of = |seen: usize| {
+        let mut list: Vec<u32> = (0..seen as u32).collect();
+        while list.len() > chosen {
+            list.swap_remove(random.below(list.len()));
+        }
+        list.sort_unstable();
+        list.resize(chosen, TopKeysSpec::NONE);
+        list
+    };
+    seen.flat_map(of).collect()
 }
 
 /// What must come out, in f64, of sequences with so many tokens before the new one; of one, as many tokens.
@@ -204,6 +240,8 @@ fn case(
     let places = if n > 1 && !spec.one { n + 1 } else { 1 };
     let slots: Vec<u32> = (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
     let (mut before, mut by_place) = (vec![0xffu8; places * bytes], vec![u32::MAX; places]);
+    let seen = positions.iter().enumerate().map(|(s, here)| here + 1 + if spec.one { s } else { 0 });
+    let lists = spec.chosen.map_or(vec![], |n| lists(n, seen, random));
     let (mut after, mut want) = (before.clone(), vec![]);
     for (s, &here) in positions.iter().enumerate() {
         let at = slots[s] as usize * bytes;
@@ -222,7 +260,11 @@ fn case(
             continue;
         }
         let old = (0..here).map(|p| kv.read_row(cache, capacity, 0, p));
-        let rows: Vec<Vec<f32>> = old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
+        let mut rows: Vec<Vec<f32>> = old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
+        if let Some(n) = spec.chosen {
+            let list = lists[s * n..][..n].iter().filter(|p| **p != TopKeysSpec::NONE);
+            rows = list.map(|p| rows[*p as usize].clone()).collect();
+        }
         for q in q[s * spec.heads * dim..][..spec.heads * dim].chunks(dim) {
             let dot = |row: &Vec<f32>| q.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
             let scores: Vec<f64> = rows.iter().map(|row| f64::from(scale) * dot(row)).collect();
@@ -250,13 +292,14 @@ fn case(
     let tolerance = Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
     let launch = spec.launch(target, units, Size { tokens: n, past: capacity })?;
     let name = format!(
-        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits{}",
+        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits{}, {:?} chosen",
         spec.heads,
         spec.rank,
         kv.storage,
         spec.one,
         launch.geometry.grid[0],
-        if spec.paged { ", paged" } else { "" }
+        if spec.paged { ", paged" } else { "" },
+        spec.chosen
     );
     let args = LatentArgs {
         q: floats("q", &q),
@@ -271,7 +314,7 @@ fn case(
         capacity: CaseArg::U32(capacity as u32),
         splits: FOLLOWS,
         sequence_bytes: CaseArg::U64(if spec.paged { 0 } else { bytes as u64 }),
-        table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
+        table: pages.map_or_else(|| words("chosen", &lists), |pages| words("table", &pages.table)),
     };
     Case::of(name, spec, target, launch, args)
 }

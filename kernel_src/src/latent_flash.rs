@@ -6,9 +6,10 @@ use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, i
 use crate::family::{Block, Declared, Family, Grid, Size, Variant, Work, choice, with_table};
 use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::kv::{KvLayout, KvStorage};
-use crate::latent::LatentSpec;
+use crate::latent::{LatentSpec, choosing, lists};
 use crate::matrix::{CHUNK, Samples};
 use crate::product::Product;
+use crate::top_keys::TopKeysSpec;
 use kjit_engine::{Target, Vendor};
 use std::fmt;
 
@@ -25,6 +26,8 @@ pub struct LatentFlashSpec {
     pub rank: usize,
     /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
+    /// A token sees so many positions of a list (`gpu/chosen.h`); `None`: all up to its own.
+    pub chosen: Option<usize>,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<LatentFlashTuning>,
 }
@@ -63,7 +66,8 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence, where there are pages; or where positions are
+        /// chosen `tokens × chosen` u32, in rising order.
         table: Pointer,
     }
 }
@@ -115,6 +119,9 @@ impl LatentFlashSpec {
     /// As [`Family::tuning`].
     pub fn blocks(&self, target: &Target) -> Result<[u32; 2], SpecError> {
         let (rows, heads) = (self.tuning(target)?.block_rows(), self.heads as u32);
+        if self.chosen.is_some() {
+            return Ok([1, heads.div_ceil(rows)]);
+        }
         // The first whole number of blocks that ends where a token does.
         let tokens = (1..=rows).find(|t| (t * heads).is_multiple_of(rows)).unwrap_or(rows);
         Ok([tokens, tokens * heads / rows])
@@ -128,7 +135,8 @@ impl Family for LatentFlashSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} × {} {:?}, values of {}", self.heads, self.kv.head_dim, self.kv.storage, self.rank)?;
-        f.write_str(if self.paged { ", paged" } else { "" })
+        f.write_str(if self.paged { ", paged" } else { "" })?;
+        self.chosen.map_or(Ok(()), |n| write!(f, ", {n} chosen"))
     }
 
     fn usual(&self, target: &Target) -> Result<LatentFlashTuning, SpecError> {
@@ -139,6 +147,7 @@ impl Family for LatentFlashSpec {
     }
 
     fn check(&self, target: &Target, t: &LatentFlashTuning) -> Result<(), SpecError> {
+        require(!self.paged || self.chosen.is_none(), NAME, || "chosen positions in pages".to_owned())?;
         let (dim, rank, one) = (self.kv.head_dim, self.rank, self.kv.heads == 1);
         let whole = dim.is_multiple_of(16) && rank.is_multiple_of(16) && dim <= LatentSpec::WIDEST;
         require(one && whole && (1..=dim).contains(&rank) && self.heads > 0, NAME, || {
@@ -165,23 +174,28 @@ impl Family for LatentFlashSpec {
         let shape = self.kv.shape().number("HEADS", self.heads).number("RANK", self.rank);
         let shape = shape.number("MI", t.rows).number("BK", t.keys).number("WAVES_N", t.columns);
         let macros = Product::of_attention(target, block.wave, self.kv.head_dim).macros();
-        let macros = KvLayout::macros(self.paged, macros);
+        let macros = choosing(self.chosen, KvLayout::macros(self.paged, macros));
         let kernel = of_shape(NAME, &shape.number("STAGES", t.stages), macros, block.wave, block.threads);
         Ok(Kernel { shared: block.shared, ..kernel })
     }
 
     fn declared(&self) -> &'static [Declared] {
-        with_table::<LatentFlashArgs<()>>(self.paged)
+        with_table::<LatentFlashArgs<()>>(self.paged || self.chosen.is_some())
     }
 
     fn grid(&self, _: &Target, t: &LatentFlashTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
         let tokens = size.tokens as u32;
-        let blocks = (tokens * self.heads as u32).div_ceil(t.block_rows());
+        let (rows, heads) = (t.block_rows(), self.heads as u32);
+        let blocks = match self.chosen {
+            Some(_) => tokens * heads.div_ceil(rows),
+            None => (tokens * heads).div_ceil(rows),
+        };
         Ok(Grid::of([blocks, 1, 1]).number("tokens", tokens))
     }
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
-        let pairs: usize = (0..tokens).map(|t| past + t + 1).sum();
+        let most = self.chosen.unwrap_or(usize::MAX);
+        let pairs: usize = (0..tokens).map(|t| (past + t + 1).min(most)).sum();
         let ends = 4 * tokens * self.heads * (self.kv.head_dim + self.rank);
         let bytes = self.kv.bytes(past + tokens).unwrap_or(0) + ends;
         let operations = 2 * pairs * self.heads * (self.kv.head_dim + self.rank);
@@ -203,6 +217,7 @@ impl Family for LatentFlashSpec {
             kv.write_row(&mut cache, capacity, 0, position, &random.normals(dim, 1.0));
             rows.push(kv.read_row(&cache, capacity, 0, position));
         }
+        let all = self.chosen.map_or(vec![], |n| lists(n, (0..tokens).map(|t| past + t + 1), random));
         let mut want = vec![];
         // Of many tokens the oracle has time for some.
         let step = if tokens > 128 { 61 } else { 1 };
@@ -211,7 +226,13 @@ impl Family for LatentFlashSpec {
                 want.resize(want.len() + heads * self.rank, f64::INFINITY);
                 continue;
             }
-            let seen = &rows[..=past + t];
+            let seen: Vec<&Vec<f32>> = match self.chosen {
+                Some(n) => {
+                    let list = all[t * n..][..n].iter().filter(|p| **p != TopKeysSpec::NONE);
+                    list.map(|p| &rows[*p as usize]).collect()
+                }
+                None => rows[..=past + t].iter().collect(),
+            };
             for q in q[t * heads * dim..][..heads * dim].chunks(dim) {
                 let dot = |row: &Vec<f32>| q.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
                 let scores: Vec<f64> = seen.iter().map(|row| f64::from(scale) * dot(row)).collect();
@@ -227,11 +248,12 @@ impl Family for LatentFlashSpec {
         let pages = self.paged.then(|| Pages::new(&[past + tokens], capacity, random));
         let cache = pages.as_ref().map_or_else(|| cache.clone(), |pages| pages.pool(&kv, &cache, capacity));
         let name = format!(
-            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after {past}, {:?}{}",
+            "latent_flash {heads} heads of {dim}, values of {}, {:?}, {tokens} tokens after {past}, {:?}{}, {:?} chosen",
             self.rank,
             kv.storage,
             self.tuning(target)?,
-            if self.paged { ", paged" } else { "" }
+            if self.paged { ", paged" } else { "" },
+            self.chosen
         );
         let args = LatentFlashArgs {
             q: floats("q", &q),
@@ -241,7 +263,7 @@ impl Family for LatentFlashSpec {
             scale: CaseArg::F32(scale),
             tokens: FOLLOWS,
             capacity: CaseArg::U32(capacity as u32),
-            table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
+            table: pages.map_or_else(|| words("chosen", &all), |pages| words("table", &pages.table)),
         };
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
@@ -250,21 +272,26 @@ impl Family for LatentFlashSpec {
         use KvStorage::{F16, F32, Q8_0};
         // Heads that divide a block's rows and that do not, ranks that all waves share evenly and that they do not,
         // one token and many, a past that is no multiple of a tile; in pages, one that ends with one and before.
-        for (heads, head_dim, rank, storage, tokens, past, paged) in [
-            (16, 576, 512, F16, 9, 70, false),
-            (3, 96, 80, F16, 47, 5, false),
-            (5, 160, 128, Q8_0, 13, 33, false),
-            (4, 64, 48, F32, 1, 0, false),
-            (16, 320, 256, F16, 5, 131, false),
-            (6, 576, 512, Q8_0, 7, 64, false),
-            (16, 576, 512, F16, 9, 120, true),
-            (5, 160, 128, Q8_0, 13, 256, true),
+        for (heads, head_dim, rank, storage, tokens, past, paged, chosen) in [
+            (16, 576, 512, F16, 9, 70, false, None),
+            (3, 96, 80, F16, 47, 5, false, None),
+            (5, 160, 128, Q8_0, 13, 33, false, None),
+            (4, 64, 48, F32, 1, 0, false, None),
+            (16, 320, 256, F16, 5, 131, false, None),
+            (6, 576, 512, Q8_0, 7, 64, false, None),
+            (16, 576, 512, F16, 9, 120, true, None),
+            (5, 160, 128, Q8_0, 13, 256, true, None),
+            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens among them.
+            (128, 320, 256, F16, 2, 150, false, Some(100)),
+            (5, 96, 80, F16, 20, 4, false, Some(12)),
+            (3, 160, 128, Q8_0, 6, 70, false, Some(33)),
+            (4, 64, 48, F32, 3, 9, false, Some(11)),
         ] {
             let kv = KvLayout { heads: 1, head_dim, storage };
             // Where a row lies is the same affair in all.
             let all = if paged { 1 } else { usize::MAX };
             for tuning in LatentFlashTuning::all(target, wave, &kv).take(all) {
-                let spec = LatentFlashSpec { heads, kv, rank, paged, tuning: Some(tuning) };
+                let spec = LatentFlashSpec { heads, kv, rank, paged, chosen, tuning: Some(tuning) };
                 if spec.covered(target) {
                     into.push(spec.case(target, 1, Size { tokens, past }, random)?);
                 }
@@ -276,7 +303,7 @@ impl Family for LatentFlashSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for storage in [KvStorage::F16, KvStorage::Q8_0] {
             let kv = KvLayout { heads: 1, head_dim: 576, storage };
-            let spec = LatentFlashSpec { heads: 16, kv, rank: 512, paged: false, tuning: None };
+            let spec = LatentFlashSpec { heads: 16, kv, rank: 512, paged: false, chosen: None, tuning: None };
             if spec.covered(list.target) {
                 list.add(format!("latent_flash 16 × 512 + 64 {storage:?}"), spec, CHUNK)?;
             }

@@ -65,6 +65,7 @@ pub mod heads;
 pub mod issue;
 pub mod keep;
 mod kept;
+pub mod key_scores;
 pub mod kernel;
 pub mod kv;
 pub mod latent;
@@ -92,6 +93,7 @@ pub mod small_gemm;
 pub mod softmax;
 pub mod spec;
 pub mod tiles;
+pub mod top_keys;
 pub mod tuning;
 
 pub use family::{Family, Size};

@@ -212,6 +212,10 @@ registry! {
     LatentFlash(crate::latent_flash::LatentFlashSpec);
     /// Rows to a cache.
     Keep(crate::keep::KeepSpec);
+    /// How well kept keys answer.
+    KeyScores(crate::key_scores::KeyScoresSpec);
+    /// The positions of the best scores.
+    TopKeys(crate::top_keys::TopKeysSpec);
     /// Short convolutions along the tokens.
     Conv(crate::conv::ConvSpec);
     /// Selective state spaces.

@@ -89,8 +89,8 @@ fn a_launch_has_the_block_that_its_kernel_was_compiled_for() {
 fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
     let text: String = text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
-    // What only kernels with pages have: no sample is one.
-    let text = text.replace("PAGED(, const u32* table)", "");
+    // What only kernels with pages have, or with chosen positions: no first sample of a family is one.
+    let text = text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
     let begin = format!("KERNEL {}(", kernel.entry);
     let rest = &text[text.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len()..];
     let one = |text: &str| {

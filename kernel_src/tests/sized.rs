@@ -61,7 +61,7 @@ fn specs() -> Vec<Spec> {
         GemmSpec::new(q4, 96, 1024, 16).into(),
         AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
         FlashSpec { heads: 8, kv, scale: 0.125, scores: Scores::default(), paged: false, tuning: None }.into(),
-        LatentFlashSpec { heads: 4, kv: latents, rank: 128, paged: false, tuning: None }.into(),
+        LatentFlashSpec { heads: 4, kv: latents, rank: 128, paged: false, chosen: None, tuning: None }.into(),
         SmallGemmSpec::new(q4, 96, 2048, 8).into(),
         RopeKvSpec { form, half: false, tuning: None }.into(),
         TilesSpec { cols: 256, prologue: Prologue::Norm, gather: false, panels: false, tuning: None }.into(),

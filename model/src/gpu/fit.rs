@@ -45,7 +45,8 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
             function_of(*act).is_none().then(|| format!("the activation {act:?}"))
         }
-        Op::Attention(a) if a.only.is_none() && graph.kv(a.state).is_none() => {
+        Op::TopKeys(_) => None,
+        Op::Attention(a) if graph.kv(a.state).is_none() => {
             let plain = (a.mask, a.soft_cap, a.sinks, a.alibi) == (Mask::Causal, None, None, None);
             let readers = graph.ops.iter().filter(|op| matches!(op, Op::Attention(b) if b.state == a.state)).count();
             (!plain || readers > 1).then(|| "such attention to latents".to_owned())
@@ -54,7 +55,7 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
             let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
             (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
         }
-        Op::Attention(Attention { only: Some(_), .. }) => Some("attention to chosen positions".to_owned()),
+        Op::Attention(Attention { only: Some(_), .. }) => Some("attention to chosen positions of keys and values".to_owned()),
         other => Some(format!("the operation '{}'", other.name())),
     }
 }

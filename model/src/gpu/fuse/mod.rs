@@ -256,12 +256,12 @@ impl<'g> Fuser<'g> {
     fn latent(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::KvWrite(KvWrite { k: row, v: None, state }) = self.graph.ops[i] else { return None };
         let at = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == state))?;
-        let Op::Attention(Attention { q, state: cache, heads, scale, out, .. }) = self.graph.ops[at] else {
+        let Op::Attention(Attention { q, state: cache, heads, scale, only, out, .. }) = self.graph.ops[at] else {
             return None;
         };
         self.taken[i] = true;
         self.taken[at] = true;
-        Some((at, Step::Latent { q, row, cache, heads, scale, out }))
+        Some((at, Step::Latent { q, row, cache, heads, scale, only, out }))
     }
 
     /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody else reads

@@ -167,6 +167,8 @@ pub enum Step {
         heads: usize,
         /// Factor on scores.
         scale: f32,
+        /// Positions that are seen; `None`: all.
+        only: Option<ValueId>,
         /// Result.
         out: ValueId,
     },
@@ -236,7 +238,7 @@ impl Step {
                 [input.value(), *experts].into_iter().chain(finish.reads()).collect()
             }
             Step::Attend(a) => std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect(),
-            Step::Latent { q, row, .. } => vec![*q, *row],
+            Step::Latent { q, row, only, .. } => [*q, *row].into_iter().chain(*only).collect(),
             Step::Conv { conv: Conv { x, .. }, .. } | Step::Decay(Decay { x, .. }) => vec![*x],
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
             Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),

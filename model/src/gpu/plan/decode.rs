@@ -363,10 +363,10 @@ impl Lower<'_> {
 
     /// A latent kept, and attention to latents: one launch.
     pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
-        let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
+        let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
-        let rank = self.graph.state(cache).value_size();
-        let spec = LatentSpec { heads, kv, rank, one: !self.batch, paged: self.paged };
+        let (rank, chosen) = (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
+        let spec = LatentSpec { heads, kv, rank, one: !self.batch, paged: self.paged, chosen };
         let (job, sequences) = (self.job(&name, spec.clone())?, self.program.tokens());
         // Many tokens fill the device with one slice each.
         let most = (SPLITS / sequences).max(1);
@@ -383,11 +383,21 @@ impl Lower<'_> {
             scale: Bind::F32(scale),
             capacity: Bind::U32(self.context),
             splits: Bind::Dim(splits),
-            sequence_bytes: Bind::U64(if self.batch && !self.paged { self.slot_bytes(&name, cache)? } else { 0 }),
-            table: self.table(),
+            sequence_bytes: self.sequence_bytes(&name, cache)?,
+            table: self.listed(only)?,
         };
         self.run(name, &job, [splits, Dim::Is(spec.groups()), TOKENS], args);
         Ok(())
+    }
+
+    /// The lists of tokens' positions where they see chosen ones; else the tables of pages, if there are any.
+    pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
+        only.map_or(Ok(self.table()), |v| self.value(v))
+    }
+
+    /// Bytes from one slot's rows to the next one's, where rows are of several.
+    pub(super) fn sequence_bytes(&self, name: &str, cache: StateId) -> Result<Bind, PlanError> {
+        Ok(Bind::U64(if self.own_slots() && !self.paged { self.slot_bytes(name, cache)? } else { 0 }))
     }
 
     /// The slot of each row; of one sequence, null.

@@ -8,6 +8,7 @@
 mod arena;
 mod batch;
 mod build;
+mod chosen;
 mod decode;
 mod lower;
 mod map;

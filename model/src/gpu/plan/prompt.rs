@@ -11,7 +11,6 @@ use kjit_kernels::Family;
 use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::heads::Scores;
-use kjit_kernels::keep::{KeepArgs, KeepSpec};
 use kjit_kernels::latent_flash::{LatentFlashArgs, LatentFlashSpec};
 use kjit_kernels::moe::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
@@ -107,23 +106,19 @@ impl Lower<'_> {
 
     /// Latents kept, and attention of all tokens to them; without matrix units as for one token.
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
-        let &Step::Latent { q, row, cache, heads, scale, out } = step else { return Ok(()) };
+        let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
+        let (rank, chosen) = (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
         // What was measured counts for pages, too.
-        let (paged, table, rank) = (self.paged, self.table(), self.graph.state(cache).value_size());
-        let spec = self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, tuning: None });
-        let spec = LatentFlashSpec { paged, ..spec };
+        let spec = self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, chosen, tuning: None });
+        let spec = LatentFlashSpec { paged: self.paged, ..spec };
         let Ok([per, each]) = spec.blocks(&self.target) else { return self.latent(step) };
-        let keep = KeepSpec { kv, one: true, paged };
-        let job = self.job(&name, keep.clone())?;
-        let (position, tokens, capacity) = (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
-        let (row, rows, sequence_bytes) = (self.value(row)?, Bind::Keys(cache), Bind::U64(0));
-        let args = KeepArgs { row, slots: Bind::Null, position, rows, tokens, capacity, sequence_bytes, table };
-        let blocks = Dim::Tokens { per: keep.rows(&self.target), each: 1 };
-        self.run(format!("{name}.keep"), &job, [blocks, ONE, ONE], args);
+        self.keep(format!("{name}.keep"), row, cache)?;
         let job = self.job(&name, spec)?;
-        let (q, out) = (self.value(q)?, self.program.make(out));
-        let args = LatentFlashArgs { q, rows, position, out, scale: Bind::F32(scale), tokens, capacity, table };
+        let (position, tokens, capacity) = (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
+        let (q, rows, scale, table) = (self.value(q)?, Bind::Keys(cache), Bind::F32(scale), self.listed(only)?);
+        let out = self.program.make(out);
+        let args = LatentFlashArgs { q, rows, position, out, scale, tokens, capacity, table };
         self.run(name, &job, [Dim::Tokens { per, each }, ONE, ONE], args);
         Ok(())
     }

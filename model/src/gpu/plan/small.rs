@@ -2,7 +2,9 @@
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
-use crate::graph::op::{Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, Norm, NormKind as Kind, Rope, Route, Shift};
+use crate::graph::op::{
+    Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope, Route, Shift,
+};
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
@@ -150,6 +152,11 @@ impl Lower<'_> {
             Op::Scan(ref scan) => self.scan(scan),
             Op::LinearAttention(ref linear) => self.linear(linear),
             Op::Repeat(ref repeat) => self.repeat(repeat),
+            Op::KvWrite(KvWrite { k, v: None, state }) => {
+                let name = format!("{}.keep", self.graph.value(k).name);
+                self.keep(name, k, state)
+            }
+            Op::TopKeys(ref keys) => self.top_keys(keys),
             _ => {
                 let made = op.writes().first().map(|v| self.graph.value(*v).name.clone());
                 let made = made.unwrap_or_else(|| "a cache write".to_owned());

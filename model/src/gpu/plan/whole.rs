@@ -142,6 +142,9 @@ pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.pooling.is_some() {
         return Some("what makes vectors of texts keeps no keys and values".to_owned());
     }
+    if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
+        return Some("chosen positions are found in no pages".to_owned());
+    }
     let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_) | StateKind::Latent { .. }));
     other.map(|other| format!("{}'s state is of another kind than keys and values", other.name))
 }

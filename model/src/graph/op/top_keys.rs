@@ -59,7 +59,8 @@ impl Operation for TopKeys {
                         let dot: f32 = q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
                         w[h] * dot.max(0.0)
                     };
-                    (0..heads).map(head).sum()
+                    // −0 equals 0.
+                    (0..heads).map(head).sum::<f32>() + 0.0
                 };
                 let seen = piece.first + t + 1;
                 let mut best: Vec<(f32, usize)> = all.chunks_exact(size).take(seen).map(score).zip(0..).collect();

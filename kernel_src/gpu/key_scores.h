@@ -1,0 +1,101 @@
+// key_scores: how well kept keys answer a token, by small heads of their own (DeepSeek-V3.2-Exp 2025, the
+// "lightning indexer"): Σ over heads of w · max(q · key, 0).
+//
+//   q         tokens × HEADS × HEAD_DIM f32, w  tokens × HEADS f32
+//   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position is the
+//             first's
+//   rows      a cache (kv.h) of one head of `capacity` positions, the tokens' own rows included; slot s
+//             starts `sequence_bytes`·s further on
+//   scores    rows of `capacity` f32, of the tokens from `first` on. Behind a token's own position nothing is
+//             written
+// Share: x of `splits`, y the row.
+//
+// TILE positions at a time are in shared memory as singles, beside the queries of as many heads as there is
+// room for. LANES threads have EACH heads apiece, all threads together a number of positions at once.
+//
+// S: HEADS, TILE, ONE, and those of kv.h.
+#pragma once
+#include "kv.h"
+
+struct KeyScoresArgs {
+    const float *q, *w;
+    const u32 *slots, *position;
+    const u8* rows;
+    float* scores;
+    u32 first, tokens, capacity, splits;
+    u64 sequence_bytes;
+};
+
+template <class S> struct KeyScores {
+    using K = Kv<S>;
+    static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, TILE = S::TILE;
+    static constexpr u32 LANES = 16, GROUPS = KJ_BLOCK / LANES, SOME = TILE / GROUPS;
+    static constexpr u32 EACH = CEIL_DIV(HEADS, LANES) < 4 ? CEIL_DIV(HEADS, LANES) : 4;
+    static constexpr u32 PASS = LANES * EACH, PASSES = CEIL_DIV(HEADS, PASS);
+    static constexpr u32 ROW = HEAD_DIM + 1;  // one after the other begins a bank further on
+    static_assert(SOME * GROUPS == TILE, "whole positions");
+    // Bytes of dynamic shared memory.
+    static constexpr u32 POOL = ((PASS + TILE) * ROW + PASS) * 4;
+
+    // The queries and factors of a pass; behind the last head zeros.
+    STEP void load_heads(const KeyScoresArgs& a, u32 token, u32 pass, float* q, float* w) {
+        const u64 from = (u64)token * HEADS + pass * PASS;
+        for (u32 i = thread_id(); i < PASS * HEAD_DIM; i += KJ_BLOCK) {
+            u32 h = i / HEAD_DIM, e = i % HEAD_DIM;
+            q[h * ROW + e] = pass * PASS + h < HEADS ? a.q[(from + h) * HEAD_DIM + e] : 0.0f;
+        }
+        for (u32 h = thread_id(); h < PASS; h += KJ_BLOCK)
+            w[h] = pass * PASS + h < HEADS ? a.w[from + h] : 0.0f;
+    }
+
+    // `pool`: POOL bytes of shared memory.
+    STEP void step(KeyScoresArgs a, Share share, u8* pool) {
+        const u32 token = a.first + share.y;
+        if (token >= a.tokens) return;
+        const u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
+        const u32 end = a.position[slot] + (S::ONE ? token : 0) + 1;
+        if (share.x * TILE >= end) return;
+        const u8* rows = a.rows + slot * a.sequence_bytes;
+        float *q = (float*)pool, *keys = q + PASS * ROW, *w = keys + TILE * ROW;
+        float* scores = a.scores + (u64)share.y * a.capacity;
+        const u32 lane = thread_id() % LANES, group = thread_id() / LANES;
+
+        if constexpr (PASSES == 1) load_heads(a, token, 0, q, w);
+        NO_UNROLL for (u32 at = share.x * TILE; at < end; at += a.splits * TILE) {
+            for (u32 c = thread_id(); c < TILE * (HEAD_DIM / 8); c += KJ_BLOCK) {
+                u32 t = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8);
+                float x[8];
+                K::values(K::load(rows, a.capacity, min_u32(at + t, end - 1), chunk), x);
+                UNROLL for (u32 e = 0; e < 8; e++) keys[t * ROW + 8 * chunk + e] = x[e];
+            }
+            float sum[SOME];
+            UNROLL for (u32 i = 0; i < SOME; i++) sum[i] = 0.0f;
+            NO_UNROLL for (u32 pass = 0; pass < PASSES; pass++) {
+                if constexpr (PASSES > 1) load_heads(a, token, pass, q, w);
+                block_sync();
+                float dot[EACH][SOME];
+                UNROLL for (u32 h = 0; h < EACH; h++) UNROLL for (u32 i = 0; i < SOME; i++) dot[h][i] = 0.0f;
+                NO_UNROLL for (u32 e0 = 0; e0 < HEAD_DIM; e0 += 8)
+                    UNROLL for (u32 e = e0; e < e0 + 8; e++) {
+                        float k[SOME];
+                        UNROLL for (u32 i = 0; i < SOME; i++) k[i] = keys[(group + i * GROUPS) * ROW + e];
+                        UNROLL for (u32 h = 0; h < EACH; h++) {
+                            float x = q[(lane + h * LANES) * ROW + e];
+                            UNROLL for (u32 i = 0; i < SOME; i++) dot[h][i] = fma_f32(x, k[i], dot[h][i]);
+                        }
+                    }
+                UNROLL for (u32 h = 0; h < EACH; h++) {
+                    float by = w[lane + h * LANES];
+                    UNROLL for (u32 i = 0; i < SOME; i++)
+                        sum[i] = fma_f32(by, max_f32(dot[h][i], 0.0f), sum[i]);
+                }
+                block_sync();  // everybody has read
+            }
+            UNROLL for (u32 i = 0; i < SOME; i++) {
+                float all = group_sum(sum[i], LANES);
+                u32 p = at + group + i * GROUPS;
+                if (lane == 0 && p < end) scores[p] = all;
+            }
+        }
+    }
+};
