@@ -11,6 +11,7 @@ Standard library only. Weights come from SHAKE-128 of "seed/model/tensor", so th
 every machine; all tensors are F32. Matrices are uniform with a standard deviation of gain/sqrt(fan in),
 norm weights spread around 1 (never 1), biases are non-zero, and windows, soft caps, clamps and scales
 are set to values that show within 24 tokens. The metadata keys are those that the usual converter writes.
+Models named -wide have no reference logits: a GPU is held against the host with them.
 """
 import argparse, array, hashlib, json, math, os, struct, sys
 
@@ -495,10 +496,10 @@ def _(m):
         m.lin(p + "laurel_l", e, R); m.lin(p + "laurel_r", R, e)
 
 
-def gemma4(m, moe):
+def gemma4(m, moe, DF=64):
     nl, e = 6, 96
     swa = [(i + 1) % 3 != 0 for i in range(nl)]
-    DF, DS, HH, KS, KF = 64, 32, 4, 2, 1
+    DS, HH, KS, KF = 32, 4, 2, 1
     share = 0 if moe else 3
     ffs = ([128] * 3 + [192] * 3) if not moe else 96
     m.base(e, nl, HH, [KS if x else KF for x in swa], ffs, D=None, eps=1e-6, theta=1e6, tok=("gemma4",))
@@ -517,9 +518,10 @@ def gemma4(m, moe):
         p = f"blk.{i}."
         D, K = (DS, KS) if swa[i] else (DF, KF)
         own = i < nl - share
-        m.lin(p + "attn_q", e, HH * D); m.norm(p + "attn_q_norm", D, mean=0.45)
+        near = 0.45 if D <= 64 else 0.3
+        m.lin(p + "attn_q", e, HH * D); m.norm(p + "attn_q_norm", D, mean=near)
         if own:
-            m.lin(p + "attn_k", e, K * D); m.norm(p + "attn_k_norm", D, mean=0.45)
+            m.lin(p + "attn_k", e, K * D); m.norm(p + "attn_k_norm", D, mean=near)
             if not (moe and not swa[i]): m.lin(p + "attn_v", e, K * D)
         m.lin(p + "attn_output", HH * D, e)
         m.norms(i, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"); m.t(p + "layer_output_scale.weight", (1,), 0.9, 0.1)
@@ -537,6 +539,10 @@ def _(m): gemma4(m, False)
 
 @model("gemma4-moe", "gemma4")
 def _(m): gemma4(m, True)
+
+
+@model("gemma4-wide", "gemma4")   # global heads as wide as the real ones: no reference logits, for GPU against host
+def _(m): gemma4(m, False, DF=512)
 
 
 @model("phi2")

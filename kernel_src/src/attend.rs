@@ -79,6 +79,7 @@ arguments! {
 
 const NAME: &str = "attend";
 const MMA: &str = "attend_mma";
+const WIDE: &str = "attend_wide";
 
 /// How the work is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,6 +108,14 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
+    /// `gpu/attend_wide.h`, everywhere, for heads wider than [`NARROW`]: a lane has some elements of a position, then
+    /// eight columns of the result.
+    Wide {
+        /// Lanes in a wave.
+        wave: u32,
+        /// Blocks launched for each compute unit, over all heads and sequences.
+        blocks_per_unit: u32,
+    },
 }
 
 /// `(largest head, waves, stages, least, blocks per unit)`.
@@ -124,6 +133,10 @@ const POSITIONS: usize = 16;
 /// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation in
 /// singles, sums.
 const FIXED: usize = 14 << 10;
+/// Elements of a head whose results fit the registers of the other two.
+const NARROW: usize = 256;
+/// Threads of a block of `gpu/attend_wide.h`.
+const WIDE_BLOCK: u32 = 256;
 /// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring of
 /// weights has not.
 const BESIDE_WEIGHTS: usize = 72 << 10;
@@ -135,9 +148,9 @@ impl AttendTuning {
     #[must_use]
     pub const fn blocks_per_unit(&self) -> u32 {
         match *self {
-            AttendTuning::Lanes { blocks_per_unit, .. } | AttendTuning::Rings { blocks_per_unit, .. } => {
-                blocks_per_unit
-            }
+            AttendTuning::Lanes { blocks_per_unit, .. }
+            | AttendTuning::Rings { blocks_per_unit, .. }
+            | AttendTuning::Wide { blocks_per_unit, .. } => blocks_per_unit,
         }
     }
 
@@ -150,6 +163,7 @@ impl AttendTuning {
             }
         }
         for &wave in target.waves() {
+            all.extend([1, 2, 3].map(|blocks_per_unit| AttendTuning::Wide { wave, blocks_per_unit }));
             for waves in [2, 4, 8] {
                 for tile in [1, 2, 4] {
                     for blocks_per_unit in [1, 2, 3, 4] {
@@ -169,6 +183,7 @@ impl AttendTuning {
         match *self {
             AttendTuning::Lanes { block, .. } => block,
             AttendTuning::Rings { waves, .. } => 32 * waves,
+            AttendTuning::Wide { .. } => WIDE_BLOCK,
         }
     }
 
@@ -195,10 +210,15 @@ impl AttendTuning {
 }
 
 impl AttendSpec {
-    /// Query heads that a block computes together: all that share a key head, up to eight.
+    /// Query heads that a block computes together: all that share a key head, up to eight, of wide heads four.
     fn group(&self) -> usize {
         let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
-        (1..=all.min(8)).rev().find(|g| all.is_multiple_of(*g)).unwrap_or(1)
+        (1..=all.min(if self.wide() { 4 } else { 8 })).rev().find(|g| all.is_multiple_of(*g)).unwrap_or(1)
+    }
+
+    /// Heads are too wide for registers.
+    const fn wide(&self) -> bool {
+        self.form.kv.head_dim > NARROW
     }
 
     /// Lanes that share a position, eight elements each.
@@ -231,7 +251,11 @@ impl AttendSpec {
 
     fn fits(&self, target: &Target, tuning: &AttendTuning) -> bool {
         let block = tuning.block();
+        if self.wide() != matches!(tuning, AttendTuning::Wide { .. }) {
+            return false;
+        }
         match *tuning {
+            AttendTuning::Wide { wave, .. } => target.waves().contains(&wave),
             AttendTuning::Lanes { wave, block, tile, .. } => {
                 target.waves().contains(&wave)
                     && block.is_multiple_of(wave)
@@ -283,6 +307,7 @@ impl AttendSpec {
                 let hold = hold && self.form.kv.head_dim <= 128;
                 shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold)
             }
+            AttendTuning::Wide { .. } => shape,
         }
     }
 
@@ -310,6 +335,9 @@ impl Family for AttendSpec {
 
     fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
         self.form.check(NAME)?;
+        if self.wide() {
+            return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 2 });
+        }
         Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
     }
 
@@ -325,7 +353,10 @@ impl Family for AttendSpec {
     }
 
     fn block(&self, target: &Target, t: &AttendTuning) -> Result<Block, SpecError> {
-        let wave = if let AttendTuning::Lanes { wave, .. } = *t { wave } else { 32 };
+        let wave = match *t {
+            AttendTuning::Lanes { wave, .. } | AttendTuning::Wide { wave, .. } => wave,
+            AttendTuning::Rings { .. } => 32,
+        };
         let hint = "a tuning with fewer waves or stages";
         let shared = shared_bytes(NAME, target, t.shared(&self.form.kv), FIXED, hint)?;
         Ok(Block { wave, threads: t.block(), shared })
@@ -335,6 +366,7 @@ impl Family for AttendSpec {
         let shape = self.shape(t, true);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
+            AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
                 // Said, lest the compiler stop at 128 registers and spill one: what must run together has
                 // those, at least.
@@ -370,13 +402,16 @@ impl Family for AttendSpec {
                     blocks_per_unit: 1,
                 })
                 .to_vec(),
+            AttendTuning::Wide { .. } => vec![],
         };
         let fitting = tries.into_iter().find(|t| self.fits(target, t));
-        let t = fitting.ok_or_else(|| SpecError::Unsupported {
+        let none = || SpecError::Unsupported {
             kernel: NAME,
             why: format!("heads of {} do not fit beside a persistent kernel's weights", self.form.kv.head_dim),
-        })?;
+        };
+        let t = fitting.ok_or_else(none)?;
         let (header, lds, call) = match t {
+            AttendTuning::Wide { .. } => return Err(none()),
             AttendTuning::Lanes { .. } => {
                 ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
             }

@@ -103,19 +103,19 @@ type Row = (usize, u32, u32, u32, u32, u32);
 
 /// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.h`: 283 at
 /// 2048, 441, 456).
-const ROOMY: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1)];
+const ROOMY: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1), (512, 4, 1, 16, 1, 2)];
 /// sm_90: more shared memory.
-const ROOMIER: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1)];
+const ROOMIER: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1), (512, 4, 1, 32, 1, 2)];
 /// Bytes wait in registers between fetch and store.
-const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1)];
+const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1), (512, 4, 1, 16, 1, 4)];
 /// sm_75: 64 KB, and products that take more registers.
-const TURING: &[Row] = &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2)];
+const TURING: &[Row] = &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2), (512, 1, 1, 16, 1, 4)];
 /// WMMA: 64 KB of LDS; columns are shared where a lane's 256 registers would spill.
-const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4)];
+const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4), (512, 1, 1, 16, 1, 8)];
 /// MFMA: twice the registers.
-const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1)];
+const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1), (512, 1, 1, 16, 1, 4)];
 /// gfx1250: products 32 deep, so 32 keys at least, and 1024 registers.
-const DEEP: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 32, 1, 1)];
+const DEEP: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 32, 1, 1), (512, 2, 1, 32, 1, 2)];
 /// Without matrix units: products 32 wide.
 const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 4)];
 

@@ -115,6 +115,8 @@ const FILES: &[(&str, &str)] = files! {
     "attend_args.h"
     "attend_mma.h"
     "attend_mma.hip"
+    "attend_wide.h"
+    "attend_wide.hip"
     "chosen.h"
     "combine.h"
     "combine.hip"

@@ -39,13 +39,16 @@ pub enum KvStorage {
 pub struct KvLayout {
     /// Key heads.
     pub heads: usize,
-    /// Elements of a head: a multiple of 16, 16 to 256.
+    /// Elements of a head: a multiple of 16, 16 to [`KvLayout::WIDEST`].
     pub head_dim: usize,
     /// Storage.
     pub storage: KvStorage,
 }
 
 impl KvLayout {
+    /// Elements of a head at most.
+    pub const WIDEST: usize = 512;
+
     /// Elements that share a scale: 32, or 16 where the head is no multiple of 32.
     #[must_use]
     pub const fn group(&self) -> usize {
@@ -157,9 +160,11 @@ impl KvLayout {
     }
 
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
-        let fine = self.head_dim.is_multiple_of(16) && (16..=256).contains(&self.head_dim) && self.heads > 0;
+        let fine =
+            self.head_dim.is_multiple_of(16) && (16..=KvLayout::WIDEST).contains(&self.head_dim) && self.heads > 0;
         require(fine, kernel, || {
-            format!("{} heads of {}: sizes are multiples of 16 up to 256", self.heads, self.head_dim)
+            let (heads, size, most) = (self.heads, self.head_dim, KvLayout::WIDEST);
+            format!("{heads} heads of {size}: sizes are multiples of 16 up to {most}")
         })
     }
 

@@ -11,11 +11,7 @@ use std::fmt;
 
 /// The positions of the best scores of what each token sees, in rising order, the earlier ones first among
 /// equals; all, where it sees no more. −0 equals 0, NaN is the lowest.
-#[deri    let mut before = vec![0xddu8; 4 * n * top];
-    before[..4 * first * top].fill(0xee);
-    let mut after: Vec<u8> = lists.iter().flat_map(|v| v.to_le_bytes()).collect();
-    after[..4 * first * top].fill(0xee);
-    let argse(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopKeysSpec {
     /// Positions chosen.
     pub top: usize,
@@ -158,10 +154,9 @@ fn case(
     let mut launch = spec.launch(target, units, Size { tokens: n, past: capacity - n })?;
     launch.geometry.grid[0] = (n - first) as u32;
     // Nothing is written for the tokens before the first row's.
-    let mut before = vec![0xffu8; 4 * n * top];
+    let mut before = vec![0xddu8; 4 * n * top];
     let mut after: Vec<u8> = lists.iter().flat_map(|v| v.to_le_bytes()).collect();
     before[..4 * first * top].fill(0xee);
-    before[4 * first * top..].fill(0xdd);
     after[..4 * first * top].fill(0xee);
     let args = TopKeysArgs {
         scores: floats("scores", &scores),

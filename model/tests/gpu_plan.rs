@@ -10,7 +10,7 @@ use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
 use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
 use kjit_model::session::{KvType, OpenOptions};
-use support::files::tiny_models;
+use support::files::{model_path, tiny_models};
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
 
 const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
@@ -143,6 +143,27 @@ fn experts_are_reached_in_launches_that_do_not_depend_on_their_number() {
     check("qwen3-30b-a3b", &plan, &plan.decode);
     let a_layer = plan.decode.launches.iter().filter(|l| l.name.starts_with("blk.7.")).count();
     assert!(a_layer <= 8, "{a_layer} launches in a layer");
+}
+
+#[test]
+fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_is_long() {
+    let Some(path) = model_path("archs/deepseek32-wide.gguf") else { return };
+    let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
+    let layers = graph.ops.iter().filter(|op| matches!(op, Op::TopKeys(_))).count();
+    assert!(layers > 1);
+    for (target, context, goes) in TARGETS.iter().flat_map(|t| [(t, 4096, 1), (t, 163_840, 6)]) {
+        let plan = planned(&graph, target, context);
+        let count = |program: &Program, family: &str| {
+            let of = |l: &&Launch| plan.jobs[l.job.0 as usize].spec.family() == family;
+            program.launches.iter().filter(of).count() / layers
+        };
+        assert_eq!(["keep", "key_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)), [1; 4], "{target}");
+        // A prompt keeps both rows before it attends.
+        let prompts: Vec<_> =
+            plan.prompts.iter().map(|p| (p.tokens, ["keep", "top_keys"].map(|f| count(p, f)))).collect();
+        assert_eq!(prompts, [(64, [2, 1]), (512, [2, goes])], "{target}");
+        plan.programs().into_iter().for_each(|program| check(target, &plan, program));
+    }
 }
 
 #[test]

@@ -247,6 +247,23 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         let units = splits * spec.groups() * positions.len() as u32;
         into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
     }
+    // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles and of slices.
+    let wide = [
+        (form(4, 1, 512, F16, true, true), all, vec![0, 31, 32, 70], 2),
+        (form(8, 1, 512, F16, false, true), Scores { soft_cap: Some(30.0), ..window(40) }, vec![133], 3),
+        (form(3, 3, 272, F32, false, false), all, vec![67, 5], 2),
+        (form(6, 2, 320, Q8_0, true, false), sinks, vec![97], 3),
+        (unturned(form(2, 1, 400, F16, false, false)), alibi(8.0), vec![64], 1),
+        (kept(form(4, 2, 512, Q8_0, true, true)), chunk(50), vec![149], 4),
+        (paged(form(4, 2, 512, F16, true, true)), all, vec![0, 127, 128, 300], 3),
+    ];
+    for (form, scores, positions, splits) in wide {
+        let spec = AttendSpec { form, scores, tuning: Some(AttendTuning::Wide { wave, blocks_per_unit: 1 }) };
+        let capacity = positions.iter().max().unwrap_or(&0) + 3;
+        let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
+        let units = splits * spec.groups() * positions.len() as u32;
+        into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
+    }
     // The same by rings: contexts around a tile of sixteen, around a round of all waves, with blocks that
     // have no tile for some waves; groups of one to eight, and of two blocks; scales at odd halves.
     let rings = [
@@ -322,6 +339,9 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             list.add(format!("attend {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
         }
     }
+    let form = heads_form(16, KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 });
+    let spec = AttendSpec { form, scores: Scores::default(), tuning: None };
+    list.add("attend 16/4 × 512 F16".to_owned(), spec, size)?;
     for wave in list.other_waves() {
         for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {
             for storage in [KvStorage::F16, KvStorage::Q8_0] {

@@ -140,6 +140,9 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (64, F16, 6, 6, 70, 0, Scores { around: Some(Scores::ALL), ..alibi(8.0) }),
         (80, Q8_0, 2, 2, 97, 0, around(13)),
         (256, F16, 1, 1, 45, 0, around(Scores::ALL)),
+        (512, F16, 2, 1, 33, 31, all),
+        (512, Q8_0, 1, 1, 9, 100, window(64)),
+        (320, F16, 2, 2, 17, 40, cap(30.0)),
     ];
     // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins in another.
     let in_pages = [
@@ -150,6 +153,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (128, F16, 2, 2, 67, 120, window(70)),
         (256, F16, 2, 1, 33, 131, all),
         (64, F32, 2, 1, 9, 125, all),
+        (512, F16, 1, 1, 20, 131, all),
     ];
     let with = shapes.map(|shape| (shape, false)).into_iter().chain(in_pages.map(|shape| (shape, true)));
     for ((dim, storage, heads, kv_heads, tokens, past, scores), paged) in with {
@@ -157,7 +161,10 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         let scale = 1.0 / (dim as f32).sqrt();
         let tuning = Some(FlashTuning::waves(target, wave, &kv));
         let spec = FlashSpec { heads, kv, scale, scores, paged, tuning };
-        into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
+        // Without matrix units wide heads do not fit a block's memory.
+        if dim <= 256 || spec.covered(target) {
+            into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
+        }
         groups(&spec, target, tokens, past, random, into)?;
     }
     // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything, for every
@@ -211,6 +218,11 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             let spec = FlashSpec { heads, kv, scale, scores, paged: false, tuning: None };
             list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?}"), spec, size)?;
         }
+    }
+    let kv = KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 };
+    let spec = FlashSpec { heads: 16, kv, scale: 1.0, scores: Scores::default(), paged: false, tuning: None };
+    if spec.covered(list.target) {
+        list.add("flash 16/4 × 512 F16".to_owned(), spec, size)?;
     }
     for wave in list.other_waves() {
         for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {

@@ -88,6 +88,7 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (2, 2, 256, KvStorage::F32, true, false, true, false),
         (3, 1, 96, KvStorage::F16, true, false, false, false),
         (3, 1, 64, KvStorage::F16, true, true, false, true),
+        (2, 1, 512, KvStorage::F16, true, true, false, false),
     ] {
         // Heads of 96 do not turn.
         let dims = match head_dim {

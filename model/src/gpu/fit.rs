@@ -55,7 +55,8 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
             let written = graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
             (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
         }
-        Op::Attention(Attention { only: Some(_), .. }) => Some("attention to chosen positions of keys and values".to_owned()),
-        other => Some(format!("the operation '{}'", other.name())),
+        Op::Attention(Attention { only: Some(_), .. }) => {
+            Some("attention to chosen positions of keys and values".to_owned())
+        }
     }
 }
