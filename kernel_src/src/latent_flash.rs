@@ -309,8 +309,8 @@ impl Family for LatentFlashSpec {
             }
         }
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        let spec = LatentFlashSpec { heads: 128, kv, rank: 512, chosen: Some(2048), tuning: None };
-        if spec.covered(list.target) {
+        let spec = LatentFlashSpec { heads: 128, kv, rank: 512, paged: false, chosen: Some(2048), tuning: None };
+        if spec.covered(list.target) && !list.unwritten() {
             list.add("latent_flash 128 × 512 + 64 F16 2048 chosen".to_owned(), spec, CHUNK)?;
         }
         Ok(())
