@@ -54,8 +54,8 @@ template <class S> struct Latent {
 
     // Positions from `past` on are those of the rows at `fresh`, which are on their way to the cache.
     // Chosen positions are read one by one; those of a tile else lie in one page.
-    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, Chosen chosen, u32 past,
-                        u32 capacity, u32 from, u32 end) {
+    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, Chosen chosen,
+                        u32 past, u32 capacity, u32 from, u32 end) {
         // Of what is fresh alone nothing is read there: it may have no page.
         const u8* rows = from < past ? K::page(cache, pages, from) : cache;
         for (u32 c = thread_id(); c < TILE * (HEAD_DIM / 8); c += KJ_BLOCK) {

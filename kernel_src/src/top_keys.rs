@@ -165,7 +165,7 @@ fn case(
         scores: floats("scores", &scores),
         slots: if spec.one { CaseArg::Null } else { words("slots", &slots) },
         position: words("position", &by_place),
-        chosen: CaseArg::Buffer { name: "chosen", before, expect: Expect::Bytes(after) },
+        chosen: CaseArg::Buffer { name: "chosen", before: before.into(), expect: Expect::Bytes(after) },
         first: CaseArg::U32(first as u32),
         tokens: FOLLOWS,
         capacity: CaseArg::U32(capacity as u32),
