@@ -176,7 +176,9 @@ impl Bundle {
             return Err(format!("the descriptor says wave {} and {} bytes of LDS", kernel.wave, kernel.lds));
         }
         let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
-        let mut target = Target::new(&self.manifest.arch, c.wave)?;
+        // Behind the architecture stands what its kernels do without: nothing that the machine knows of.
+        let arch = self.manifest.arch.split(':').next().unwrap_or_default();
+        let mut target = Target::new(arch, c.wave)?;
         target.excused = self.excused;
         Machine::new(target, kernel, base)
     }
