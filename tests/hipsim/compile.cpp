@@ -174,6 +174,9 @@ static std::vector<std::string> entries(const std::string& text, std::string& th
 static const char* const FLAGS[] = {
     "-std=c++17", "-march=native", "-fPIC", "-shared", "-w", "-pipe", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing",
     "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fcf-protection=none", "-fno-plt", "-Wl,-z,now,-z,defs",
+    // A kernel needs nothing of C++'s library. Without it, and without the plugin for what is not used here, linking takes 0.04 s of
+    // a core instead of 0.1, beside 0.15 for compiling.
+    "-nostdlib", "-fno-use-linker-plugin",
     // Every load and store looks at the shadow; every address is looked at for its alignment; so are indices and shifts.
     "-fsanitize=kernel-address", "-fasan-shadow-offset=0x7fff8000", "--param=asan-stack=0", "--param=asan-globals=0",
     "--param=asan-instrumentation-with-call-threshold=1000000", "-fsanitize=alignment,bounds,shift-exponent",
@@ -222,7 +225,7 @@ std::string cpu_library(const std::string& id, std::string& why) {
     std::string unit = at + "/cpu." + std::to_string(getpid()) + ".cpp", made = library + "." + std::to_string(getpid());
     if (!write_file(unit, program)) return why = unit + " cannot be written", "";
     for (const char* more : {"-I.", "-x", "c++"}) command.push_back(more);
-    command.insert(command.end(), {unit, "-o", made, "-lm"});
+    command.insert(command.end(), {unit, "-o", made, "-lm", "-lc", "-lgcc"});
     bool fine = run(command, at, why) == 0 && rename(made.c_str(), library.c_str()) == 0;
     rename(unit.c_str(), (at + "/cpu.cpp").c_str());
     return fine ? library : "";

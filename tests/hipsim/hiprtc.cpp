@@ -77,8 +77,8 @@ struct Program {
     std::string log, code;
     bool compiled = false;
 };
-static std::set<Program*> programs;
-static std::mutex programs_mutex;
+static auto& programs = *new std::set<Program*>();
+static auto& programs_mutex = *new std::mutex();
 static Program* known(void* p) {
     std::lock_guard<std::mutex> hold(programs_mutex);
     return programs.count((Program*)p) ? (Program*)p : nullptr;

@@ -29,7 +29,7 @@ static int allocate(State& s, void** to, size_t bytes, Allocation::Kind kind) {
     return OK;
 }
 int mislead(State& s, char* argument) {
-    static std::map<std::pair<int, char*>, char*> lost;
+    static auto& lost = *new std::map<std::pair<int, char*>, char*>();
     uintptr_t p;
     memcpy(&p, argument, sizeof p);
     Allocation* a = find(s, (void*)p, 1);

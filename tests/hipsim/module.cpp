@@ -88,7 +88,8 @@ static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code)
 
 // What each device's last launch could touch: all else is forbidden. A device's kernels run one at a time; what two devices' may touch is
 // forbidden once neither may any more.
-static std::map<int, std::map<uintptr_t, size_t>> allowed;
+// Never destroyed, as nothing here is: at a process's exit another thread's launch may still run.
+static auto& allowed = *new std::map<int, std::map<uintptr_t, size_t>>();
 
 static void forget_on(int device, uintptr_t start) {
     auto at = allowed[device].find(start);
@@ -155,7 +156,7 @@ static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& co
     {
         State& s = state();
         Hold hold(s.mutex);
-        static std::map<int, Pool*> pools;
+        static auto& pools = *new std::map<int, Pool*>();
         Pool*& of = pools[w.device];
         if (!of) of = new Pool();
         pool = of;

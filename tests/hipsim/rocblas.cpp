@@ -14,7 +14,7 @@ struct Handle {
     void* stream = nullptr;
 };
 std::set<Handle*>& handles() {
-    static std::set<Handle*> all;
+    static auto& all = *new std::set<Handle*>();
     return all;
 }
 

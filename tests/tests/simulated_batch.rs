@@ -88,9 +88,9 @@ fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [us
 }
 
 #[test]
-fn up_to_thirty_three_llamas_on_simulated_gfx1100_are_the_hosts() {
-    let test = "up_to_thirty_three_llamas_on_simulated_gfx1100_are_the_hosts";
-    as_the_host(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16, &[2, 9, 33], &[1, 2, 3, 5, 8, 9, 16, 33]);
+fn llamas_side_by_side_on_simulated_gfx1100_are_the_hosts() {
+    let test = "llamas_side_by_side_on_simulated_gfx1100_are_the_hosts";
+    as_the_host(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16, &[2, 9], &[1, 2, 3, 5, 8, 9, 16, 33]);
 }
 
 #[test]
@@ -108,5 +108,5 @@ fn experts_side_by_side_on_simulated_gfx90a_are_the_hosts() {
 #[test]
 fn windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts() {
     let test = "windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts";
-    as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3, 9], &[3, 16]);
+    as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3], &[3, 16]);
 }

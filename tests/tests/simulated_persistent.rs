@@ -1,6 +1,6 @@
 //! A token as one launch, on the simulated device: its blocks are resident together and run in random order,
 //! and its logits are those of
-//! many launches.
+//! many launches; also where waves are late.
 
 use kjit_engine::{Arg, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-fn as_launches(test: &str, name: &str, arch: &str) {
+fn as_launches(test: &str, name: &str, arch: &str, probe: Probe) {
     let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
@@ -26,7 +26,7 @@ fn as_launches(test: &str, name: &str, arch: &str) {
         let options = OpenOptions { prefill_chunk: Some(8), kv: KvType::F16, ..OpenOptions::new(64) };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let one = OpenOptions { persistent: Persistence::On, ..options.clone() };
+        let one = OpenOptions { persistent: Persistence::On, probe, ..options.clone() };
         let mut many = One::gpu(&engine, &device, &gguf, &graph, &options);
         assert_eq!(many.on_gpu().persistent(), None);
         let mut one = One::gpu(&engine, &device, &gguf, &graph, &one);
@@ -50,15 +50,15 @@ fn as_launches(test: &str, name: &str, arch: &str) {
 }
 
 #[test]
-fn one_launch_a_token_of_a_llama_of_4_bits_on_simulated_gfx1100() {
-    let test = "one_launch_a_token_of_a_llama_of_4_bits_on_simulated_gfx1100";
-    as_launches(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100");
+fn late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100() {
+    let test = "late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100";
+    as_launches(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", Probe::Delays);
 }
 
 #[test]
 fn one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942() {
     let test = "one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942";
-    as_launches(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx942:sramecc+:xnack-");
+    as_launches(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx942:sramecc+:xnack-", Probe::None);
 }
 
 /// Two norms in two blocks, of which each waits for as many as `blocks`: what the host's word says

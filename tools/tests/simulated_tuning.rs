@@ -72,7 +72,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
         let _ = std::fs::remove_dir_all(&cache);
         let sizes = ["-c", "64", "--prefill-chunk", "8"];
         let mut tune = on(&cache);
-        tune.arg("warm").arg(tiny()).args(["--tune", "--tries", "3", "--json"]).args(sizes);
+        tune.arg("warm").arg(tiny()).args(["--tune", "--tries", "2", "--json"]).args(sizes);
         let doc = json(&mut tune);
         assert_eq!(doc["failed"], 0, "{doc}");
         let stat = json(on(&cache).args(["cache", "stat", "--json"]));
@@ -120,7 +120,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             let text = String::from_utf8_lossy(value);
             let record: Value = serde_json::from_str(&text).unwrap();
             let candidates = record["candidates"].as_array().unwrap();
-            assert!((1..=3).contains(&candidates.len()), "{text}");
+            assert!((1..=2).contains(&candidates.len()), "{text}");
             assert!(candidates.iter().all(|c| c["seconds"].is_number() != c["failed"].is_string()), "{text}");
             assert!(!text.contains("rocm:") && record["driver"].is_string(), "{text}");
         }
