@@ -108,7 +108,7 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_wide.h`, everywhere, for heads wider than [`NARROW`]: a lane has some elements of a position, then
+    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a position, then
     /// eight columns of the result.
     Wide {
         /// Lanes in a wave.

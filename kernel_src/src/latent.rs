@@ -59,7 +59,7 @@ arguments! {
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot, where there are pages; or where
-        /// positions are chosen `tokens × chosen` u32, in rising order ([`TopKeysSpec`](crate::top_keys::TopKeysSpec)).
+        /// positions are chosen `tokens × chosen` u32, in rising order ([`TopKeysSpec`]).
         table: Pointer,
     }
 }
