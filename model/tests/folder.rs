@@ -4,6 +4,7 @@ mod support;
 
 use kjit_model::chat::ChatTemplate;
 use kjit_model::gguf::Gguf;
+use kjit_model::graph::Pooling;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
 use kjit_model::{DeviceChoice, Model};
@@ -104,6 +105,8 @@ fn mistral_and_windows_are_what_their_configs_say() {
             json!({ "sliding_window": 6, "use_sliding_window": true, "max_window_layers": 1 }),
             vec![false, true],
         ),
+        ("qwen2", json!({ "use_sliding_window": true, "max_window_layers": 1 }), vec![false, true]),
+        ("qwen3", json!({ "use_sliding_window": true, "sliding_window": null, "max_window_layers": 1 }), vec![]),
         ("gemma3_text", json!({ "sliding_window_pattern": 2 }), vec![true, false]),
     ] {
         let mut folder = Folder::small(model_type);
@@ -127,6 +130,9 @@ fn mistral_and_windows_are_what_their_configs_say() {
             assert!(logits(&file, &prompt()) != with, "{keys}");
         }
     }
+    // Where nothing is said, there is a window of 4096, as in transformers.
+    let (_dir, file) = written(&Folder::small("mistral"), 1);
+    assert_eq!(file.opt_u32("llama.attention.sliding_window").unwrap(), Some(4096));
 }
 
 #[test]
@@ -292,6 +298,169 @@ fn a_chat_template_is_found_where_a_folder_may_have_it() {
     assert_eq!(render(&folder, None), ("plain".to_owned(), vec!["tool_use".to_owned()]));
 }
 
+fn sentence(dir: &Path, modules: &[&str], pooling: Option<Value>) {
+    let module = |(i, name): (usize, &&str)| {
+        let path = format!("{i}_{name}");
+        json!({ "idx": i, "name": i.to_string(), "path": path, "type": format!("sentence_transformers.models.{name}") })
+    };
+    let modules: Vec<Value> = modules.iter().enumerate().map(module).collect();
+    std::fs::write(dir.join("modules.json"), json!(modules).to_string()).unwrap();
+    std::fs::create_dir_all(dir.join("1_Pooling")).unwrap();
+    if let Some(pooling) = pooling {
+        std::fs::write(dir.join("1_Pooling/config.json"), pooling.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    Folder::small("qwen3").write(path, 1);
+    let pooling = || kjit_model::arch::pooling(&Gguf::open(path).unwrap()).unwrap();
+    assert_eq!(pooling(), None);
+    let steps = ["Transformer", "Pooling", "Normalize"];
+    sentence(path, &steps, None);
+    assert!(refused(path).contains("/1_Pooling/config.json: is not there, though modules.json"));
+    for (flag, want) in [("mean_tokens", Pooling::Mean), ("cls_token", Pooling::First), ("lasttoken", Pooling::Last)] {
+        let mut flags = json!({ "word_embedding_dimension": 32, "include_prompt": true,
+            "pooling_mode_mean_tokens": false, "pooling_mode_max_tokens": false });
+        flags[format!("pooling_mode_{flag}")] = json!(true);
+        sentence(path, &steps, Some(flags));
+        assert_eq!(pooling(), Some(want));
+    }
+    for (steps, mode, words) in [
+        (&steps[..], json!({ "pooling_mode_max_tokens": true }), "'pooling_mode_max_tokens' is 'true'"),
+        (&steps, json!({ "pooling_mode": "weightedmean" }), "'pooling_mode' is 'weightedmean'"),
+        (&steps, json!({ "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true }), "one way to pool"),
+        (&steps, json!({ "pooling_mode_mean_tokens": false }), "'pooling_mode_mean_tokens' is missing"),
+        (&["Transformer", "Pooling", "Dense"], json!({ "pooling_mode": "mean" }), "models.Dense'"),
+    ] {
+        sentence(path, steps, Some(mode));
+        assert!(refused(path).contains(words), "{words}: {}", refused(path));
+    }
+    // A copy without the list of steps.
+    sentence(path, &[], Some(json!({ "pooling_mode": "cls" })));
+    assert_eq!(pooling(), None);
+    std::fs::remove_file(path.join("modules.json")).unwrap();
+    assert_eq!(pooling(), Some(Pooling::First));
+}
+
+#[test]
+fn texts_end_with_the_token_that_the_post_processor_has() {
+    let mut folder = Folder::small("qwen3");
+    folder.tokenizer["post_processor"] = template(None, Some("<end>"));
+    added(&mut folder, json!({ "id": 260, "content": "<end>", "special": true }));
+    let (_dir, file) = written(&folder, 1);
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    assert_eq!((tokenizer.eos(), tokenizer.eog_ids()), (Some(260), &[257, 260][..]));
+    assert_eq!(tokenizer.encode(b"he", EncodeOptions::PROMPT), [256, 258, 260]);
+    assert!(file.remarks()[0].starts_with("'<end>' ends a text"), "{:?}", file.remarks());
+    // The flag of the other file goes before it.
+    folder.others[0].1["add_eos_token"] = json!(false);
+    let (_dir, file) = written(&folder, 1);
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    assert_eq!((tokenizer.eos(), tokenizer.add_eos(), file.remarks().len()), (Some(257), false, 0));
+}
+
+fn template(first: Option<&str>, last: Option<&str>) -> Value {
+    let token = |text: Option<&str>| text.map(|text| json!({ "SpecialToken": { "id": text, "type_id": 0 } }));
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let single: Vec<Value> = [token(first), Some(text), token(last)].into_iter().flatten().collect();
+    json!({ "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {} })
+}
+
+fn added(folder: &mut Folder, token: Value) {
+    folder.tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+}
+
+#[test]
+fn added_tokens_swallow_the_white_space_that_their_flags_say() {
+    for (lstrip, rstrip, want) in [(false, false, 5), (true, false, 4), (true, true, 3)] {
+        let mut folder = Folder::small("qwen3");
+        added(&mut folder, json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }));
+        let (_dir, file) = written(&folder, 1);
+        let ids = Tokenizer::from_gguf(&file).unwrap().encode(b"he <x> he", EncodeOptions::PLAIN);
+        assert_eq!((ids.len(), ids[0], ids[ids.len() - 1]), (want, 258, 258), "{ids:?}");
+        assert_eq!(ids.iter().position(|id| *id == 260), Some(if lstrip { 1 } else { 2 }), "{ids:?}");
+    }
+}
+
+/// A vocabulary of SentencePiece's kind: bytes, and what stands here from id 258 on.
+fn pieces(texts: &[&str], merges: &[[&str; 2]]) -> Folder {
+    let mut folder = Folder::small("llama");
+    let mut vocab: serde_json::Map<String, Value> = (0..256).map(|b| (format!("<0x{b:02X}>"), json!(b))).collect();
+    texts.iter().zip(258..).for_each(|(text, id)| drop(vocab.insert((*text).to_owned(), json!(id))));
+    folder.tokenizer["normalizer"] = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
+    folder.tokenizer["pre_tokenizer"] = Value::Null;
+    folder.tokenizer["model"] = json!({ "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": merges });
+    folder
+}
+
+#[test]
+fn only_merges_join_pieces() {
+    let texts = ["a", "b", "c", "ab", "abc", "ca", "bc"];
+    let folder = pieces(&texts, &[["a", "b"], ["ab", "c"], ["b", "c"]]);
+    let (_dir, file) = written(&folder, 1);
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    // "ca" is a token, and no merge makes it.
+    for (text, want) in [("abc", &[262][..]), ("cab", &[260, 261]), ("ca", &[260, 258]), ("bca", &[264, 258])] {
+        assert_eq!(tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN), want, "{text}");
+    }
+    // Two merges of a token with another's between them.
+    for (merges, good) in [
+        ([["a", "b"], ["b", "c"], ["ab", "c"], ["a", "bc"]], true),
+        ([["a", "b"], ["ab", "c"], ["b", "c"], ["a", "bc"]], false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        pieces(&texts, &merges).write(dir.path(), 1);
+        match good {
+            true => drop(Gguf::open(dir.path()).unwrap()),
+            false => {
+                let line = refused(dir.path());
+                assert!(line.contains("token 'abc' has the id 262: merge 3 makes it after others"), "{line}");
+            }
+        }
+    }
+    // What is not followed is said.
+    let mut folder = pieces(&texts, &[["a", "b"]]);
+    folder.tokenizer["added_tokens"][0]["normalized"] = json!(true);
+    let (_dir, file) = written(&folder, 1);
+    assert!(file.remarks()[0].contains("1 added tokens, as '<s>',"), "{:?}", file.remarks());
+}
+
+#[test]
+fn one_file_of_weights_goes_before_an_index_that_does_not_name_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut folder = Folder::small("qwen3");
+    folder.write(dir.path(), 3);
+    folder.tensor("model.norm.weight", "F32", &[32], vec![0; 128]);
+    folder.write(dir.path(), 1);
+    let file = Gguf::open(dir.path()).unwrap();
+    assert!(file.tensor("output_norm.weight").unwrap().data.iter().all(|b| *b == 0));
+    assert_eq!(file.paths().count(), 2);
+    assert!(file.remarks()[0].starts_with("model.safetensors is the model: 3 files of"), "{:?}", file.remarks());
+    let index = json!({ "weight_map": { "model.norm.weight": "model.safetensors" } });
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    assert!(Gguf::open(dir.path()).unwrap().remarks().is_empty());
+}
+
+#[test]
+fn a_folder_of_the_hub_is_called_as_its_repository() {
+    let dir = tempfile::tempdir().unwrap();
+    for (place, want) in [
+        ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
+        ("models--org--a--b/snapshots/0123abcd", "a--b"),
+        ("models--gpt2/snapshots/0123abcd", "gpt2"),
+        ("mine/snapshots/0123abcd", "0123abcd"),
+        ("Small-0.6B", "Small-0.6B"),
+    ] {
+        let path = dir.path().join(place);
+        Folder::small("qwen3").write(&path, 1);
+        assert_eq!(kjit_model::folder::name(&path), want);
+        assert_eq!(Gguf::open(&path).unwrap().opt_str("general.name").unwrap(), Some(want));
+    }
+}
+
 /// What is said of a folder, which must be one line that names the file.
 fn refused(dir: &Path) -> String {
     let Err(error) = Gguf::open(dir) else { panic!("it opens") };
@@ -356,7 +525,49 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         (|f| f.tokenizer["model"]["vocab"]["twice"] = json!(259), &["has the id 259", "so has"]),
         (|f| f.tokenizer["model"]["merges"] = json!([["a"]]), &["/tokenizer.json: cannot be read"]),
         (|f| f.others[0].1["eos_token"] = json!("<none>"), &["/tokenizer_config.json", "'eos_token' is '<none>'"]),
-        (|f| f.config["eos_token_id"] = json!([257, 300]), &["'eos_token_id'", "id 300 is outside"]),
+        (|f| f.config["eos_token_id"] = json!([257, 300]), &["/config.json", "'eos_token_id'", "id 300 is outside"]),
+        (
+            |f| f.others.push(("generation_config.json", json!({ "eos_token_id": 300 }))),
+            &["/generation_config.json", "'eos_token_id'", "id 300 is outside"],
+        ),
+        (
+            |f| (f.config["eos_token_id"], f.others[0].1["eos_token"]) = (Value::Null, Value::Null),
+            &["says nowhere which token ends an answer"],
+        ),
+        (|f| f.others[0].1["bos_token"] = Value::Null, &["/tokenizer_config.json", "'add_bos_token' is 'true'"]),
+        (
+            |f| f.tokenizer["post_processor"] = template(None, Some("<none>")),
+            &["/tokenizer.json", "a token of the post_processor is '<none>'"],
+        ),
+        (
+            |f| {
+                f.tokenizer["post_processor"] = template(Some("</s>"), None);
+                f.others[0].1["add_bos_token"] = Value::Null;
+            },
+            &["/tokenizer.json", "in front", "'</s>'"],
+        ),
+        (
+            |f| {
+                f.tokenizer["post_processor"] = template(Some("<s>"), Some("</s>"));
+                f.tokenizer["post_processor"]["single"][1] = json!({ "SpecialToken": { "id": "</s>", "type_id": 0 } });
+            },
+            &["/tokenizer.json", "the post_processor is", "TemplateProcessing"],
+        ),
+        (|f| added(f, json!({ "id": 260, "content": "<x>", "single_word": true })), &["'<x>'", "single_word"]),
+        (|f| f.config["head_dim"] = json!(65537), &["'head_dim' is '65537'", "65536"]),
+        (|f| f.config["intermediate_size"] = json!(4_000_000_000u32), &["'intermediate_size'", "16777216"]),
+        (
+            |f| f.config["rope_scaling"] = json!({ "rope_type": "yarn", "factor": 0.5 }),
+            &["'factor' is '0.5'", "1 or more"],
+        ),
+        (
+            |f| f.config["rope_parameters"] = json!({ "rope_type": "default", "partial_rotary_factor": 0.5 }),
+            &["'partial_rotary_factor' is '0.5'"],
+        ),
+        (
+            |f| f.config["rope_parameters"] = json!({ "full_attention": { "rope_type": "default" } }),
+            &["'rope_parameters'", "turn alike"],
+        ),
     ];
     for (change, words) in cases {
         let (mut folder, dir) = (Folder::small("qwen3"), tempfile::tempdir().unwrap());
@@ -365,6 +576,36 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         let line = refused(dir.path());
         assert!(words.iter().all(|w| line.contains(w)), "{words:?}: {line}");
     }
+    let cases: &[(Change, &str)] = &[
+        (|f| f.config["sliding_window"] = Value::Null, "'sliding_window' is 'null'"),
+        (|f| f.config["rope_parameters"] = json!({ "full_attention": {} }), "'sliding_attention' is missing"),
+        (
+            |f| {
+                f.config["rope_parameters"] =
+                    json!({ "full_attention": {}, "sliding_attention": { "rope_type": "linear", "factor": 2.0 } });
+            },
+            "'rope_type' is 'linear'",
+        ),
+    ];
+    for (change, words) in cases {
+        let (mut folder, dir) = (Folder::small("gemma3_text"), tempfile::tempdir().unwrap());
+        change(&mut folder);
+        folder.write(dir.path(), 1);
+        assert!(refused(dir.path()).contains(words), "{words}: {}", refused(dir.path()));
+    }
+    // Headers: a name that is there twice, and one that is too long.
+    let dir = tempfile::tempdir().unwrap();
+    Folder::small("qwen3").write(dir.path(), 1);
+    let weights = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let (a, b) = (b"\"model.layers.1.mlp.up_proj.weight\"", b"\"model.layers.0.mlp.up_proj.weight\"");
+    let at = bytes.windows(a.len()).position(|window| window == a).unwrap();
+    bytes[at..at + b.len()].copy_from_slice(b);
+    std::fs::write(&weights, &bytes).unwrap();
+    assert!(refused(dir.path()).contains("'model.layers.0.mlp.up_proj.weight' is there twice"));
+    bytes[..8].copy_from_slice(&100_000_001u64.to_le_bytes());
+    std::fs::write(&weights, &bytes).unwrap();
+    assert!(refused(dir.path()).contains("its header has 100000001 bytes: more than 100000000"));
     // Files that are missing, cut short or in the way.
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);

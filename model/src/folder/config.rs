@@ -84,6 +84,12 @@ pub struct Config {
 /// More layers than any model has: names are made for each.
 const MOST_LAYERS: u32 = 10_000;
 
+/// More than any model has of heads, and of elements of one.
+const MOST_HEADS: u32 = 1 << 16;
+
+/// More than any model's rows have elements.
+const MOST_WIDTH: u32 = 1 << 24;
+
 impl Config {
     /// Reads the file; none if it is not there.
     pub fn read(path: PathBuf) -> Result<Option<Config>, Error> {
@@ -105,42 +111,44 @@ impl Config {
     fn of(file: Object, text: Object, kind: Kind) -> Result<Config, Error> {
         // Where configs of a type leave keys out, transformers has these values for it.
         let gemma = |value: u32| (kind == Kind::Gemma3).then_some(value);
-        let size = |key: &str, default: Option<u32>| -> Result<u32, Error> {
+        let size = |key: &str, default: Option<u32>, most: u32| -> Result<u32, Error> {
             match text.require(key, text.u32(key)?.or(default))? {
                 0 => Err(text.bad(key, "it must be above zero")),
+                size if size > most => Err(text.bad(key, format!("more than {most} are not read"))),
                 size => Ok(size),
             }
         };
-        let width = size("hidden_size", None)?;
-        let heads = size("num_attention_heads", gemma(8))?;
+        let width = size("hidden_size", None, MOST_WIDTH)?;
+        let heads = size("num_attention_heads", gemma(8), MOST_HEADS)?;
         let kv_heads = match kind {
-            Kind::Llama => size("num_key_value_heads", Some(heads))?,
-            _ => size("num_key_value_heads", gemma(4))?,
+            Kind::Llama => size("num_key_value_heads", Some(heads), MOST_HEADS)?,
+            _ => size("num_key_value_heads", gemma(4), MOST_HEADS)?,
         };
         let head = match (text.u32("head_dim")?, kind) {
-            (Some(_), _) => size("head_dim", None)?,
+            (Some(_), _) => size("head_dim", None, MOST_HEADS)?,
             (None, Kind::Gemma3) => 256,
             (None, Kind::Qwen3) => 128,
+            (None, _) if width / heads > MOST_HEADS => {
+                return Err(text.bad("hidden_size", format!("heads of more than {MOST_HEADS} elements are not read")));
+            }
             (None, _) if width.is_multiple_of(heads) => width / heads,
             (None, _) => {
                 return Err(text.bad("num_attention_heads", "it must divide hidden_size where there is no head_dim"));
             }
         };
-        let layers = size("num_hidden_layers", None)?;
-        if layers > MOST_LAYERS {
-            return Err(text.bad("num_hidden_layers", format!("more than {MOST_LAYERS} are not read")));
-        }
+        let layers = size("num_hidden_layers", None, MOST_LAYERS)?;
         let tied = text.bool("tie_word_embeddings")?.or(file.bool("tie_word_embeddings")?);
         let bias = |key: &str| Ok::<_, Error>(kind != Kind::Qwen2 && text.bool(key)?.unwrap_or(false));
         let config = Config {
             kind,
             layers,
             width,
-            vocab: size("vocab_size", gemma(262_208))?,
+            // Held against the tokens that there are.
+            vocab: size("vocab_size", gemma(262_208), u32::MAX)?,
             heads,
             kv_heads,
             head,
-            inner: size("intermediate_size", None)?,
+            inner: size("intermediate_size", None, MOST_WIDTH)?,
             tied: tied.unwrap_or(kind == Kind::Gemma3),
             attention_bias: bias("attention_bias")?,
             ffn_bias: kind == Kind::Llama && bias("mlp_bias")?,
@@ -217,8 +225,17 @@ impl Config {
             Kind::Mistral | Kind::Gemma3 => true,
             Kind::Qwen2 | Kind::Qwen3 => text.bool("use_sliding_window")?.unwrap_or(false),
         };
-        let window = text.u32("sliding_window")?.or((self.kind == Kind::Gemma3).then_some(4096));
-        let Some(window) = window.filter(|window| on && *window > 0) else { return Ok(None) };
+        // What is not there is 4096 to transformers, and null is no window.
+        let window = match text.u32("sliding_window")? {
+            None if text.is_null("sliding_window") => 0,
+            window => window.unwrap_or(4096),
+        };
+        if window == 0 && self.kind == Kind::Gemma3 {
+            return Err(text.bad("sliding_window", "layers of this type of model have a window"));
+        }
+        if window == 0 || !on {
+            return Ok(None);
+        }
         if let Some(list) = text.get("layer_types") {
             let kinds = list.as_array().map(Vec::as_slice).unwrap_or_default();
             let windowed = |kind: &Value| match kind.as_str() {
@@ -238,7 +255,7 @@ impl Config {
                 (window, layers.map(|i| (i + 1) % period.max(1) != 0).collect())
             }
             Kind::Qwen2 | Kind::Qwen3 => {
-                let full = text.require("max_window_layers", text.u32("max_window_layers")?)?;
+                let full = text.u32("max_window_layers")?.unwrap_or(28);
                 (window, layers.map(|i| i >= full).collect())
             }
             Kind::Llama | Kind::Mistral => (window, layers.map(|_| true).collect()),

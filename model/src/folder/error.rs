@@ -162,6 +162,11 @@ pub enum FolderError {
         /// What it is.
         found: String,
     },
+    /// Nothing says when an answer is at its end.
+    #[error(
+        "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or eos_token_id in config.json or generation_config.json"
+    )]
+    NoEnd,
     /// Tokens that do not fit the model.
     #[error("token {} has the id {id}: {why}", Shown(text))]
     Token {

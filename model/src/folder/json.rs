@@ -63,6 +63,16 @@ impl Object {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether `null` stands there, which some keys tell from nothing.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    /// The keys, by name.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.map.keys().map(String::as_str)
+    }
+
     /// An integer from 0 to 2^32 − 1.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };

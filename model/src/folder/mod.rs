@@ -11,6 +11,7 @@ mod error;
 mod header;
 mod json;
 mod names;
+mod pooling;
 mod pretokenizer;
 mod rotation;
 mod shards;
@@ -41,10 +42,13 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
     config.write(&name(folder), &mut header)?;
     remarks.extend(vocabulary::write(folder, &config, &mut header)?);
     template::write(folder, &mut header)?;
+    pooling::write(folder, config.kind.arch(), &mut header)?;
     let names = Names::new(&config);
     let (mut parts, mut beside) = (vec![], BTreeMap::<&str, usize>::new());
     let mut here = HashSet::new();
-    for file in shards::files(folder)? {
+    let (files, said) = shards::files(folder)?;
+    remarks.extend(said);
+    for file in files {
         let shard = shards::open(file)?;
         let refuse = |e| fail(&shard.path, e);
         let mut placed = vec![];
@@ -117,11 +121,17 @@ fn place(
     Ok(Some(TensorInfo::placed(&wanted.ours, &dims, ty, found.bytes, found.at)))
 }
 
-/// The folder's name, as it is called where it lies.
-fn name(folder: &Path) -> String {
+/// A folder's name as a model: as it is called where it lies, or, where the hub's folder has it
+/// (`models--ORG--REPO/snapshots/COMMIT`), its repository's.
+pub fn name(folder: &Path) -> String {
     let whole = folder.canonicalize();
     let path = whole.as_deref().unwrap_or(folder);
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    let called = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let above = path.parent().filter(|above| above.ends_with("snapshots")).and_then(Path::parent).map(called);
+    match above.as_deref().and_then(|name| name.strip_prefix("models--")) {
+        Some(repository) => repository.split_once("--").map_or(repository, |(_, repository)| repository).to_owned(),
+        None => called(path),
+    }
 }
 
 fn fail(path: &Path, error: FolderError) -> Error {

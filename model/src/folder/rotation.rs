@@ -14,6 +14,27 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
     let all = text.inner("rope_parameters")?;
     let of_layers = |name: &str| all.as_ref().map_or(Ok(None), |all| all.inner(name));
     let (full, local) = (of_layers("full_attention")?, of_layers("sliding_attention")?);
+    if let Some(all) = &all
+        && (full.is_some() || local.is_some())
+    {
+        if config.kind != Kind::Gemma3 {
+            return Err(text.bad("rope_parameters", "all layers of this type of model turn alike"));
+        }
+        all.require("full_attention", full.as_ref())?;
+        all.require("sliding_attention", local.as_ref())?;
+    }
+    let old = text.inner("rope_scaling")?;
+    for part in [&all, &full, &local, &old].into_iter().flatten() {
+        if part.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
+            return Err(part.bad("partial_rotary_factor", "all of a head turns in this type of model"));
+        }
+    }
+    if let Some(local) = &local {
+        let name = kind_of(local);
+        if local.str(name)?.is_some_and(|kind| kind != "default") {
+            return Err(local.bad(name, "layers with a window turn unstretched (default)"));
+        }
+    }
     let full = full.or(all);
     let theta = match &full {
         Some(full) => full.f64("rope_theta")?,
@@ -34,8 +55,8 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
         let base = theta.or(text.f64("rope_local_base_freq")?).unwrap_or(1e4);
         header.f32(&key("freq_base_swa"), base);
     }
-    let Some(scaling) = full.map_or_else(|| text.inner("rope_scaling"), |full| Ok(Some(full)))? else { return Ok(()) };
-    let name = if scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
+    let Some(scaling) = full.or(old) else { return Ok(()) };
+    let name = kind_of(&scaling);
     let positive = |name: &str| match scaling.f64(name)? {
         Some(x) if x <= 0.0 => Err(scaling.bad(name, "it must be above zero")),
         x => Ok(x),
@@ -58,6 +79,9 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
                 }
             }
             let factor = factor()?;
+            if factor < 1.0 {
+                return Err(scaling.bad("factor", "YaRN stretches: 1 or more is wanted"));
+            }
             let original = scaling.u32("original_max_position_embeddings")?.filter(|n| *n > 0).unwrap_or(context);
             header.str(&key("scaling.type"), "yarn");
             header.f32(&key("scaling.factor"), factor);
@@ -81,6 +105,11 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
         _ => return Err(scaling.bad(name, "default, linear, llama3 and yarn are known")),
     }
     Ok(())
+}
+
+/// The key that says how: it had another name once.
+fn kind_of(scaling: &Object) -> &'static str {
+    if scaling.get("rope_type").is_some() { "rope_type" } else { "type" }
 }
 
 /// Llama 3.1's divisors of frequencies: none for waves that are short beside the original context, the whole

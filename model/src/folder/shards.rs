@@ -8,8 +8,9 @@ use crate::gguf::{Error, Shown, map_file};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 /// A file.
@@ -39,23 +40,53 @@ pub struct Found {
 /// A file's path, and what the index says is in it.
 type Promised = (PathBuf, Vec<String>);
 
-/// What a file begins with.
-#[derive(Deserialize)]
-struct Head {
-    /// Words of whoever wrote it.
-    #[serde(rename = "__metadata__")]
-    _words: Option<IgnoredAny>,
-    #[serde(flatten)]
-    tensors: BTreeMap<String, TensorInfo>,
+/// What a file begins with: tensors as they are listed, also one that is there twice.
+struct Head(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Head {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Head, D::Error> {
+        from.deserialize_map(Entries).map(Head)
+    }
 }
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Vec<(String, TensorInfo)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with an entry for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut tensors = vec![];
+        while let Some(name) = map.next_key::<String>()? {
+            // Words of whoever wrote it.
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+            } else {
+                tensors.push((name, map.next_value()?));
+            }
+        }
+        Ok(tensors)
+    }
+}
+
+/// Bytes of the longest header that is read, which is the format's own bound.
+const MOST_HEADER: u64 = 100_000_000;
+
+/// The only file of a model that has one.
+const WHOLE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The model's files: those of the index, else `model.safetensors`, else the only one.
-pub fn files(folder: &Path) -> Result<Vec<Promised>, Error> {
+/// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too, takes before
+/// the index; else those of the index; else the only one.
+pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
+    let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
     if let Some(bytes) = json::bytes(&index)? {
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -68,11 +99,16 @@ pub fn files(folder: &Path) -> Result<Vec<Promised>, Error> {
             }
             files.entry(file).or_default().push(tensor);
         }
-        return Ok(files.into_iter().map(|(file, tensors)| (folder.join(file), tensors)).collect());
+        if !whole.exists() || files.contains_key(WHOLE) {
+            let files = files.into_iter().map(|(file, tensors)| (folder.join(file), tensors));
+            return Ok((files.collect(), None));
+        }
+        let n = files.len();
+        let line = format!("{WHOLE} is the model: {n} files of model.safetensors.index.json beside it are not read");
+        return Ok((vec![(whole, vec![])], Some(line)));
     }
-    let whole = folder.join("model.safetensors");
     if whole.exists() {
-        return Ok(vec![(whole, vec![])]);
+        return Ok((vec![(whole, vec![])], None));
     }
     let refused = |source| fail(folder, FolderError::Io { doing: "read", source });
     let mut found = vec![];
@@ -84,7 +120,7 @@ pub fn files(folder: &Path) -> Result<Vec<Promised>, Error> {
     }
     match found.len() {
         0 => Err(fail(&whole, FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" })),
-        1 => Ok(found),
+        1 => Ok((found, None)),
         _ => Err(fail(folder, FolderError::Unclear)),
     }
 }
@@ -108,14 +144,25 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
         return Err(damaged(format!("it has {len} bytes, fewer than a header's length takes")));
     };
     let header = u64::from_le_bytes(*head);
+    if header > MOST_HEADER {
+        return Err(damaged(format!("its header has {header} bytes: more than {MOST_HEADER} are not read")));
+    }
     let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {
         return Err(damaged(format!("its header has {header} bytes by the first eight, the file has {len}")));
     };
     // The crate says what a tensor's entry is; places are checked here, so that the tensor can be named.
-    let head: Head = serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
+    let Head(mut entries) = serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
+    for pair in entries.windows(2) {
+        if let [(a, _), (b, _)] = pair
+            && a == b
+        {
+            return Err(FolderError::Twice { tensor: a.clone() });
+        }
+    }
     let start = 8 + header;
     let mut tensors = vec![];
-    for (name, info) in head.tensors {
+    for (name, info) in entries {
         let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         let place = start.checked_add(from).zip(start.checked_add(to)).filter(|(at, end)| at <= end);
         let Some((at, end)) = place else {

@@ -10,7 +10,7 @@ use super::fail;
 use super::header::Header;
 use super::json::{self, Object, short};
 use super::pretokenizer;
-use crate::gguf::Error;
+use crate::gguf::{Error, Shown};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -34,6 +34,14 @@ struct Added {
     content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    normalized: bool,
 }
 
 #[derive(Deserialize)]
@@ -79,11 +87,11 @@ mod types {
     pub const BYTE: i32 = 6;
 }
 
-/// The worst score: of tokens that no merge makes.
+/// The worst score: of tokens that no merge makes. Nothing is joined to one (`tokenizer.ggml.never_score`).
 const NEVER: f32 = -1e9;
 
 /// Writes the vocabulary; what comes back is to be said.
-pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Option<String>, Error> {
+pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
     let Some(bytes) = json::bytes(&path)? else {
         let hint = ": a folder's vocabulary is in it (a tokenizer.model alone is not read)";
@@ -112,7 +120,11 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Opti
         header.str("tokenizer.ggml.model", "llama");
         header.str("tokenizer.ggml.pre", "default");
         header.bool("tokenizer.ggml.add_space_prefix", front);
-        header.f32s("tokenizer.ggml.scores", &scores(&file.model.merges, &tokens));
+        if file.model.ignore_merges == Some(true) {
+            return Err(refuse("ignore_merges", "true".to_owned()));
+        }
+        header.f32s("tokenizer.ggml.scores", &scores(&path, &file.model.merges, &tokens)?);
+        header.f32("tokenizer.ggml.never_score", NEVER.into());
         if let Some(unk) = file.model.unk_token.as_deref().and_then(|text| tokens.id(text)) {
             header.u32("tokenizer.ggml.unknown_token_id", unk);
             tokens.set(unk, types::UNKNOWN);
@@ -129,11 +141,29 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Opti
         let merges: Vec<String> = file.model.merges.iter().map(Merge::text).collect();
         header.strs("tokenizer.ggml.merges", merges.iter().map(String::as_str));
     }
+    let mut remarks: Vec<String> = tokens.remark().into_iter().collect();
+    // With bytes for letters nothing is done to a text before, so it is the same.
+    let normalized: Vec<&Added> = file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
+    if let [first, ..] = normalized[..] {
+        let (n, first) = (normalized.len(), Shown(&first.content));
+        remarks.push(format!(
+            "{n} added tokens, as {first}, are looked for in the text as it is, though \"normalized\" by tokenizer.json"
+        ));
+    }
+    #[allow(clippy::type_complexity, reason = "a flag's name and the flag")]
+    let flags: [(&str, fn(&Added) -> bool); 2] = [("lstrip", |added| added.lstrip), ("rstrip", |added| added.rstrip)];
+    for (key, has) in flags {
+        let ids = file.added_tokens.iter().filter(|added| has(added)).filter_map(|added| i32::try_from(added.id).ok());
+        let ids: Vec<i32> = ids.filter(|id| (*id as usize) < tokens.texts.len()).collect();
+        if !ids.is_empty() {
+            header.i32s(&format!("tokenizer.ggml.{key}_token_ids"), &ids);
+        }
+    }
     let ends = ends(&path, file.post_processor.as_ref())?;
-    roles(folder, config, &tokens, ends, header)?;
+    remarks.extend(roles(folder, &path, config, &tokens, ends, header)?);
     header.strs("tokenizer.ggml.tokens", tokens.texts.iter().map(String::as_str));
     header.i32s("tokenizer.ggml.token_type", &tokens.types);
-    Ok(tokens.remark())
+    Ok(remarks)
 }
 
 impl Merge {
@@ -199,6 +229,10 @@ impl Tokens {
                 Some(Some(other)) if *other != text => return Err(refuse(text, id, format!("so has {other:?}"))),
                 Some(room) => *room = Some(text),
             }
+            if added.single_word {
+                let why = "it is to stand as a word alone (single_word), which kjit does not know";
+                return Err(refuse(text, id, why.to_owned()));
+            }
             let control = added.special || looks_special(text);
             all.set(id, if control { types::CONTROL } else { types::USER_DEFINED });
         }
@@ -226,6 +260,10 @@ impl Tokens {
 
     fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
+    }
+
+    fn text(&self, id: u32) -> String {
+        self.texts.get(id as usize).cloned().unwrap_or_default()
     }
 
     fn remark(&self) -> Option<String> {
@@ -257,16 +295,29 @@ fn is_nfc(normalizer: &Value) -> bool {
     }
 }
 
-/// A score for each token: less by one for each merge before the first that makes it.
-fn scores(merges: &[Merge], tokens: &Tokens) -> Vec<f32> {
-    let mut scores = vec![None; tokens.texts.len()];
+/// A score for each token: less by one for each merge before the first that makes it. So all merges of a token
+/// have one place, and are refused where those of other tokens lie between them.
+fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Error> {
+    let mut scores: Vec<Option<f32>> = vec![None; tokens.texts.len()];
+    let mut last = None;
     for (rank, merge) in merges.iter().enumerate() {
-        let token = tokens.id(&merge.joined());
-        if let Some(score) = token.and_then(|id| scores.get_mut(id as usize)) {
-            score.get_or_insert(-(rank as f32));
+        let text = merge.joined();
+        let Some(id) = tokens.id(&text) else { continue };
+        let Some(score) = scores.get_mut(id as usize) else { continue };
+        // Added tokens are cut out of a text before. Runs of one character had one score for all lengths in some
+        // vocabularies, which merges tell by length.
+        let mut letters = text.chars();
+        let first = letters.next();
+        if tokens.types.get(id as usize) == Some(&types::NORMAL) && letters.any(|c| Some(c) != first) {
+            if score.is_some() && last != Some(id) {
+                let why = format!("merge {rank} makes it after others that do not, and kjit has one rank for a token");
+                return Err(fail(path, FolderError::Token { text, id: id.into(), why }));
+            }
+            last = Some(id);
         }
+        score.get_or_insert(-(rank as f32));
     }
-    scores.into_iter().map(|score| score.unwrap_or(NEVER)).collect()
+    Ok(scores.into_iter().map(|score| score.unwrap_or(NEVER)).collect())
 }
 
 /// What a text gets in front and at its end, by the last step of a tokenizer.
@@ -279,6 +330,7 @@ struct Ends {
 fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
     let Some(post) = post.filter(|post| !post.is_null()) else { return Ok(Ends::default()) };
     let list = |key: &str| post.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let refuse = || fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) });
     match post.get("type").and_then(Value::as_str) {
         Some("ByteLevel") => Ok(Ends::default()),
         Some("Sequence") => {
@@ -290,16 +342,31 @@ fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
             Ok(all)
         }
         Some("TemplateProcessing") => {
-            let special = |part: Option<&Value>| Some(part?.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
-            let single = list("single");
-            Ok(Ends { first: special(single.first()), last: special(single.last().filter(|_| single.len() > 1)) })
+            let special = |part: &Value| Some(part.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+            let (first, rest) = match list("single") {
+                [first, rest @ ..] if special(first).is_some() => (special(first), rest),
+                all => (None, all),
+            };
+            let last = match rest {
+                [text] if text.get("Sequence").is_some() => None,
+                [text, last] if text.get("Sequence").is_some() && special(last).is_some() => special(last),
+                _ => return Err(refuse()),
+            };
+            Ok(Ends { first, last })
         }
-        _ => Err(fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) })),
+        _ => Err(refuse()),
     }
 }
 
 /// Tokens with a role, from the three files that may name them.
-fn roles(folder: &Path, config: &Config, tokens: &Tokens, ends: Ends, header: &mut Header) -> Result<(), Error> {
+fn roles(
+    folder: &Path,
+    path: &Path,
+    config: &Config,
+    tokens: &Tokens,
+    ends: Ends,
+    header: &mut Header,
+) -> Result<Option<String>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let of_tokenizer = Object::read(folder.join("tokenizer_config.json"))?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;
@@ -312,19 +379,47 @@ fn roles(folder: &Path, config: &Config, tokens: &Tokens, ends: Ends, header: &m
         tokens.id(text).map(Some).ok_or_else(|| file.bad(role, "the vocabulary has no such token"))
     };
     let ids = |role: &str| -> Result<Vec<u32>, Error> {
-        let mut all = of_generation.as_ref().map_or(Ok(vec![]), |file| file.ids(role))?;
-        all.extend(config.file.ids(role)?);
-        match all.iter().find(|id| **id as usize >= tokens.texts.len()) {
-            Some(id) => {
-                let why = format!("id {id} is outside the vocabulary (0..{})", tokens.texts.len());
-                Err(config.file.bad(role, why))
+        let mut all = vec![];
+        for file in of_generation.iter().chain([&config.file]) {
+            let ids = file.ids(role)?;
+            if let Some(id) = ids.iter().find(|id| **id as usize >= tokens.texts.len()) {
+                return Err(file.bad(role, format!("id {id} is outside the vocabulary (0..{})", tokens.texts.len())));
             }
-            None => Ok(all),
+            all.extend(ids);
         }
+        Ok(all)
     };
-    let (starts, stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
-    let bos = named("bos_token")?.or(starts.first().copied());
-    let eos = named("eos_token")?.or(stops.first().copied());
+    let flag = |name: &str| of_tokenizer.as_ref().map_or(Ok(None), |file| file.bool(name));
+    let (add_bos, add_eos) = (flag("add_bos_token")?, flag("add_eos_token")?);
+    let refuse = |what, found| fail(path, FolderError::Tokenizer { what, found });
+    // Where the flags say it, what tokenizer.json says does not count.
+    let at_end = |text: Option<String>, flag: Option<bool>| match text.filter(|_| flag.is_none()) {
+        None => Ok(None),
+        Some(text) => tokens.id(&text).map(Some).ok_or_else(|| refuse("a token of the post_processor", text)),
+    };
+    let (first, last) = (at_end(ends.first, add_bos)?, at_end(ends.last, add_eos)?);
+    let (starts, mut stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
+    let bos = named("bos_token")?.or(starts.first().copied()).or(first);
+    if let (Some(file), None, Some(true)) = (&of_tokenizer, bos, add_bos) {
+        return Err(file.bad("add_bos_token", "nothing says which token that is (bos_token)"));
+    }
+    if let Some(first) = first.filter(|first| Some(*first) != bos) {
+        return Err(refuse("the post_processor's token in front, which is not bos_token,", tokens.text(first)));
+    }
+    let mut eos = named("eos_token")?.or(stops.first().copied());
+    let mut remark = None;
+    // Of embedding models: their texts end with another token than answers do.
+    if let Some(last) = last.filter(|last| Some(*last) != eos)
+        && let Some(old) = eos.replace(last)
+    {
+        let (end, also) = (tokens.text(last), tokens.text(old));
+        let (end, also) = (Shown(&end), Shown(&also));
+        remark = Some(format!("{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"));
+        stops.push(old);
+    }
+    if eos.is_none() {
+        return Err(fail(folder, FolderError::NoEnd));
+    }
     for (role, id) in [("bos", bos), ("eos", eos)] {
         if let Some(id) = id {
             header.u32(&key(&format!("{role}_token_id")), id);
@@ -335,10 +430,7 @@ fn roles(folder: &Path, config: &Config, tokens: &Tokens, ends: Ends, header: &m
     if !stops.is_empty() {
         header.i32s(&key("eog_token_ids"), &stops);
     }
-    let flag = |name: &str| of_tokenizer.as_ref().map_or(Ok(None), |file| file.bool(name));
-    let is =
-        |end: Option<String>, id: Option<u32>| end.and_then(|text| tokens.id(&text)).is_some_and(|e| Some(e) == id);
-    header.bool(&key("add_bos_token"), flag("add_bos_token")?.unwrap_or_else(|| is(ends.first, bos)));
-    header.bool(&key("add_eos_token"), flag("add_eos_token")?.unwrap_or_else(|| is(ends.last, eos)));
-    Ok(())
+    header.bool(&key("add_bos_token"), add_bos.unwrap_or(first.is_some()));
+    header.bool(&key("add_eos_token"), add_eos.unwrap_or(last.is_some()));
+    Ok(remark)
 }

@@ -141,7 +141,7 @@ impl Tokenizer {
                 // Only a token that the file calls unknown may stand for bytes: id 0 by default need not be
                 // one.
                 let is_unknown = |id: &u32| attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0);
-                Algorithm::Spm(Spm::new(&table, scores()?, ids.unk.filter(is_unknown))?)
+                Algorithm::Spm(Spm::new(&table, scores()?, vocabulary.never, ids.unk.filter(is_unknown))?)
             }
             Kind::WordPiece => {
                 add_bos = true;

@@ -242,7 +242,8 @@ fn given(vocabulary: &Vocabulary<'_>, n_vocab: u32, defaults: SpecialIds) -> Res
     })
 }
 
-/// Which special tokens swallow white space beside them. Files do not say it; the models' own tokenizers do.
+/// Which special tokens swallow white space beside them. Folders say it; GGUF files do not, where the models' own
+/// tokenizers do.
 fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs: &mut [u8]) {
     let pre = vocabulary.pre.unwrap_or_default();
     let arch = vocabulary.architecture.unwrap_or_default();
@@ -266,5 +267,12 @@ fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs:
         }
     } else if name.contains("modern-bert") {
         change(attrs, "[MASK]", |a| a | attr::LSTRIP);
+    }
+    for (ids, flag) in [(&vocabulary.lstrip, attr::LSTRIP), (&vocabulary.rstrip, attr::RSTRIP)] {
+        for id in ids {
+            if let Some(a) = attrs.get_mut(*id as usize) {
+                *a |= flag;
+            }
+        }
     }
 }

@@ -14,13 +14,20 @@ const CACHED_LEN: usize = 64;
 #[derive(Debug)]
 pub struct Spm {
     scores: Vec<f32>,
+    /// Nothing is joined to a token with this score or less.
+    never: Option<f32>,
     bytes: Box<[u32; 256]>,
     cuts: SpaceCuts,
 }
 
 impl Spm {
     /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may stand.
-    pub fn new(table: &TokenTable, scores: Vec<f32>, unknown: Option<u32>) -> Result<Spm, TokenizerError> {
+    pub fn new(
+        table: &TokenTable,
+        scores: Vec<f32>,
+        never: Option<f32>,
+        unknown: Option<u32>,
+    ) -> Result<Spm, TokenizerError> {
         let mut bytes = Box::new([0; 256]);
         for (b, entry) in (0..=255u8).zip(bytes.iter_mut()) {
             let token = table.get(format!("<0x{b:02X}>").as_bytes()).or_else(|| table.get(&[b])).or(unknown);
@@ -35,7 +42,7 @@ impl Spm {
         for id in 0..table.len() as u32 {
             cuts.observe(table.text(id).unwrap_or_default());
         }
-        Ok(Spm { scores, bytes, cuts })
+        Ok(Spm { scores, never, bytes, cuts })
     }
 
     /// A worker for one text of any number of fragments.
@@ -129,7 +136,9 @@ impl Session<'_> {
             let len = l.len + r.len;
             if let Some(id) = token(l.start, len) {
                 let score = spm.scores.get(id as usize).copied().unwrap_or(0.0) + 0.0; // no -0.0
-                heap.push(Candidate { score, left, right, len });
+                if spm.never.is_none_or(|never| score > never) {
+                    heap.push(Candidate { score, left, right, len });
+                }
             }
         };
         symbols.clear();

@@ -16,6 +16,9 @@ pub struct Vocabulary<'a> {
     pub tokens: Vec<&'a [u8]>,
     /// `tokenizer.ggml.scores`: one a token (SentencePiece).
     pub scores: Option<Vec<f32>>,
+    /// `tokenizer.ggml.never_score`: two parts whose token has this score or less are not joined (SentencePiece;
+    /// of folders of safetensors, where a token may be one that no merge makes).
+    pub never: Option<f32>,
     /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
     /// byte).
     pub types: Option<Vec<i32>>,
@@ -28,6 +31,11 @@ pub struct Vocabulary<'a> {
     /// `tokenizer.ggml.eog_token_ids`: what ends a generation beside the tokens with such a role (of folders of
     /// safetensors).
     pub eog: Vec<u32>,
+    /// `tokenizer.ggml.lstrip_token_ids`: tokens that swallow white space before them (of folders of
+    /// safetensors).
+    pub lstrip: Vec<u32>,
+    /// `tokenizer.ggml.rstrip_token_ids`: those that swallow what is behind them.
+    pub rstrip: Vec<u32>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
@@ -68,6 +76,7 @@ impl<'a> Vocabulary<'a> {
             pre: file.opt_str(&key("pre"))?,
             tokens: file.opt_strings(&key("tokens"))?.map(Iterator::collect).unwrap_or_default(),
             scores: scores(file, &key("scores"))?,
+            never: file.opt_f32(&key("never_score"))?,
             types: file.opt_i32s(&key("token_type"))?,
             merges: file.opt_strings(&key("merges"))?.map(Iterator::collect),
             special: SpecialIds {
@@ -89,6 +98,8 @@ impl<'a> Vocabulary<'a> {
                 mid: either("fim_mid_token_id", "middle_token_id")?,
             },
             eog: file.opt_u32s(&key("eog_token_ids"))?.unwrap_or_default(),
+            lstrip: file.opt_u32s(&key("lstrip_token_ids"))?.unwrap_or_default(),
+            rstrip: file.opt_u32s(&key("rstrip_token_ids"))?.unwrap_or_default(),
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
             add_space_prefix: flag("add_space_prefix")?,

@@ -97,6 +97,10 @@ pub fn as_folder(file: &Gguf) -> Folder {
     });
     let tensors: Vec<Ten> = tensors.collect();
     let (tokenizer, tokenizer_config) = tokenizer(file);
+    if tokenizer_config["eos_token"].is_null() {
+        // A folder must say what ends an answer.
+        config["eos_token_id"] = json!(0);
+    }
     Folder { config, tokenizer, others: vec![("tokenizer_config.json", tokenizer_config)], tensors }
 }
 
