@@ -1,15 +1,16 @@
 //! Verdicts on code objects that were run on a device before they are used there, in the cache beside the
 //! code objects and under the same rules.
 //!
-//! A verdict is about a kind of device (its name and architecture, not its number), a version of its driver
+//! A verdict is about a kind of device (its name, architecture and units, not its number), a version of its driver
 //! and one build: another compiler's code object of the same source is another subject. All verdicts of a
 //! kind and a driver are one record: a start reads one file, and waits for the disk twice, however many
 //! kernels are new.
 //!
-//! A second record says what is being run now, and by which process: a kernel that takes its process down is
-//! known at the next start. It is written before each run without waiting for the disk, which outlives the
-//! process. A machine that stops as well may have lost the last of these: then the next start waits for the
-//! disk before each run.
+//! A second record, of each device, says what is being run there now, and by which process: a kernel that takes
+//! its process down is known at the next start. It is written before each run and taken back behind it, without
+//! waiting for the disk, which outlives the process: who ends a process between two runs condemns no kernel. A
+//! machine that stops as well may have lost the last of these: then the next start waits for the disk before
+//! each run.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -17,7 +18,8 @@ use crate::driver::DeviceInfo;
 use crate::engine::Engine;
 use kjit_cache::{Digest, Key};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What a verdict is about.
 #[derive(Debug, Clone, Copy)]
@@ -35,10 +37,17 @@ impl ProofSubject<'_> {
     }
 }
 
+/// Goes up when cases or bounds change in what they let pass: verdicts of the former ones are forgotten.
+const REVISION: &str = "1";
 /// The verdict on what ended the process that ran it.
 const ENDED: &str = "the process that proved it was ended by it";
 /// How long another process may keep the record before it is written all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How old the mark of a process that cannot be looked at must be before that process counts as ended: a run
+/// takes milliseconds, and a device's driver ends one that hangs within a minute.
+const STRANGERS: u64 = 120;
+/// Devices of one process take turns: when it ends in a run, one kernel is to blame.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// The verdicts on a kind of device and its driver, and what comes to them. Kept when it is dropped.
 pub struct Verdicts {
@@ -68,15 +77,17 @@ impl Engine {
     pub fn verdicts(&self, device: &DeviceInfo) -> Verdicts {
         let (major, minor) = device.driver;
         let key = |domain| {
-            let key = Key::builder(domain).field("name", device.name.as_str());
-            key.field("arch", device.arch_id.as_str()).field("driver", format!("{major}.{minor}")).finish()
+            let key = Key::builder(domain).field("revision", REVISION).field("name", device.name.as_str());
+            let key = key.field("arch", device.arch_id.as_str()).field("units", device.units.to_string());
+            key.field("driver", format!("{major}.{minor}"))
         };
-        let (all, now) = (key("kjit kernel proofs"), key("kjit kernel under proof"));
+        let all = key("kjit kernel proofs").finish();
+        let now = key("kjit kernel under proof").field("pci", device.pci.as_str()).finish();
         let read = |key| self.cache().record(key).and_then(|bytes| String::from_utf8(bytes).ok());
         let known = parsed(&read(&all).unwrap_or_default());
         let (mut new, mut careful) = (BTreeMap::new(), false);
         match read(&now).as_deref().and_then(Mark::parse) {
-            Some(Mark { process, .. }) if process.is_alive() => {}
+            Some(mark) if mark.may_run() => {}
             Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
             Some(Mark { at: None, .. }) => careful = true,
             None => {}
@@ -98,28 +109,39 @@ impl Verdicts {
         self.new.get(&digest).or_else(|| self.known.get(&digest)).map(String::as_str)
     }
 
-    /// Says that it is about to be run.
-    pub fn begin(&mut self, subject: &ProofSubject<'_>) {
+    /// Runs it: `run` says what came of it, in a line; nothing, if it did not come to a verdict. No other device of
+    /// this process is at one meanwhile.
+    pub fn prove<T>(&mut self, subject: &ProofSubject<'_>, run: impl FnOnce() -> (T, Option<String>)) -> T {
+        self.at(subject.digest(), run)
+    }
+
+    fn at<T>(&mut self, digest: Digest, run: impl FnOnce() -> (T, Option<String>)) -> T {
+        let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        self.mark(Some(digest));
+        let (of, verdict) = run();
+        if let Some(verdict) = verdict {
+            self.new.insert(digest, verdict.replace('\n', " "));
+        }
+        self.mark(None);
+        of
+    }
+
+    fn mark(&mut self, at: Option<Digest>) {
         let cache = self.engine.cache();
-        let mark = |at| Mark { process: Process::this(), at }.text();
+        let mark = |at| Mark::now(at).text();
         if !self.begun {
             self.begun = true;
             cache.put_record(&self.now, mark(None).as_bytes());
         }
-        let mark = mark(Some(subject.digest()));
-        if self.careful {
-            cache.put_record(&self.now, mark.as_bytes());
+        if self.careful && at.is_some() {
+            cache.put_record(&self.now, mark(at).as_bytes());
         } else {
-            cache.put_record_soon(&self.now, mark.as_bytes());
+            cache.put_record_soon(&self.now, mark(at).as_bytes());
         }
     }
 
-    /// What came of it, in a line.
-    pub fn end(&mut self, subject: &ProofSubject<'_>, verdict: &str) {
-        self.new.insert(subject.digest(), verdict.replace('\n', " "));
-    }
-
-    fn save(&mut self) {
+    /// Keeps what came so far.
+    pub fn save(&mut self) {
         if self.new.is_empty() {
             return;
         }
@@ -156,39 +178,66 @@ fn parsed(text: &str) -> BTreeMap<Digest, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Mark {
     process: Process,
-    /// None before the first.
+    /// Seconds since 1970.
+    since: u64,
+    /// None between two runs.
     at: Option<Digest>,
 }
 
 impl Mark {
+    fn now(at: Option<Digest>) -> Mark {
+        Mark { process: Process::this(), since: seconds(), at }
+    }
+
+    /// Whether its process may still be there: this machine's are looked at; those of others that share the
+    /// cache, and of other containers, cannot be.
+    fn may_run(&self) -> bool {
+        if self.process.place == place() {
+            began(self.process.id) == Some(self.process.start)
+        } else {
+            seconds().saturating_sub(self.since) < STRANGERS
+        }
+    }
+
     fn text(&self) -> String {
         let at = self.at.map_or(String::new(), |digest| digest.hex());
-        format!("{} {} {at}", self.process.id, self.process.start)
+        let Process { id, start, place } = &self.process;
+        format!("{id} {start} {place} {} {at}", self.since)
     }
 
     fn parse(text: &str) -> Option<Mark> {
         let mut words = text.split(' ');
-        let process = Process { id: words.next()?.parse().ok()?, start: words.next()?.parse().ok()? };
-        Some(Mark { process, at: words.next().and_then(|word| word.parse().ok()) })
+        let (id, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let process = Process { id, start, place: words.next()?.to_owned() };
+        let since = words.next()?.parse().ok()?;
+        Some(Mark { process, since, at: words.next().and_then(|word| word.parse().ok()) })
     }
 }
 
-/// A process: its number, and when it began, since numbers come again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A process: its number, when it began, since numbers come again, and where numbers are its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     id: u32,
     start: u64,
+    place: String,
 }
 
 impl Process {
     fn this() -> Process {
         let id = std::process::id();
-        Process { id, start: began(id).unwrap_or(0) }
+        Process { id, start: began(id).unwrap_or(0), place: place() }
     }
+}
 
-    fn is_alive(self) -> bool {
-        began(self.id) == Some(self.start)
-    }
+/// The host's name and the namespace of its process numbers, in one word.
+fn place() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{}/{}", host.trim(), space.display()).replace(char::is_whitespace, "_")
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// When a process of this machine began, in ticks of its own clock; none if there is no such.
@@ -215,12 +264,47 @@ mod tests {
 
     #[test]
     fn a_mark_says_which_process_runs_what() {
-        let this = Process::this();
-        assert!(this.is_alive() && !Process { start: this.start + 1, ..this }.is_alive());
         for at in [None, Some(Digest::of(b"1"))] {
-            let mark = Mark { process: this, at };
+            let mark = Mark::now(at);
+            assert!(mark.may_run());
             assert_eq!(Mark::parse(&mark.text()).unwrap(), mark);
         }
         assert_eq!(Mark::parse(""), None);
+        let ended = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None) };
+        assert!(!ended.may_run());
+        // Of another machine, or of another container: by its age alone.
+        let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
+        let fresh = Mark { process, ..Mark::now(None) };
+        assert!(fresh.may_run());
+        assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
+    }
+
+    /// A process that is ended between two runs (Ctrl-C while the weights are on their way) condemns none; one
+    /// that is ended in a run condemns what it ran, and nothing else.
+    #[test]
+    fn what_was_not_being_run_when_a_process_ended_is_not_to_blame() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::new(crate::Config::new().cache_dir(dir.path()));
+        let device = crate::driver::amd(0, "gfx1100", false);
+        let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+        let ended = |verdicts: Verdicts, at| {
+            // As if its process were no more: nothing is dropped, and its mark is another's.
+            let mark = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at) };
+            verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
+            std::mem::forget(verdicts);
+        };
+        let mut first = engine.verdicts(&device);
+        first.at(one, || ((), Some("right".to_owned())));
+        let at = Mark::parse(&String::from_utf8(engine.cache().record(&first.now).unwrap()).unwrap()).unwrap().at;
+        assert_eq!(at, None, "behind the run the mark is taken back");
+        ended(first, at);
+        let mut second = engine.verdicts(&device);
+        assert!(second.new.is_empty() && second.known.is_empty() && second.careful);
+        second.at(one, || ((), Some("right".to_owned())));
+        second.save();
+        ended(second, Some(two));
+        let third = engine.verdicts(&device);
+        assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
+        assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
     }
 }

@@ -64,6 +64,11 @@ fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [us
         poison(&session);
         let gap = side_by_side::answers(&mut session, &mut host, sizes[sizes.len() / 2], 4);
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");
+        // Who comes and goes, and what is drawn, is one architecture's to show.
+        if sizes != all && !name.contains("llama") {
+            assert_eq!(Simulated::here().fault(0), "");
+            return;
+        }
         poison(&session);
         let gap = side_by_side::joining(&mut session, &mut host, 3);
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");

@@ -17,7 +17,7 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -54,7 +54,7 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
 fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them() {
     let test = "requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

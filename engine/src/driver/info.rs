@@ -139,12 +139,12 @@ pub(crate) fn visibility() -> Vec<(String, String)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn a_card_comes_before_a_processors_own_gpu_and_a_chip_without_a_row_is_told() {
-        let device = |ordinal, id: &str, integrated| DeviceInfo {
+    /// A card of AMD's as tests need it.
+    pub(crate) fn amd(ordinal: u32, id: &str, integrated: bool) -> DeviceInfo {
+        DeviceInfo {
             vendor: Vendor::Amd,
             ordinal,
             name: String::new(),
@@ -161,7 +161,12 @@ mod tests {
             cooperative: false,
             registers_read_only: false,
             integrated,
-        };
+        }
+    }
+
+    #[test]
+    fn a_card_comes_before_a_processors_own_gpu_and_a_chip_without_a_row_is_told() {
+        let device = amd;
         let found = |devices| Inventory { devices, ..Inventory::default() };
         let both = found(vec![device(0, "gfx1036", true), device(1, "gfx1100", false), device(2, "gfx1100", false)]);
         assert_eq!(both.preferred().unwrap().ordinal, 1);

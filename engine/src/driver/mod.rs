@@ -19,6 +19,8 @@ mod pool;
 mod stream;
 
 pub(crate) use api::Driver;
+#[cfg(test)]
+pub(crate) use info::tests::amd;
 pub use blas::Blas;
 pub use call::HostArg;
 pub use copy::Crossing;

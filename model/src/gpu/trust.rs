@@ -139,6 +139,10 @@ impl<'e> Proofs<'e> {
             }
             kernels.push(kernel);
         }
+        // Weights are on their way for minutes perhaps: who ends the process meanwhile need not wait for this again.
+        if let Some(mut state) = self.lock() {
+            state.verdicts.save();
+        }
         Ok((kernels, remarks))
     }
 
@@ -233,12 +237,24 @@ impl<'e> Proofs<'e> {
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
             Err(why) => return Ok(unproven(why.to_string())),
         };
-        state.verdicts.begin(&subject);
-        let checked = placed.check(kernel, false);
-        state.verdicts.end(&subject, checked.as_ref().err().map_or(RIGHT, String::as_str));
+        let judged = state.verdicts.prove(&subject, || {
+            let judged = placed.judge(kernel, false);
+            let verdict = match &judged {
+                Ok(Ok(())) => Some(RIGHT.to_owned()),
+                Ok(Err(why)) => Some(why.clone()),
+                // A fault is the kernel's doing. A launch that is refused, for lack of memory, is not.
+                Err(fault) => self.device.memory().is_err().then(|| fault.to_string()),
+            };
+            (judged, verdict)
+        });
         state.proven.run += 1;
         state.proven.seconds += began.elapsed().as_secs_f64();
-        let Err(why) = checked else { return Ok(Verdict::Right) };
+        let why = match judged {
+            Ok(Ok(())) => return Ok(Verdict::Right),
+            Ok(Err(why)) => why,
+            Err(why) if self.device.memory().is_ok() => return Ok(unproven(why.to_string())),
+            Err(fault) => fault.to_string(),
+        };
         // A fault ends all on the device: the verdict is kept, and the next start takes the next variant.
         self.device.memory()?;
         Ok(Verdict::Wrong(self.wrong(job, &why)))

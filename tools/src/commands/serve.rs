@@ -6,8 +6,9 @@ use crate::interrupt::Interrupt;
 use crate::model::ModelName;
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
+use kjit_kernels::kv::PAGE;
 use kjit_model::gguf::Gguf;
-use kjit_model::session::{OpenOptions, Persistence};
+use kjit_model::session::{OpenOptions, Persistence, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::ffi::OsStr;
@@ -111,6 +112,10 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     if args.worker_id.is_some() {
         bail!("a worker of a fleet has one model: give one, or no --worker-id");
     }
+    if Split::from(args.setup.placing.split) == Split::Tensor {
+        // Both want all blocks of all devices: each may hold one device and wait for the other.
+        bail!("--split tensor is for one model: {models} are given, and would wait for each other's devices");
+    }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");
     }
@@ -181,7 +186,9 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
     let each = token.saturating_mul(context as u64).max(1);
-    let Some(bytes) = memory else { return Ok((usual, paged.then(|| usual.saturating_mul(context)))) };
+    let Some(bytes) = memory else {
+        return Ok((usual, paged.then(|| usual.saturating_mul(context.next_multiple_of(PAGE)))));
+    };
     let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX);
     if fit == 0 {
         bail!(
