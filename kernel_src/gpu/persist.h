@@ -95,7 +95,7 @@ struct Meeting {
         h = (h ^ h >> 12) * 0x297a2d39u;
         h ^= h >> 15;
         if (h % 8 != 0) return;
-#ifdef KJ_SIMULATED  // who turns round on the spot keeps all others from running: it lets them go first instead
+#ifdef KJ_SIMULATED  // who turns round on the spot keeps all others from running: they go first instead
         for (u32 turns = h / 8 % 64; turns != 0; turns--) kjsim::yield();
 #else
         for (u64 until = clock_ns() + h / 8 % 8192; clock_ns() < until;) {}

@@ -336,7 +336,8 @@ impl Family for AttendSpec {
     fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
         self.form.check(NAME)?;
         if self.wide() {
-            return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 2 });
+            // Two leave 128 registers a thread: on sm_90 two of them spill.
+            return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 1 });
         }
         Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
     }

@@ -18,6 +18,32 @@ pub fn routed_early(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Resul
     experts(l, b, x, l.input)
 }
 
+/// Experts, and behind them smaller ones that several of them share (GroveMoE, arXiv 2508.07785): a token computes
+/// those of the experts that it chose. They read what the experts made, as in llama.cpp.
+pub fn with_shared_by_groups(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    let (h, width, e) = (l.h(), l.h().width, Mixture::read(l)?);
+    let (each, ffn) = (h.size("experts_per_group")?, h.size("expert_chunk_feed_forward_length")?);
+    if !e.count.is_multiple_of(each) {
+        return Err(h.bad("experts_per_group", each, &format!("it must divide {} experts", e.count)));
+    }
+    let (count, scale) = (e.count / each, h.factor("expert_group_scale")?.unwrap_or(1.0));
+    let scores = l.project(b, "ffn_gate_inp", x, e.count, width)?;
+    let own = mixture(l, b, &e, x, scores)?;
+    let name = l.name("ffn_chunk_route");
+    let (chosen, shares) = b.route(&name, scores, e.used.min(count), (true, 1.0), |r| r.each = each);
+    let product = |b: &mut Builder<'_>, name: &str, x, rows, cols| {
+        let weight = stack(l, b, name, (count, Part::all(rows), cols))?;
+        Ok::<_, GraphError>(b.expert_matmul(l.name(name), x, chosen, weight, None))
+    };
+    let gate = product(b, "ffn_gate_chexps", own, ffn, width)?;
+    let up = product(b, "ffn_up_chexps", own, ffn, width)?;
+    let hidden = b.glu(l.name("ffn_chunk_glu"), gate, up, e.facts.act);
+    let down = product(b, "ffn_down_chexps", hidden, width, ffn)?;
+    let sum = b.expert_sum(l.name("ffn_chunks"), down, shares);
+    let scaled = b.affine(l.name("ffn_chunks_scaled"), sum, scale, (None, None));
+    Ok(b.add(l.name("ffn_grove"), own, scaled))
+}
+
 /// The dense part, and experts that read the layer's input through a norm of their own.
 pub fn beside_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let out = dense(l, b, x)?;
@@ -148,14 +174,26 @@ impl Mixture {
 /// The chosen experts' units, weighted by their shares, and the experts that all tokens share; `scored` is
 /// what the router reads.
 pub fn experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, scored: ValueId) -> Result<ValueId, GraphError> {
-    let (e, width) = (Mixture::read(l)?, l.h().width);
-    let scores = l.project(b, "ffn_gate_inp", scored, e.count, width)?;
-    let (chosen, shares) = routed(l, b, &e, scores)?;
+    let e = Mixture::read(l)?;
+    let scores = l.project(b, "ffn_gate_inp", scored, e.count, l.h().width)?;
+    mixture(l, b, &e, x, scores)
+}
+
+/// The same, of scores that are there.
+fn mixture(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    e: &Mixture,
+    x: ValueId,
+    scores: ValueId,
+) -> Result<ValueId, GraphError> {
+    let width = l.h().width;
+    let (chosen, shares) = routed(l, b, e, scores)?;
     let mut from = x;
     if e.facts.share_input {
         from = b.spread(l.name("ffn_spread"), x, shares);
     }
-    let hidden = expert_units(l, b, &e, from, chosen)?;
+    let hidden = expert_units(l, b, e, from, chosen)?;
     let down = stack(l, b, "ffn_down_exps", (e.count, Part::all(width), e.ffn))?;
     let bias = expert_bias(l, b, "ffn_down_exps", e.count, width)?;
     let out = b.expert_matmul(l.name("ffn_down_exps"), hidden, chosen, down, bias);

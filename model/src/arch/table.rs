@@ -121,6 +121,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "qwen3vlmoe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
+    Facts { arch: "grovemoe", qk_norm: QkNorm::Head, rest: ffn::with_shared_by_groups, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "dots1", qk_norm: QkNorm::Head, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },

@@ -46,6 +46,9 @@ pub struct Route {
     pub groups: Option<Groups>,
     /// A factor on the share of each expert.
     pub factors: Option<WeightId>,
+    /// So many successive scores stand for one expert, whom each of them may choose, again and again (GroveMoE,
+    /// arXiv 2508.07785). Its share is the gated score of its own number, as llama.cpp has it.
+    pub each: usize,
     /// Indices of the chosen, [`Dtype::Index`], `top` wide.
     pub experts: ValueId,
     /// Their shares, `top` wide.
@@ -80,6 +83,7 @@ impl Operation for Route {
         args.extend(maybe("bias", graph, self.bias));
         args.extend(self.groups.map(|g| format!("{} of {} groups", g.used, g.count)));
         args.extend(maybe("factors", graph, self.factors));
+        args.extend((self.each > 1).then(|| format!("{} scores an expert", self.each)));
         args
     }
 
@@ -100,7 +104,9 @@ impl Operation for Route {
             order.extend(0..n);
             // Stable, so the lower index stays first among equals.
             order.sort_by(|&a: &usize, &b: &usize| choice[b].total_cmp(&choice[a]));
-            let chosen = &order[..self.top];
+            order.truncate(self.top);
+            order.iter_mut().for_each(|i| *i /= self.each);
+            let chosen = &order;
             if self.gating == Gating::Chosen {
                 let largest = f64::from(chosen.iter().map(|&i| row[i]).fold(f32::NEG_INFINITY, f32::max));
                 let all: f64 = chosen.iter().map(|&i| (f64::from(row[i]) - largest).exp()).sum();
@@ -160,7 +166,7 @@ impl Route {
 
 impl Builder<'_> {
     /// Appends a [`Route`]; the values are `name.experts` and `name.shares`. Softmax over all without bias,
-    /// groups and factors, which `with` may change.
+    /// groups and factors, a score an expert, which `with` may change.
     pub fn route(
         &mut self,
         name: &str,
@@ -171,8 +177,8 @@ impl Builder<'_> {
     ) -> (ValueId, ValueId) {
         let experts = self.value(format!("{name}.experts"), 1, top, Dtype::Index);
         let shares = self.value(format!("{name}.shares"), 1, top, Dtype::Real);
-        let (gating, bias, groups, factors) = (Gating::Softmax, None, None, None);
-        let mut op = Route { scores, top, gating, renormalise, scale, bias, groups, factors, experts, shares };
+        let (gating, bias, groups, factors, each) = (Gating::Softmax, None, None, None, 1);
+        let mut op = Route { scores, top, gating, renormalise, scale, bias, groups, factors, each, experts, shares };
         with(&mut op);
         self.push_op(Op::Route(op));
         (experts, shares)
@@ -185,8 +191,8 @@ mod tests {
 
     fn route(gating: Gating, groups: Option<Groups>) -> Route {
         let (experts, shares) = (ValueId(1), ValueId(2));
-        let (renormalise, scale, bias, factors) = (false, 1.0, None, None);
-        Route { scores: ValueId(0), top: 2, gating, renormalise, scale, bias, groups, factors, experts, shares }
+        let (renormalise, scale, bias, factors, each) = (false, 1.0, None, None, 1);
+        Route { scores: ValueId(0), top: 2, gating, renormalise, scale, bias, groups, factors, each, experts, shares }
     }
 
     #[test]
