@@ -19,8 +19,6 @@ mod pool;
 mod stream;
 
 pub(crate) use api::Driver;
-#[cfg(test)]
-pub(crate) use info::tests::amd;
 pub use blas::Blas;
 pub use call::HostArg;
 pub use copy::Crossing;
@@ -28,6 +26,8 @@ pub use counters::Counts;
 pub use device::Device;
 pub use event::Event;
 pub use graph::Graph;
+#[cfg(test)]
+pub(crate) use info::tests::amd;
 pub(crate) use info::visibility;
 pub use info::{DeviceInfo, Inventory};
 pub use memory::{DeviceBuffer, Memory};
