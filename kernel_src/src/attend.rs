@@ -13,7 +13,7 @@ use crate::matrix::Samples;
 use crate::persistent::{Inside, Step, packets};
 use crate::product::Product;
 use crate::render::Shape;
-use kjit_engine::{Constants, MatrixUnit, Target};
+use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
 
 /// Decode attention: heads made ready, the new token's key and value written to the cache, attention over it.
@@ -336,7 +336,6 @@ impl Family for AttendSpec {
     fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
         self.form.check(NAME)?;
         if self.wide() {
-            // Two leave 128 registers a thread: on sm_90 two of them spill.
             return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 1 });
         }
         Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
@@ -367,6 +366,10 @@ impl Family for AttendSpec {
         let shape = self.shape(t, true);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
+            // Said, lest nvrtc stop at 128 registers: on sm_90 two of them spilled.
+            AttendTuning::Wide { .. } if target.vendor() == Vendor::Nvidia => {
+                (WIDE, Constants::new().set("KJ_MIN_BLOCKS", 1))
+            }
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
                 // Said, lest the compiler stop at 128 registers and spill one: what must run together has
