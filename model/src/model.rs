@@ -263,6 +263,9 @@ fn on_device(
         }
     };
     let Some(label) = label else {
+        if options.host_experts > 0 {
+            return Err(PlacementError::Experts("auto found none").into());
+        }
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));
             let error = format!(

@@ -189,6 +189,7 @@ fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
         memory: None,
         stream: false,
         host_layers: None,
+        host_experts: 0,
         sequences: 1,
         output: Output::Vector(Some(pooling)),
         ..served.open.clone()

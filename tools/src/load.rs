@@ -39,6 +39,7 @@ impl Setup {
             stream: self.room.stream,
             split: self.placing.split.into(),
             host_layers: self.placing.host_layers,
+            host_experts: self.placing.host_experts.unwrap_or(0),
             ..OpenOptions::default()
         }
     }

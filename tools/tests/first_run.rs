@@ -166,6 +166,8 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         ("rocm:0,rocm:7", &[], "rocm:7"),
         ("rocm:0", &["--host-layers", "99"], "--host-layers 99: the model has"),
         ("cpu", &["--host-layers", "1"], "--host-layers is for a model whose other layers are on a GPU"),
+        ("rocm:0", &["--host-experts", "1"], "has no experts"),
+        ("cpu", &["--host-experts", "1"], "--host-experts is for one GPU that has all else"),
     ] {
         let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());
         assert!(line.contains(says), "{device} {flags:?}: {line}");

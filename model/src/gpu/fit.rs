@@ -30,7 +30,9 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     match op {
         Op::Reduce(_) => None,
-        Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) => None,
+        Op::Elsewhere(_) | Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) => {
+            None
+        }
         Op::Route(route) => (route.each > 1).then(|| "experts that several scores stand for".to_owned()),
         Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,

@@ -6,6 +6,7 @@
 //! vendor is named here: what depends on one is in the engine and, as a target, in the kernels' specs.
 
 // What is hidden is for this project's command, tests and benches: no promise is made of it.
+mod aside;
 #[doc(hidden)]
 pub mod bundle;
 mod early;

@@ -1,5 +1,6 @@
 //! Opening a session on a GPU: plan, then compile and upload side by side.
 
+use super::aside::Aside;
 use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
 use super::resident::{DraftWords, Persistent, Resident, Words};
@@ -215,6 +216,7 @@ impl GpuRunner {
         let remark = weights.remark.clone();
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
+        resident.aside = Aside::new(device, gguf, graph, &resident.plan, options)?;
         let wanted = resident.plan.room().unwrap_or_default();
         if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
@@ -269,6 +271,19 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     let OpenOptions { memory, stream, .. } = *request.options;
     if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
+    }
+    // Copies of layers and the CPU's experts would wait for each other.
+    if !plan.decode.pauses.is_empty() {
+        let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
+        let hint = match stream {
+            true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
+            false => format!("{room} MiB may be taken; a larger --host-experts, or a smaller -c, takes less"),
+        };
+        return Err(SessionError::Memory {
+            what: format!("all but the CPU's experts on {}", device.label()),
+            bytes: need,
+            hint,
+        });
     }
     // Less what allocations are rounded up by: what is counted on, and a number that is named, must fit.
     let room = free.saturating_sub((free / 256).max(1 << 20));
@@ -558,5 +573,6 @@ fn assemble(
         control,
         ring,
         meeting: None,
+        aside: None,
     })
 }

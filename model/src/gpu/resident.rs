@@ -1,8 +1,9 @@
 //! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
 
+use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Plan, Program,
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Pause, Plan, Program,
 };
 use super::ring::Ring;
 use crate::graph::{ValueId, WeightId};
@@ -39,6 +40,8 @@ pub(super) struct Resident {
     pub ring: Option<Ring>,
     /// What it meets other devices by that compute the same model; none where it computes alone.
     pub meeting: Option<MeetingPlace>,
+    /// What the CPU computes in the midst of a pass, where it does.
+    pub aside: Option<Aside>,
 }
 
 /// Where the blocks of a token that is one launch were ([`Probe::Stamps`]).
@@ -204,7 +207,7 @@ impl Resident {
             Some(one) if whose == Whose::Slot(0) && std::ptr::eq(program, &raw const self.plan.decode) => {
                 one.launch(&self.stream)
             }
-            _ => self.issue(program, &program.launches, now, whose),
+            _ => self.issue(program, 0, now, whose),
         }
     }
 
@@ -219,8 +222,10 @@ impl Resident {
         }
     }
 
-    /// Puts launches into the stream, and beside them the copies of streamed layers.
-    pub fn issue(&self, program: &Program, launches: &[Launch], now: &Now, whose: Whose) -> Result<()> {
+    /// Puts a program's launches from this one on into the stream, beside them the copies of streamed layers, and
+    /// waits where the CPU computes in between.
+    pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
+        let launches = program.launches.get(from..).unwrap_or_default();
         if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
             let stretches = streaming.stretches(launches);
             if !stretches.is_empty() {
@@ -228,7 +233,22 @@ impl Resident {
                 return ring.issue(&stretches, &self.stream, launches, launch);
             }
         }
-        launches.iter().try_for_each(|l| self.launch(program, l, now, whose))
+        let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
+        for (i, launch) in launches.iter().enumerate() {
+            let paused = pauses.next_if(|p| p.at == from + i);
+            if let Some(pause) = paused {
+                self.compute_aside(program, pause, now)?;
+            }
+            self.launch_behind(program, launch, now, whose, paused.is_some())?;
+        }
+        pauses.try_for_each(|pause| self.compute_aside(program, pause, now))
+    }
+
+    fn compute_aside(&self, program: &Program, pause: &Pause, now: &Now) -> Result<()> {
+        let aside = self.aside.as_ref().ok_or_else(|| lost("part of the CPU's", "a pause"))?;
+        let rows = now.tokens as usize;
+        let part = |id| rows_of(program, &self.buffer(program, id)?.cast()?, rows);
+        aside.compute(&self.stream, pause, rows, (&part(pause.from)?, &part(pause.to)?))
     }
 
     /// Captures what `f` puts into the stream, copies of streamed layers included.

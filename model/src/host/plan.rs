@@ -49,7 +49,8 @@ impl Plan {
             dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
             dead.sort_unstable();
             dead.dedup();
-            free.extend(dead.iter().map(|v| plan.place[v.0 as usize]));
+            // What comes from outside has no place here.
+            free.extend(dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX));
         }
         plan.steps = steps;
         plan

@@ -27,6 +27,9 @@ pub enum PlacementError {
     /// [`OpenOptions::stream`] with several stages.
     #[error("--stream copies all layers to one device: leave it out where several compute")]
     Stream,
+    /// Experts on the host with something else than one GPU for all else.
+    #[error("--host-experts is for one GPU that has all else: {0}")]
+    Experts(&'static str),
     /// Host layers without a device for the others.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
@@ -87,6 +90,19 @@ impl Wanted {
     pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
         let together = options.split == Split::Tensor;
         let asked = options.host_layers.filter(|n| *n > 0);
+        if options.host_experts > 0 {
+            let refused = match &options.device {
+                _ if together => Some("leave --split tensor out"),
+                _ if asked.is_some() => Some("leave --host-layers out"),
+                _ if options.stream => Some("leave --stream out"),
+                DeviceChoice::Several(_) => Some("name one with --device"),
+                DeviceChoice::Cpu => Some("--device names none"),
+                DeviceChoice::Auto | DeviceChoice::Gpu { .. } => None,
+            };
+            if let Some(why) = refused {
+                return Err(PlacementError::Experts(why));
+            }
+        }
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());
         let (gpus, cpu) = match (&options.device, asked) {
             (DeviceChoice::Several(devices), _) => {

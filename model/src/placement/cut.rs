@@ -85,6 +85,12 @@ impl Layers {
         self.borders.get(1).map_or(0, |v| graph.value(*v).width)
     }
 
+    /// Where a layer's own operations are among the graph's.
+    pub(super) fn range(&self, graph: &Graph, layer: usize) -> Range<usize> {
+        let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
+        at(layer)..at(layer + 1)
+    }
+
     /// The operations of some layers: with the first goes what comes before it, with the last what comes
     /// behind.
     pub fn ops<'g>(&self, graph: &'g Graph, layers: Range<usize>) -> &'g [Op] {
@@ -120,7 +126,7 @@ fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
 }
 
 /// The one value that operations from here on read of those before; what else crosses, if it is not one.
-fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
+pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     let (before, behind) = graph.ops.split_at(at.min(graph.ops.len()));
     let mut made: Vec<ValueId> = before.iter().flat_map(Op::writes).collect();
     made.sort_unstable();

@@ -20,7 +20,7 @@ use crate::gguf::Gguf;
 use crate::gpu::{Apart, GpuRunner};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
-use crate::placement::{Layers, Place, Stage, shard};
+use crate::placement::{Layers, Place, Stage, experts_apart, shard};
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -180,12 +180,24 @@ impl Session {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
-        let runner = GpuRunner::open(engine, device, gguf, graph, options)?;
+        let (part, whole) = match options.host_experts {
+            0 => (graph, None),
+            n => {
+                let (part, taken, of) = experts_apart(&graph, n).map_err(|e| SessionError::Device(e.to_string()))?;
+                (part, Some((graph, format!("the CPU computes the experts of {taken} of {of} layers that have some"))))
+            }
+        };
+        let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
+        let whole = whole.map(|(graph, said)| {
+            runner.remark(vec![said]);
+            graph
+        });
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
         // Halves are the most that a GPU keeps.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         // Whole prompts: between pieces the device would wait for the host.
-        Ok(Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv))
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        Ok(Session { whole, ..session })
     }
 
     /// On several GPUs that compute each layer together: each has its share of heads and rows. `Err(Ok(why))`:

@@ -76,6 +76,9 @@ pub struct OpenOptions {
     /// The model's first layers that the CPU computes, with a GPU for the others; none: as many as do not fit
     /// where the CPU is one of several devices, else no layers.
     pub host_layers: Option<usize>,
+    /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass: as many as there
+    /// are, at most.
+    pub host_experts: usize,
     /// What it is opened for.
     pub output: Output,
     /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was trained on,
@@ -123,6 +126,7 @@ impl Default for OpenOptions {
             device: DeviceChoice::Auto,
             split: Split::Layers,
             host_layers: None,
+            host_experts: 0,
             output: Output::Own,
             context: None,
             sequences: 1,

@@ -41,6 +41,10 @@ pub struct Placing {
     /// devices, as many as do not fit)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_layers: Option<usize>,
+    /// The experts of the first N layers that have some on the CPU, all else of them on the GPU (default: none; as
+    /// many as there are, at most)
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    pub host_experts: Option<usize>,
 }
 
 /// `--split`.

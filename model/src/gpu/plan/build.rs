@@ -2,9 +2,10 @@
 //! end.
 
 use super::arena::{Life, place};
-use super::{Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Program};
+use super::lower::unsupported;
+use super::{Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError, Program};
 use crate::gpu::fuse::Step;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Op, ValueId};
 use std::collections::HashMap;
 
 /// The distinct compilations of all programs of a plan.
@@ -76,6 +77,7 @@ pub struct Builder<'g> {
     launches: Vec<Launch>,
     step: usize,
     given: Option<BufferId>,
+    pauses: Vec<Pause>,
 }
 
 impl<'g> Builder<'g> {
@@ -92,7 +94,19 @@ impl<'g> Builder<'g> {
             }
         }
         let (buffers, values, launches) = (vec![], HashMap::new(), vec![]);
-        Builder { graph, tokens, keep, last_read, buffers, values, tiled: vec![], launches, step: 0, given: None }
+        Builder {
+            graph,
+            tokens,
+            keep,
+            last_read,
+            buffers,
+            values,
+            tiled: vec![],
+            launches,
+            step: 0,
+            given: None,
+            pauses: vec![],
+        }
     }
 
     /// Tokens it takes at most.
@@ -194,6 +208,24 @@ impl<'g> Builder<'g> {
         self.values.get(&v).map(|&id| Bind::Buffer(id))
     }
 
+    /// The CPU computes in between: from the rows of a value to those of another.
+    ///
+    /// # Errors
+    /// Rows that are not as the CPU has them.
+    pub fn pause(&mut self, op: &Op, x: ValueId, out: ValueId) -> Result<(), PlanError> {
+        let name = &self.graph.value(out).name;
+        let mut aside = self.graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_)));
+        let place = aside.position(|o| o == op).filter(|_| !self.is_tiled(x));
+        let (place, from) = match (place, self.held(x)) {
+            (Some(place), Some(Bind::Buffer(from))) => (place, from),
+            _ => return Err(unsupported(name, "its rows are not as the CPU has them")),
+        };
+        if let Bind::Buffer(to) = self.make(out) {
+            self.pauses.push(Pause { at: self.launches.len(), op: place, from, to });
+        }
+        Ok(())
+    }
+
     /// Adds a launch.
     pub fn launch(&mut self, name: impl Into<String>, job: JobId, shape: Shape, args: Vec<Bind>) {
         let Shape { grid, block, shared } = shape;
@@ -232,6 +264,15 @@ impl<'g> Builder<'g> {
                 }
             }
         }
+        for pause in &self.pauses {
+            // What came before is read when all before is done; what comes is there before the next launch.
+            for (id, at) in [(pause.from, pause.at.saturating_sub(1)), (pause.to, pause.at.min(end))] {
+                if let Some(life) = lives.get_mut(id.0 as usize) {
+                    life.first = life.first.min(at);
+                    life.last = life.last.max(at);
+                }
+            }
+        }
         let (offsets, arena) = place(&lives);
         let buffers = self.buffers.into_iter().zip(offsets).map(|(b, offset)| {
             let Pending { name, bytes, until } = b;
@@ -242,7 +283,7 @@ impl<'g> Builder<'g> {
         });
         let (kept, buffers) = (kept.collect(), buffers.collect());
         let head_from = self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
-        let (tokens, launches, given) = (self.tokens, self.launches, self.given);
-        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from, given }
+        let (tokens, launches, given, pauses) = (self.tokens, self.launches, self.given, self.pauses);
+        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from, given, pauses }
     }
 }

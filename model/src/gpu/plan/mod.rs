@@ -413,6 +413,22 @@ pub struct Program {
     pub head_from: usize,
     /// Where rows of singles go before a run, one for each token: none where launches make them from ids.
     pub given: Option<BufferId>,
+    /// Where the CPU computes in between, in order.
+    pub pauses: Vec<Pause>,
+}
+
+/// Where launches wait for what the CPU computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Pause {
+    /// Before the launch of this index.
+    pub at: usize,
+    /// Which of the graph's operations that are elsewhere.
+    pub op: usize,
+    /// The rows of singles that it reads.
+    pub from: BufferId,
+    /// Where those that it makes go.
+    pub to: BufferId,
 }
 
 /// A value that is there after a run.

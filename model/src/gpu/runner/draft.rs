@@ -90,7 +90,7 @@ impl GpuRunner {
     fn issue_drafted(&self, what: Drafted, now: &Now) -> kjit_engine::Result<()> {
         let (r, whose) = (&self.resident, Whose::Slot(what.slot));
         let Some(drafts) = &r.plan.drafts else { return Ok(()) };
-        r.issue(&drafts.program, &drafts.program.launches, now, whose)?;
+        r.issue(&drafts.program, 0, now, whose)?;
         match drafts.greedy.as_ref().filter(|_| what.chosen) {
             Some(greedy) => r.launch(&drafts.program, greedy, now, whose),
             None => Ok(()),

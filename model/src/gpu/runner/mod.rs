@@ -175,7 +175,9 @@ impl GpuRunner {
         // What lies in the rings was never written.
         let slots = vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; resident.plan.slots];
         // Who traces streamed layers wants to see each copy: a replay shows none.
-        let captures = resident.ring.is_none() || resident.stream.device().trace().is_none();
+        let shown = resident.ring.is_none() || resident.stream.device().trace().is_none();
+        // What the CPU computes in between is no launch.
+        let captures = shown && resident.aside.is_none();
         let mut runner = GpuRunner {
             others: together::Others::default(),
             resident,

@@ -231,7 +231,7 @@ impl GpuRunner {
         let (r, program) = (&self.resident, self.prompt(index)?);
         let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = self.now(program, tokens, Choice::Greedy)?;
-        r.issue(program, &program.launches, &now, Whose::Slot(slot))?;
+        r.issue(program, 0, &now, Whose::Slot(slot))?;
         if span.is_some() {
             // Who traces wants to see how long it took, not how long it took to ask for it.
             r.stream.synchronize()?;
@@ -279,8 +279,7 @@ impl GpuRunner {
         let from = r.buffer(prompt, prompt.head)?.slice(rows.start * each..rows.end * each)?;
         r.stream.copy(&from, &to.slice(..n * each)?)?;
         let now = self.now(of.program, n, Choice::Greedy)?;
-        let launches = of.program.launches.get(of.program.head_from..).unwrap_or_default();
-        Ok(r.issue(of.program, launches, &now, of.whose)?)
+        Ok(r.issue(of.program, of.program.head_from, &now, of.whose)?)
     }
 
     /// Logits of some of the rows that ran last.

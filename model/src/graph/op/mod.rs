@@ -19,6 +19,7 @@ mod attention;
 mod concat;
 mod conv;
 mod dot;
+mod elsewhere;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
@@ -176,6 +177,7 @@ operations! {
     concat::Concat,
     conv::Conv,
     dot::Dot,
+    elsewhere::Elsewhere,
     embed::Embed,
     expert_matmul::ExpertMatMul,
     expert_sum::ExpertSum,

@@ -1,0 +1,80 @@
+//! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
+
+use super::{Op, Operation, run_together};
+use crate::graph::{Graph, ValueId, WeightId};
+use crate::host::Run;
+
+/// `out` = what these operations make of `x`: one row each for a token, and no state between them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Elsewhere {
+    /// The rows they begin with.
+    pub x: ValueId,
+    /// In order. Nothing outside reads what they make but `out`.
+    pub ops: Vec<Op>,
+    /// The rows they end with.
+    pub out: ValueId,
+}
+
+impl Operation for Elsewhere {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        let vectors = self.vectors();
+        self.ops.iter().flat_map(Op::weights).filter(|w| !vectors.contains(w)).collect()
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.ops.iter().flat_map(Op::vectors).collect()
+    }
+
+    fn bytes(&self, graph: &Graph) -> u64 {
+        self.ops.iter().map(|op| op.bytes(graph)).sum()
+    }
+
+    fn name(&self) -> &'static str {
+        "elsewhere"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let made = self.ops.iter().flat_map(Op::writes);
+        std::iter::once(self.x).chain(made).map(|v| graph.value(v).name.clone()).collect()
+    }
+
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (graph, rows, x) = (host.graph, host.rows, host.input(self.x));
+        let elems = |v: &ValueId| rows * graph.value(*v).slots * graph.value(*v).width;
+        let mut made: Vec<(ValueId, Vec<f32>)> = vec![];
+        for op in &self.ops {
+            let mut now: Vec<(ValueId, Vec<f32>)> = op.writes().iter().map(|v| (*v, vec![0.0; elems(v)])).collect();
+            let input = |v: ValueId| match made.iter().find(|(of, _)| *of == v) {
+                Some((_, rows)) => rows.as_slice(),
+                None => x,
+            };
+            let mut run = Run {
+                graph,
+                weights: host.weights,
+                ropes: &mut *host.ropes,
+                pool: &mut *host.pool,
+                isa: host.isa,
+                rounded: host.rounded.as_deref_mut(),
+                given: &[],
+                tokens: host.tokens,
+                rows,
+                pieces: vec![],
+                inputs: &input,
+            };
+            let mut results: Vec<&mut [f32]> = now.iter_mut().map(|(_, rows)| rows.as_mut_slice()).collect();
+            run_together(std::slice::from_ref(op), &mut run, &mut results);
+            made.append(&mut now);
+        }
+        if let Some((_, rows)) = made.iter().find(|(of, _)| *of == self.out) {
+            outs[0].copy_from_slice(rows);
+        }
+    }
+}

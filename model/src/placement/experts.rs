@@ -1,0 +1,79 @@
+//! Experts of a mixture that the CPU has, beside a GPU that has all else.
+
+use super::cut::{CutError, Layers, border};
+use crate::graph::op::Elsewhere;
+use crate::graph::{Graph, Op};
+use std::ops::Range;
+
+/// Why experts cannot be the CPU's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpertsError {
+    /// There are none.
+    #[error("--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers to the CPU")]
+    None {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// They are not apart from what keeps a state.
+    #[error(
+        "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed apart from its attention; \
+         --host-layers leaves whole layers to the CPU"
+    )]
+    Beside {
+        /// `general.architecture`.
+        arch: String,
+        /// The layer.
+        layer: usize,
+    },
+    /// Layers are not one behind the other.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+}
+
+/// A graph in which the experts of the first `n` layers that have some are the CPU's ([`Elsewhere`]), with how many
+/// layers that are, and how many have experts. What a layer computes between its attention and the next layer goes
+/// with them: the norm before, the routing, shared experts.
+///
+/// # Errors
+/// See [`ExpertsError`].
+pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), ExpertsError> {
+    let layers = Layers::of(graph)?;
+    let parts = (0..layers.len()).filter_map(|layer| {
+        let range = layers.range(graph, layer);
+        let ops = graph.ops.get(range.clone()).unwrap_or_default();
+        let first = ops.iter().position(of_experts)? + range.start;
+        let last = ops.iter().rposition(of_experts)? + range.start;
+        Some((layer, part(graph, &range, first, last)))
+    });
+    let parts: Vec<(usize, Option<Range<usize>>)> = parts.collect();
+    if parts.is_empty() {
+        return Err(ExpertsError::None { arch: graph.arch.clone() });
+    }
+    let (of, taken) = (parts.len(), n.min(parts.len()));
+    let mut ops: Vec<Op> = vec![];
+    let mut at = 0;
+    for (layer, part) in parts.into_iter().take(taken) {
+        let beside = || ExpertsError::Beside { arch: graph.arch.clone(), layer };
+        let part = part.ok_or_else(beside)?;
+        let edge = |at| border(graph, at).map_err(|_| beside());
+        let (x, out) = (edge(part.start)?, edge(part.end)?);
+        ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
+        at = part.end;
+        ops.push(Elsewhere { x, ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }.into());
+    }
+    ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
+    Ok((Graph { ops, ..graph.clone() }, taken, of))
+}
+
+fn of_experts(op: &Op) -> bool {
+    matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
+}
+
+/// The fewest operations around the experts of a layer that one row goes into and one comes out of; none where a
+/// state is among them.
+fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
+    let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
+    let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
+    let states = graph.ops.get(start..end)?.iter().any(|op| !op.states().is_empty());
+    (!states).then_some(start..end)
+}
