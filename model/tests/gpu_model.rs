@@ -8,6 +8,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Dtype, Graph, Op};
 use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
+use kjit_model::serve::{Scheduler, SchedulerOptions};
 use kjit_model::session::{After, KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use support::near::off;
 use support::one::One;
 use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::paged;
+use support::returning;
 use support::side_by_side;
 use support::story::{same, story};
 
@@ -640,6 +642,24 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
             seen.sort_by(f64::total_cmp);
             assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
         }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
+    let engine = engine();
+    let device = device(&engine);
+    // Scans, with attention and without; delta rules; short convolutions.
+    for name in ["mamba", "falcon-h1", "granitehybrid", "qwen3next", "kimi-linear", "rwkv7", "lfm2", "jamba"] {
+        let Some(path) = support::files::model_path(&format!("archs/{name}.gguf")) else { continue };
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = returning::options(OpenOptions::default());
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        returning::the_hosts(&Scheduler::start(session, SchedulerOptions::default()).unwrap(), &mut host, 0.1, true);
+        eprintln!("{name}: the host's");
     }
 }
 

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::asked::{Asked, Got, ask};
 use support::files::tiny_model;
+use support::one::One;
+use support::returning;
 
 const TINY: &str = "tiny-llama-q4_k_m.gguf";
 
@@ -118,6 +120,18 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
     let status = scheduler.status();
     assert!(status.prompt_tokens <= 300 + 20 * 21, "{} tokens of prompts were computed", status.prompt_tokens);
     assert_eq!(status.prompt_tokens + status.cached_tokens, 20 * 320);
+}
+
+#[test]
+fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
+    // A scan beside attention.
+    let Some(path) = support::files::model_path("archs/falcon-h1.gguf") else { return };
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = returning::options(OpenOptions { threads: 2, precise: true, paged: None, ..OpenOptions::default() });
+    let mut host = One::cpu(&gguf, &graph, &OpenOptions { paged: None, ..options.clone() });
+    let session = Session::on_cpu(gguf, graph, &OpenOptions { sequences: 4, ..options }).unwrap();
+    returning::the_hosts(&Scheduler::start(session, SchedulerOptions::default()).unwrap(), &mut host, 1e-3, false);
 }
 
 #[test]

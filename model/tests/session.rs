@@ -88,6 +88,37 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
 }
 
 #[test]
+fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_asked_for() {
+    let Some(path) = support::files::model_path("archs/mamba.gguf") else { return };
+    let gguf = Arc::new(Gguf::open(&path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let (first, tokens) = (graph.ops[0].writes()[0], (0..400).map(|i| (i * i * 7 + 11) % 200).collect::<Vec<u32>>());
+    let name = graph.value(first).name.clone();
+    let options = OpenOptions { threads: 2, precise: true, sequences: 2, ..OpenOptions::new(410) };
+    let mut session = Session::on_cpu(gguf, graph, &options).unwrap();
+    // Each piece keeps a copy, and four of those are left at the end.
+    let run = |session: &mut Session, copy: bool| {
+        let a = session.add(SampleOptions::default()).unwrap();
+        for (i, piece) in tokens.chunks(25).enumerate() {
+            session.feed(a, piece, Want::Nothing).unwrap();
+            assert!(i != 3 || !copy || session.checkpoint(a).unwrap());
+        }
+        assert!(session.cpu_mut().unwrap().tap(&name));
+        let b = session.fork(a, 103, SampleOptions::default()).unwrap();
+        let tap = session.cpu().unwrap().tapped(&name).unwrap();
+        let again = tap.data.len() / tap.width;
+        let row = session.feed(b, &tokens[103..120], Want::Last).unwrap();
+        session.remove(a).unwrap();
+        session.remove(b).unwrap();
+        (again, row)
+    };
+    let (without, want) = run(&mut session, false);
+    let (with, got) = run(&mut session, true);
+    assert_eq!((without, with), (103, 3));
+    assert!(off(&want, &got) < 1e-4, "{}", off(&want, &got));
+}
+
+#[test]
 fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
     let Some(path) = tiny_models().into_iter().next() else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());

@@ -15,6 +15,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+/// Memory that a model takes beside its weights to make vectors: rows of a prompt, a sequence's keys and values.
+const BESIDE_WEIGHTS: u64 = 512 << 20;
+
 /// A model that answers.
 pub struct Loaded {
     /// Answers.
@@ -48,6 +51,7 @@ pub struct Loaded {
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Makes vectors of texts where the model itself makes text: a second opening, made when somebody asks.
     vectors: OnceLock<Result<Scheduler, String>>,
+    others: Arc<Others>,
 }
 
 impl Loaded {
@@ -116,6 +120,7 @@ impl Loaded {
             n_vocab,
             grammars: OnceLock::new(),
             vectors: OnceLock::new(),
+            others: Arc::clone(others),
         })
     }
 
@@ -137,8 +142,8 @@ impl Loaded {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
-    /// What makes vectors of texts: an encoder itself; any other model opened once more, on the CPU, whose
-    /// hidden states are pooled. The first call takes as long as opening it does: not for an async thread.
+    /// What makes vectors of texts: an encoder itself; any other model opened once more, whose hidden states are
+    /// pooled. The first call takes as long as opening it does: not for an async thread.
     ///
     /// # Errors
     /// It cannot be opened so.
@@ -146,7 +151,60 @@ impl Loaded {
         if self.encoder {
             return Ok(self.scheduler.clone());
         }
-        self.vectors.get_or_init(|| pooled(options, &self.served)).clone()
+        self.vectors.get_or_init(|| self.pooled(options)).clone()
+    }
+
+    /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for its weights once more,
+    /// else on the CPU.
+    fn pooled(&self, options: &Options) -> Result<Scheduler, String> {
+        let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
+        let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
+        // Of a file that does not say how, all tokens count alike.
+        let pooling = arch::pooling(&gguf).map_err(|error| line(&error))?.unwrap_or(Pooling::Mean);
+        let open = OpenOptions {
+            stream: false,
+            host_layers: None,
+            host_experts: 0,
+            sequences: 1,
+            paged: None,
+            drafts: false,
+            early: false,
+            output: Output::Vector(Some(pooling)),
+            ..served.open.clone()
+        };
+        let scheduling = SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
+        let no_thread = |error| format!("no thread: {error}");
+        if self.has_room_once_more() {
+            match Model::open_with(&served.path, &open, options.engine.clone()) {
+                Ok(model) if model.session.gpu().is_some_and(|gpu| gpu.statistics().streamed.is_none()) => {
+                    let served = Served { open, shared_memory: None, ..served.clone() };
+                    (options.say)(&format!("vectors: the model is opened once more on {}", self.device.label));
+                    let reopen = Some(again(options, &served, &self.device.label, &self.others));
+                    let scheduler = Scheduler::start(model.session, SchedulerOptions { reopen, ..scheduling });
+                    let scheduler = scheduler.map_err(no_thread)?;
+                    self.others.add(&self.device.label, &scheduler);
+                    return Ok(scheduler);
+                }
+                Ok(_) => (options.say)("vectors: there is no room for the model once more: the CPU makes them"),
+                Err(error) => (options.say)(&format!("vectors: {error}: the CPU makes them")),
+            }
+        }
+        let open = OpenOptions { device: DeviceChoice::Cpu, memory: None, ..open };
+        let model = Model::open_with(&served.path, &open, options.engine.clone()).map_err(|error| line(&error))?;
+        Scheduler::start(model.session, scheduling).map_err(no_thread)
+    }
+
+    /// Whether one GPU computes, all of whose memory may be taken, and what is free of it holds the weights with something
+    /// to work in.
+    fn has_room_once_more(&self) -> bool {
+        let open = &self.served.open;
+        let one =
+            self.device.is_gpu() && self.device.stages.is_empty() && !matches!(open.device, DeviceChoice::Several(_));
+        let free = self.memory().map_or(0, |(used, total)| total.saturating_sub(used));
+        one && open.memory.is_none()
+            && !open.stream
+            && open.host_layers.unwrap_or(0) + open.host_experts == 0
+            && free > self.weights + self.weights / 8 + BESIDE_WEIGHTS
     }
 
     /// Kernels that were compiled here, and those that were there.
@@ -177,26 +235,6 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     }
     let tokens = usize::try_from(bytes / each).unwrap_or(usize::MAX);
     session.seat(sequences).then_some(tokens)
-}
-
-/// The model as `kjit embed` opens it.
-fn pooled(options: &Options, served: &Served) -> Result<Scheduler, String> {
-    let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
-    // Of a file that does not say how, all tokens count alike.
-    let pooling = arch::pooling(&gguf).map_err(|error| error.to_string())?.unwrap_or(Pooling::Mean);
-    let open = OpenOptions {
-        device: DeviceChoice::Cpu,
-        memory: None,
-        stream: false,
-        host_layers: None,
-        host_experts: 0,
-        sequences: 1,
-        output: Output::Vector(Some(pooling)),
-        ..served.open.clone()
-    };
-    let model = Model::open_with(&served.path, &open, options.engine.clone()).map_err(|error| error.to_string())?;
-    let scheduling = SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
-    Scheduler::start(model.session, scheduling).map_err(|error| format!("no thread: {error}"))
 }
 
 /// The models of a server, by their devices. A fault of a device ends what all of them have there, and it can

@@ -127,12 +127,13 @@ impl Text {
         self.gauge("kjit_context_tokens", "Tokens that fit in a sequence", s.context as f64);
         self.gauge("kjit_kv_tokens", "Tokens in all sequences, in shared pages once", s.held_tokens as f64);
         self.gauge("kjit_kv_tokens_room", "Tokens that fit in all sequences together", s.room as f64);
-        self.gauge("kjit_kv_tokens_kept", "Tokens in kept slots", s.kept_tokens as f64);
+        self.gauge("kjit_kv_tokens_kept", "Tokens that are kept and that nobody who runs has", s.kept_tokens as f64);
         if let Some(pages) = s.pages {
             self.gauge("kjit_kv_pages", "Pages of keys and values", pages.total as f64);
             self.gauge("kjit_kv_pages_used", "Pages that a sequence has, or that are kept", pages.used as f64);
             self.gauge("kjit_kv_pages_shared", "Pages that several have", pages.shared as f64);
         }
+        self.gauge("kjit_states_kept", "Copies of recurrent states where texts can go on", s.kept_states as f64);
         self.gauge("kjit_kv_bytes_per_token", "Bytes that a token takes in a sequence", s.bytes_per_token as f64);
         for (name, help, value) in [
             ("kjit_requests_taken_total", "Requests that were taken", s.taken),

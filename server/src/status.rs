@@ -45,7 +45,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         "queue": { "waiting": s.waiting, "limit": s.max_queue, "refused": s.refused },
         "slots": {
             "all": s.slots, "running": s.running, "prefilling": s.prefilling, "kept": s.kept_slots,
-            "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "context": s.context,
+            "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "kept_states": s.kept_states, "context": s.context,
             "bytes_per_token": s.bytes_per_token
         },
         "pages": s.pages.map(|p| json!({ "all": p.total, "used": p.used, "shared": p.shared, "tokens": PageCount::POSITIONS })),

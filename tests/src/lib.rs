@@ -12,6 +12,8 @@ pub mod near;
 pub mod one;
 #[path = "../../model/tests/support/paged.rs"]
 pub mod paged;
+#[path = "../../model/tests/support/returning.rs"]
+pub mod returning;
 pub mod several;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;

@@ -8,8 +8,10 @@ use kjit_tests::asked::{Asked, Got, ask};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::paged::{self, PAGE, text};
+use kjit_tests::returning;
 use kjit_tests::side_by_side::gap;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,4 +119,45 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
     });
+}
+
+/// Models whose states cannot go back, with what else they have in pages.
+fn returning(test: &str, names: &[&str], arch: &str) {
+    let paths: Vec<PathBuf> = names.iter().filter_map(|name| model_path(name)).collect();
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let one = |path: &PathBuf| {
+        let gguf = Arc::new(Gguf::open(path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = returning::options(OpenOptions { threads: 2, ..OpenOptions::default() });
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let before = Simulated::here().alive();
+        let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
+        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let all = std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some();
+        returning::the_hosts(&scheduler, &mut host, 0.05, all);
+        assert!(scheduler.stop(Duration::from_secs(60)));
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+    };
+    setup.run(test, TEMPORARY, || paths.iter().for_each(one));
+}
+
+#[test]
+fn states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100() {
+    let test = "states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100";
+    returning(test, &["archs/falcon-h1.gguf"], "gfx1100");
+}
+
+#[test]
+fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
+    if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
+        eprintln!("SKIPPED: models of states alone, and of delta rules, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)");
+        return;
+    }
+    let test = "states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942";
+    let names = ["mamba", "qwen3next", "rwkv7", "lfm2"].map(|name| format!("archs/{name}.gguf"));
+    returning(test, &names.each_ref().map(String::as_str), "gfx942:sramecc+:xnack-");
 }

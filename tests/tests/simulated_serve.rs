@@ -2,8 +2,10 @@
 //! without common beginnings, drafts and penalties; and after a fault of the device the model is opened again
 //! and the queue goes on.
 
-use kjit_engine::Engine;
+use kjit_engine::{Engine, Target};
+use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::sample::{SampleOptions, Sampler, TokenMask};
 use kjit_model::serve::{Constraint, Failure, Reason, Scheduler, SchedulerOptions, State};
 use kjit_model::session::{Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
@@ -138,6 +140,65 @@ fn after_a_fault_those_that_ran_fail_and_the_queue_goes_on() {
         let status = scheduler.status();
         assert_eq!((status.reopened, status.state), (1, State::Ready), "{status:?}");
         assert_eq!((status.failed, status.done), (failed as u64, done as u64));
+    });
+}
+
+#[test]
+fn after_a_fault_an_encoder_is_opened_again_and_makes_the_vectors_of_before() {
+    let Some(path) = model_path("archs/bert.gguf") else { return };
+    let test = "after_a_fault_an_encoder_is_opened_again_and_makes_the_vectors_of_before";
+    // An illegal access that shows at some wait behind those of the opening.
+    setup().set("KJIT_HIPSIM_FAIL", "hipStreamSynchronize:90:700").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let options = OpenOptions { sequences: 1, ..options() };
+        let open = move || {
+            let (graph, device) = (kjit_model::arch::build(&gguf).unwrap(), engine.device("rocm:0").unwrap());
+            Session::on_gpu(&engine, &device, &gguf, graph, &options)
+        };
+        let session = open().unwrap();
+        let reopen = Box::new(move || open().map_err(|e| e.to_string()));
+        let options = SchedulerOptions { reopen: Some(reopen), ..SchedulerOptions::default() };
+        let scheduler = Scheduler::start(session, options).unwrap();
+        let vector = || {
+            let (made, vector) = std::sync::mpsc::channel();
+            scheduler.embed(prompt(1, 9), move |got| made.send(got).unwrap()).unwrap();
+            vector.recv_timeout(Duration::from_secs(60)).unwrap()
+        };
+        let before = vector().unwrap();
+        let failed = (0..90).find_map(|_| vector().err()).unwrap();
+        assert!(matches!(&failed, Failure::Device(why) if why.contains("lost")), "{failed:?}");
+        assert_eq!(vector().unwrap(), before);
+        let status = scheduler.status();
+        assert_eq!((status.reopened, status.failed, status.state), (1, 1, State::Ready), "{status:?}");
+    });
+}
+
+#[test]
+fn fewer_sequences_are_opened_where_more_would_take_the_weights_memory() {
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    let gguf = Arc::new(Gguf::open(&path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let target = Target::parse(ARCH).unwrap();
+    let options = |sequences| OpenOptions { sequences, fewer: true, context: Some(4096), ..options() };
+    let needs = |sequences| {
+        let options = &options(sequences);
+        let request = Request { graph: &graph, target: &target, options, keep: &[], tuned: &Shipped };
+        plan(&request).unwrap().memory.total()
+    };
+    let between = u64::midpoint(needs(4), needs(8));
+    let test = "fewer_sequences_are_opened_where_more_would_take_the_weights_memory";
+    setup().set("KJIT_HIPSIM_MEMORY", between.to_string()).run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let open = |options: OpenOptions| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options);
+        let session = open(options(8)).unwrap();
+        let streamed = session.gpu().unwrap().statistics().streamed;
+        assert_eq!((session.sequences(), streamed.is_none()), (4, true));
+        drop(session);
+        // As many as were asked for, whatever it takes.
+        let asked = open(OpenOptions { fewer: false, ..options(8) });
+        assert!(asked.is_err() || asked.is_ok_and(|s| s.gpu().unwrap().statistics().streamed.is_some()));
     });
 }
 

@@ -86,6 +86,20 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
         let text = |server: &Served| server.good("/v1/completions", &body).json()["choices"][0]["text"].clone();
         assert_eq!(text(&paged), text(&plain));
     }
+    // Vectors come from the device, too, and are the CPU's.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).args(["--port", "0", "--device", "cpu"]);
+    let cpu = Served::by(&mut command);
+    let vector = |server: &Served| -> Vec<f64> {
+        let body = json!({ "input": "One text, not too short, so that some tokens are pooled." });
+        let vector = server.good("/v1/embeddings", &body).json()["data"][0]["embedding"].clone();
+        serde_json::from_value(vector).unwrap()
+    };
+    let (here, there) = (vector(&cpu), vector(&plain));
+    assert_eq!(plain.line(), "vectors: the model is opened once more on rocm:0");
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let cosine = dot(&here, &there) / (dot(&here, &here) * dot(&there, &there)).sqrt();
+    assert!(cosine > 0.9999, "{cosine}");
     assert_eq!(plain.get("/status").json()["pages"], json!(null));
     let status = paged.get("/status").json();
     // Two texts are kept: a page of both, and the end of each.
@@ -116,9 +130,9 @@ fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
         let line = refused(&tiny, device);
         assert!(line.contains(why) && line.contains("--kv-pages on: "), "{device}: {line}");
     }
-    let mamba = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/archs/mamba.gguf");
-    if mamba.exists() {
-        let line = refused(&mamba, "rocm:0");
-        assert!(line.contains("state is of another kind than keys and values"), "{line}");
+    let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/archs/bert.gguf");
+    if encoder.exists() {
+        let line = refused(&encoder, "rocm:0");
+        assert!(line.contains("what makes vectors of texts keeps no keys and values"), "{line}");
     }
 }

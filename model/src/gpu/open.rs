@@ -2,7 +2,7 @@
 
 use super::aside::Aside;
 use super::meeting::MeetingPlace;
-use super::plan::{JobId, MemoryNeed, Plan, PlanError, Request, plan};
+use super::plan::{JobId, MemoryNeed, Parts, Plan, PlanError, Request, plan};
 use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
 use super::settle::settled;
@@ -165,7 +165,9 @@ impl GpuRunner {
         let keep = options.keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         let kept = Kept::of(engine);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
-        let mut plan = plan(&request)?;
+        let asked = plan(&request)?;
+        let (options, mut plan) = as_many_as_fit(device, &request, asked)?;
+        let (options, request) = (&options, Request { options: &options, ..request });
         fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
         let opened = GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
@@ -264,6 +266,22 @@ pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     Ok((free.max(system), total))
 }
 
+/// The options with as many sequences as there is memory for beside all of the model's weights, where fewer will do, and
+/// their plan.
+fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(OpenOptions, Plan), SessionError> {
+    let (mut options, mut found) = (request.options.clone(), asked);
+    if !options.fewer || options.stream {
+        return Ok((options, found));
+    }
+    let free = free_memory(device)?.0;
+    let budget = options.memory.unwrap_or(free).min(free);
+    while found.memory.total() > budget && options.sequences > OpenOptions::FEW {
+        options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
+        found = plan(&Request { options: &options, ..*request })?;
+    }
+    Ok((options, found))
+}
+
 /// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of it: with
 /// layers streamed where it must be. What cannot fit is refused, with what would.
 fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
@@ -330,8 +348,9 @@ fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Res
         mib => (format!("--kv-memory {mib}MiB"), (mib << 20) / token.max(1)),
     };
     let (mut need, pages) = (need, plan.pages.map(|pages| pages as u64));
-    if let Some(pages) = pages {
-        let each = plan.caches.iter().flatten().sum::<u64>().max(1);
+    if let Some(pages) = pages.filter(|_| token > 0) {
+        let in_pages = plan.caches.iter().zip(&plan.parts).filter(|(_, parts)| matches!(parts, Parts::Pages(_)));
+        let each = in_pages.flat_map(|(bytes, _)| bytes).sum::<u64>().max(1);
         let fit = budget.saturating_sub(need.saturating_sub(each.saturating_mul(pages))) / each;
         let (flag, tokens) = named(fit.saturating_mul(PAGE as u64));
         if tokens >= context {
@@ -523,16 +542,16 @@ fn assemble(
     let bytes = |n: u64| usize::try_from(n).map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")));
     let mut caches = vec![];
     let slots = plan.slots;
-    let all_slots = |n: u64| bytes(n.saturating_mul(plan.parts() as u64));
+    let all = |cache: usize, n: u64| bytes(n.saturating_mul(plan.parts_of(cache).count() as u64));
     let mut kv = 0;
-    for c in &plan.caches {
+    for (i, c) in plan.caches.iter().enumerate() {
         for side in c {
-            kv += Arena::room::<u8>(all_slots(*side)?)?;
+            kv += Arena::room::<u8>(all(i, *side)?)?;
         }
     }
     let arena = device.arena(kv)?;
-    for &[keys, values] in &plan.caches {
-        caches.push((arena.buffer::<u8>(all_slots(keys)?)?, arena.buffer::<u8>(all_slots(values)?)?));
+    for (i, &[keys, values]) in plan.caches.iter().enumerate() {
+        caches.push((arena.buffer::<u8>(all(i, keys)?)?, arena.buffer::<u8>(all(i, values)?)?));
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;

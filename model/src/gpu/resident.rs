@@ -3,10 +3,10 @@
 use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Pause, Plan, Program,
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts, Pause, Plan, Program,
 };
 use super::ring::Ring;
-use crate::graph::{ValueId, WeightId};
+use crate::graph::{StateId, ValueId, WeightId};
 use crate::session::{Probe, SessionError};
 use kjit_engine::{Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
@@ -319,14 +319,20 @@ impl Resident {
             }
         };
         // Pages are all slots'.
-        let kept = |all| if self.plan.pages.is_some() { Ok(all) } else { part(all) };
+        let kept = |id: StateId, all: &DeviceBuffer<u8>| match (self.plan.parts_of(id.0 as usize), whose) {
+            (parts @ Parts::Slots { .. }, Whose::Slot(slot)) => {
+                let each = all.len() / parts.count().max(1);
+                all.slice(slot * each..(slot + 1) * each)
+            }
+            (Parts::Pages(_), _) | (_, Whose::All) => Ok(all.clone()),
+        };
         Ok(Some(match *bind {
             Bind::Buffer(id) => self.buffer(program, id)?,
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
             Bind::Rope(r) => self.ropes.get(r.0 as usize).ok_or_else(|| lost("rotation"))?.cast()?,
-            Bind::Keys(c) => kept(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0.clone())?,
-            Bind::Values(c) => kept(self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1.clone())?,
+            Bind::Keys(c) => kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0)?,
+            Bind::Values(c) => kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1)?,
             Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
             Bind::Control(Control::Numbers) => self.control.numbers.on_device().cast()?,
             Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,

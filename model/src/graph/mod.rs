@@ -236,6 +236,12 @@ impl Graph {
         self.states.iter().map(|s| s.elems_per_token()).sum()
     }
 
+    /// Elements of a sequence's states that do not grow, over all layers.
+    pub fn recurrent_elems(&self) -> usize {
+        let elems = |s: &State| if let StateKind::Recurrent { elems } = s.kind { elems } else { 0 };
+        self.states.iter().map(elems).sum()
+    }
+
     /// Whether a sequence can go back only by its checkpoints.
     pub fn is_recurrent(&self) -> bool {
         self.states.iter().any(|s| matches!(s.kind, StateKind::Recurrent { .. }))

@@ -248,6 +248,12 @@ impl HostRunner {
         Ok(self.truncate(to, len))
     }
 
+    /// Keeps a copy of a slot's states as they are now, for as long as the sequence is there; whether there is anything
+    /// to keep.
+    pub(crate) fn checkpoint(&mut self, slot: usize) -> bool {
+        self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
+    }
+
     /// Forgets a slot's tokens from position `len` on; the number of those that are left.
     pub(crate) fn truncate(&mut self, slot: usize, len: usize) -> usize {
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };

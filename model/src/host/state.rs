@@ -2,15 +2,17 @@
 //!
 //! Keys, values and latents are by position: going back is forgetting a number. A recurrent state has no
 //! positions: some copies of it are kept as the sequence grows, and going back takes the last one before, and
-//! the tokens from there on again ([`State::replay`]).
+//! the tokens from there on again ([`State::replay`]). Where others are likely to go on, somebody says so
+//! ([`State::keep`]): those copies stay.
 
 use super::kv::KvStore;
 use super::run::Kept;
 use crate::graph::{Graph, Kv, StateId, StateKind};
 use crate::session::{KvType, SessionError};
+use std::sync::Arc;
 
-/// Copies of the recurrent states that are kept, the newest ones. Before the oldest there is always the
-/// beginning, which is zeros.
+/// Copies of the recurrent states that are kept, the newest ones; and of those that somebody asked for. Before the
+/// oldest there is always the beginning, which is zeros.
 const CHECKPOINTS: usize = 4;
 
 /// Tokens between two of them at least: a copy is as large as a sequence's state, some megabytes.
@@ -29,7 +31,9 @@ enum Layer {
 #[derive(Clone)]
 struct Checkpoint {
     len: usize,
-    layers: Vec<Vec<f32>>,
+    /// Somebody asked for it. Sequences that begin alike have one together.
+    asked: bool,
+    layers: Arc<Vec<Vec<f32>>>,
 }
 
 /// One sequence's past.
@@ -93,15 +97,34 @@ impl State {
     /// Says that more tokens will be run in one go: the state before them is kept, if none was for a while.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
-        if !self.recurrent || self.len < last + APART {
-            return;
+        if self.recurrent && self.len >= last + APART {
+            self.checkpoint(false);
         }
-        if self.checkpoints.len() == CHECKPOINTS {
-            self.checkpoints.remove(0);
+    }
+
+    /// Keeps a copy of the recurrent states as they are; whether there is anything to keep.
+    pub fn keep(&mut self) -> bool {
+        if !self.recurrent || self.len == 0 || !self.replay().is_empty() {
+            return false;
         }
+        match self.checkpoints.last_mut().filter(|c| c.len == self.len) {
+            Some(there) => there.asked = true,
+            None => self.checkpoint(true),
+        }
+        true
+    }
+
+    fn checkpoint(&mut self, asked: bool) {
         let layers =
             self.layers.iter().filter_map(|l| if let Layer::Recurrent(x) = l { Some(x.clone()) } else { None });
-        self.checkpoints.push(Checkpoint { len: self.len, layers: layers.collect() });
+        self.checkpoints.push(Checkpoint { len: self.len, asked, layers: Arc::new(layers.collect()) });
+        let same: Vec<usize> = (0..).zip(&self.checkpoints).filter(|(_, c)| c.asked == asked).map(|(i, _)| i).collect();
+        // The first that was asked for stays: it is what most have in common.
+        if same.len() > CHECKPOINTS
+            && let Some(&old) = same.get(usize::from(asked))
+        {
+            self.checkpoints.remove(old);
+        }
     }
 
     /// Says that the layers hold these tokens, too: replayed ones, or new ones.
@@ -154,7 +177,7 @@ impl State {
         match self.checkpoints.last() {
             Some(c) => {
                 self.len = c.len;
-                numbers.zip(&c.layers).for_each(|(x, kept)| x.copy_from_slice(kept));
+                numbers.zip(c.layers.iter()).for_each(|(x, kept)| x.copy_from_slice(kept));
             }
             None => {
                 self.len = 0;

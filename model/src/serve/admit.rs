@@ -1,5 +1,6 @@
 //! Who has a place in the session: requests that come in, sequences that end, and those that give their place to others.
 
+use super::borders;
 use super::kept::{Source, WORTH, coming};
 use super::paged;
 use super::request::{Failure, Reason};
@@ -23,16 +24,32 @@ impl Worker {
             let (running, reuse) = (&self.running, self.reuse);
             let (session, prefixes) = (self.session.as_ref(), &self.prefixes);
             let room = self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
+            let marks = reuse && session.is_some_and(borders::has);
+            let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // Who waits for another's prompt need not compute the same.
                 let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
+                let mut later = || match marks {
+                    false => running.iter().any(shared),
+                    true => match borders::wait(running, prefixes, job) {
+                        Some(border) => {
+                            wanted.push(border);
+                            true
+                        }
+                        None => false,
+                    },
+                };
                 let pages = || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
                 match running.is_empty() || (job.tokens.len() + ROOM <= room && pages()) {
                     false => Ready::NoRoom,
-                    true if reuse && running.iter().any(shared) => Ready::Later,
+                    true if reuse && later() => Ready::Later,
                     true => Ready::Now,
                 }
             });
+            for (id, border) in wanted {
+                let of = self.running.iter_mut().find(|r| r.id == id);
+                of.into_iter().for_each(|r| r.borders.push(border));
+            }
             let Some(mut job) = next else { return };
             job.passed = 0;
             if job.max_tokens == 0 {
@@ -46,7 +63,9 @@ impl Worker {
                         self.seen.queued.add(job.usage.queued);
                         self.seen.cached_tokens += fed as u64;
                     }
-                    self.running.push(Running::new(id, fed, job));
+                    let mut running = Running::new(id, fed, job);
+                    running.borders = self.borders(&running);
+                    self.running.push(running);
                 }
                 Err(SessionError::Lost(why)) => {
                     // The next step says so, too, and has the model opened again.
@@ -111,7 +130,7 @@ impl Worker {
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
         let paged = self.session.as_ref().is_some_and(|s| s.pages().is_some());
         if good && paged {
-            self.keep_pages(id, &tokens);
+            self.keep(id, &tokens);
         }
         let good = good && !paged;
         let gone = if good { self.kept.keep(id, tokens) } else { vec![id] };

@@ -92,6 +92,11 @@ impl Kept {
         }
     }
 
+    /// Tokens that these have in common with one that is kept, at most.
+    pub fn known(&self, tokens: &[u32]) -> usize {
+        self.all.iter().map(|one| common(tokens, &one.tokens)).max().unwrap_or(0)
+    }
+
     /// Takes this one out, to go on.
     pub fn take(&mut self, id: SequenceId) -> bool {
         let before = self.all.len();

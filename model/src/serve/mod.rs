@@ -14,6 +14,7 @@
 
 mod admit;
 mod ahead;
+mod borders;
 mod choose;
 mod compose;
 mod kept;

@@ -2,7 +2,7 @@
 
 use super::admit::ROOM;
 use super::kept::{WORTH, common};
-use super::prefixes::Prefixes;
+use super::prefixes::{Begun, Prefixes};
 use super::running::{Job, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
@@ -25,7 +25,11 @@ pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], 
     let Some(pages) = session.pages() else { return true };
     let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
     let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
-    let shared = prefixes.find(&job.tokens).0.into_iter().filter(|page| session.page_users(*page) > 1).count();
+    let there = match session.graph().is_recurrent() {
+        true => prefixes.find_copy(&job.tokens).map_or(vec![], |begun| begun.pages),
+        false => prefixes.find(&job.tokens).0,
+    };
+    let shared = there.into_iter().filter(|page| session.page_users(*page) > 1).count();
     let tokens = (job.tokens.len() + ROOM).min(session.context());
     let own = tokens.div_ceil(PageCount::POSITIONS).saturating_sub(shared.saturating_sub(1));
     own + needed(session, running, &rest) <= pages.free() + kept
@@ -57,6 +61,15 @@ impl Worker {
     pub(super) fn place_in_pages(&mut self, job: &Job) -> Result<(SequenceId, usize), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).filter(|_| self.reuse).unwrap_or_default();
+        if session.graph().is_recurrent() {
+            // Those that run are at other positions: what they leave behind is in the tree.
+            let begun = self.prefixes.find_copy(asked);
+            self.prefixes.touch(asked);
+            let id = session.add(job.sampling.clone())?;
+            let Some(Begun { pages, len, copy }) = begun else { return Ok((id, 0)) };
+            session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;
+            return Ok((id, len));
+        }
         let (pages, len) = self.prefixes.find(asked);
         let runs = self.running.iter().filter_map(|r| Some((common(asked, r.job.tokens.get(..r.fed)?), r.id)));
         if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= WORTH && *n > len) {
@@ -67,13 +80,25 @@ impl Worker {
         self.prefixes.touch(asked);
         let id = session.add(job.sampling.clone())?;
         if len > 0 {
-            session.begin_with(id, &pages, len)?;
+            session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, None)?;
         }
         Ok((id, len))
     }
 
+    /// What is in a sequence stays while nobody needs its pages, and its states that do not grow as they are now.
+    pub(super) fn keep(&mut self, id: SequenceId, tokens: &[u32]) {
+        self.keep_pages(id, tokens);
+        let Some(session) = self.session.as_mut().filter(|_| self.reuse) else { return };
+        if session.graph().is_recurrent()
+            && let Some(copy) = self.prefixes.place_copy(tokens, session.copies())
+            && !session.keep_states(id, copy).unwrap_or(false)
+        {
+            self.prefixes.forget_copy(copy);
+        }
+    }
+
     /// What is in a sequence that leaves stays while nobody needs its pages.
-    pub(super) fn keep_pages(&mut self, id: SequenceId, tokens: &[u32]) {
+    fn keep_pages(&mut self, id: SequenceId, tokens: &[u32]) {
         let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH) else { return };
         let entered = self.prefixes.enter(tokens, session.pages_of(id));
         session.hold_pages(&entered.held);
@@ -103,7 +128,7 @@ impl Worker {
             let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return take };
             job.sampler = session.sampler(id).ok().cloned();
             let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
-            self.keep_pages(id, &tokens);
+            self.keep(id, &tokens);
             if let Some(session) = &mut self.session {
                 let _ = session.remove(id);
             }

@@ -1,6 +1,9 @@
 //! Beginnings of texts whose keys and values are kept in pages, because the next prompt may begin as they do: a radix tree. Each node is a
 //! page of tokens; the last one of a text may be shorter. A slot is taken by none of them: a sequence that begins so shares the pages, and
 //! what it writes into the last of them it writes into a copy.
+//!
+//! States that do not grow (recurrent ones) have no pages: what is kept of them are copies of a sequence's states as
+//! they were behind some tokens, each at a node. A text begins at the last of them that is on its way.
 
 use super::kept::WORTH;
 use crate::gpu::PageCount;
@@ -15,6 +18,19 @@ struct Node {
     children: Vec<usize>,
     /// When it was last of use: a number that rises.
     used: u64,
+    /// So many of the tokens, and which copy has the states behind them.
+    copy: Option<(usize, usize)>,
+}
+
+/// A beginning whose states are kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// Its pages.
+    pub pages: Vec<u32>,
+    /// Its tokens.
+    pub len: usize,
+    /// The copy of its states.
+    pub copy: usize,
 }
 
 /// A tree of pages by the tokens that are in them.
@@ -36,11 +52,6 @@ pub(super) struct Entered {
 }
 
 impl Prefixes {
-    /// Tokens whose keys and values are kept.
-    pub fn tokens(&self) -> usize {
-        self.nodes.iter().flatten().map(|node| node.tokens.len()).sum()
-    }
-
     /// The pages of all nodes.
     pub fn pages(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().flatten().map(|node| node.page)
@@ -53,18 +64,59 @@ impl Prefixes {
 
     /// The pages that have the longest beginning of these tokens, and its length. The last page may have more, or less, than is asked for.
     pub fn find(&self, tokens: &[u32]) -> (Vec<u32>, usize) {
-        let (path, len) = self.path(tokens);
+        let (path, len) = self.path(tokens, WORTH);
         (path.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect(), len)
     }
 
     /// These tokens' pages were of use.
     pub fn touch(&mut self, tokens: &[u32]) {
         self.now += 1;
-        for at in self.path(tokens).0 {
+        for at in self.path(tokens, WORTH).0 {
             if let Some(Some(node)) = self.nodes.get_mut(at) {
                 node.used = self.now;
             }
         }
+    }
+
+    /// The longest beginning of these tokens of which the states are kept, too.
+    pub fn find_copy(&self, tokens: &[u32]) -> Option<Begun> {
+        let (path, len) = self.path(tokens, 1);
+        let nodes: Vec<&Node> = path.into_iter().filter_map(|at| self.node(at)).collect();
+        // All nodes of a path but the last one are whole pages.
+        let with = nodes.iter().enumerate().rev().filter_map(|(i, node)| Some((i, node.copy?)));
+        let (len, copy) = with.map(|(i, (n, copy))| (i * PAGE + n, copy)).find(|(n, _)| *n <= len)?;
+        let pages = nodes.iter().take(len.div_ceil(PAGE)).map(|node| node.page).collect();
+        Some(Begun { pages, len, copy })
+    }
+
+    /// Which of `copies` is to have the states behind these tokens, whose pages are kept: one that nobody has, or that
+    /// was of no use for longest. None where there is one already, or one of a whole page where the tokens end in its middle.
+    pub fn place_copy(&mut self, tokens: &[u32], copies: usize) -> Option<usize> {
+        let (path, len) = self.path(tokens, 1);
+        let at = path.last().copied().filter(|_| len == tokens.len())?;
+        let n = len - (path.len() - 1) * PAGE;
+        let before = match self.node(at)?.copy {
+            Some((m, _)) if m >= n => return None,
+            before => before.map(|(_, copy)| copy),
+        };
+        let taken: Vec<usize> = self.nodes.iter().flatten().filter_map(|node| Some(node.copy?.1)).collect();
+        let copy = before.or_else(|| (0..copies).find(|copy| !taken.contains(copy))).or_else(|| {
+            let with = self.nodes.iter_mut().flatten().filter(|node| node.copy.is_some());
+            with.min_by_key(|node| node.used)?.copy.take().map(|(_, copy)| copy)
+        })?;
+        self.nodes.get_mut(at)?.as_mut()?.copy = Some((n, copy));
+        Some(copy)
+    }
+
+    /// This copy has nothing.
+    pub fn forget_copy(&mut self, copy: usize) {
+        let with = self.nodes.iter_mut().flatten().filter(|node| node.copy.is_some_and(|(_, c)| c == copy));
+        with.for_each(|node| node.copy = None);
+    }
+
+    /// Copies of states that are kept.
+    pub fn copies(&self) -> usize {
+        self.nodes.iter().flatten().filter(|node| node.copy.is_some()).count()
     }
 
     /// Enters a text whose keys and values are in these pages. What is there already stays as it is.
@@ -120,14 +172,14 @@ impl Prefixes {
         *self = Prefixes::default();
     }
 
-    /// The nodes that have the longest beginning of these tokens, and its length.
-    fn path(&self, tokens: &[u32]) -> (Vec<usize>, usize) {
+    /// The nodes that have the longest beginning of these tokens, and its length: of each at least so many.
+    fn path(&self, tokens: &[u32], least: usize) -> (Vec<usize>, usize) {
         let (mut path, mut len, mut parent) = (vec![], 0, None);
         while let Some(rest) = tokens.get(len..).filter(|rest| !rest.is_empty()) {
             let of = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, rest));
             let best = self.children(parent).iter().map(|at| (of(at), *at)).max();
             // Little of a page is not worth a copy of it.
-            let Some((n, at)) = best.filter(|(n, _)| *n >= WORTH) else { break };
+            let Some((n, at)) = best.filter(|(n, _)| *n >= least) else { break };
             path.push(at);
             len += n;
             if n < PAGE {
@@ -139,7 +191,7 @@ impl Prefixes {
     }
 
     fn add(&mut self, parent: Option<usize>, tokens: &[u32], page: u32) -> usize {
-        let node = Node { tokens: tokens.to_vec(), page, parent, children: vec![], used: self.now };
+        let node = Node { tokens: tokens.to_vec(), page, parent, children: vec![], used: self.now, copy: None };
         let at = match self.nodes.iter_mut().enumerate().find(|(_, place)| place.is_none()) {
             Some((at, place)) => {
                 *place = Some(node);
@@ -176,7 +228,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entered, PAGE, Prefixes};
+    use super::{Begun, Entered, PAGE, Prefixes};
 
     fn text(seed: u32, len: usize) -> Vec<u32> {
         (0..len as u32).map(|i| seed * 100_000 + i).collect()
@@ -201,12 +253,48 @@ mod tests {
         assert_eq!(tree.enter(&other, &[10, 30, 31]).held, [30, 31]);
         assert_eq!(tree.find(&other), (vec![10, 30, 31], other.len()));
         assert_eq!(tree.find(&longer), (vec![10, 11, 13], longer.len()));
-        assert_eq!(tree.tokens(), longer.len() + other.len() - PAGE);
+        assert_eq!(tokens(&tree), longer.len() + other.len() - PAGE);
         tree.touch(&longer);
         assert_eq!(tree.forget(|page| page != 31), Some(13), "an end that may go");
         assert_eq!([tree.forget(|_| true), tree.forget(|_| true)], [Some(31), Some(30)]);
         assert_eq!(tree.find(&longer), (vec![10, 11], 2 * PAGE));
         assert_eq!([tree.forget(|_| true), tree.forget(|_| true), tree.forget(|_| true)], [Some(11), Some(10), None]);
-        assert_eq!((tree.tokens(), tree.pages().count()), (0, 0));
+        assert_eq!((tokens(&tree), tree.pages().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_text_begins_at_the_last_copy_on_its_way_and_the_longest_unused_one_is_taken_for_another() {
+        let mut tree = Prefixes::default();
+        let one = text(1, 2 * PAGE + 20);
+        assert_eq!((tree.place_copy(&one[..PAGE], 3), tree.find_copy(&one)), (None, None), "its pages are not kept");
+        tree.enter(&one, &[10, 11, 12]);
+        assert_eq!(tree.place_copy(&one[..PAGE], 3), Some(0));
+        assert_eq!(tree.place_copy(&one[..PAGE], 3), None, "there is one");
+        assert_eq!(tree.place_copy(&one, 3), Some(1));
+        let begun = |pages: &[u32], len, copy| Some(Begun { pages: pages.to_vec(), len, copy });
+        assert_eq!(tree.find_copy(&one), begun(&[10, 11, 12], one.len(), 1));
+        assert_eq!(tree.find_copy(&one[..one.len() - 1]), begun(&[10], PAGE, 0), "no state goes back");
+        assert_eq!(tree.find_copy(&one[..PAGE - 1]), None);
+        // The text goes on in the page: the copy of its end moves on, one of a whole page does not go back.
+        let longer = text(1, 2 * PAGE + 90);
+        tree.enter(&longer, &[10, 11, 13]);
+        assert_eq!(tree.find_copy(&longer), begun(&[10, 11, 13], one.len(), 1));
+        assert_eq!(tree.place_copy(&longer, 3), Some(1));
+        assert_eq!(tree.find_copy(&one), begun(&[10], PAGE, 0));
+        assert_eq!(tree.place_copy(&one[..PAGE - 5], 3), None);
+        // All are taken: what nobody used for longest is another's.
+        let other = text(2, PAGE + 3);
+        tree.enter(&other, &[20, 21]);
+        assert_eq!([tree.place_copy(&other, 3), tree.place_copy(&other[..PAGE], 3)], [Some(2), Some(0)]);
+        assert_eq!((tree.find_copy(&one), tree.copies()), (None, 3));
+        tree.forget_copy(2);
+        assert_eq!((tree.find_copy(&other), tree.copies()), (begun(&[20], PAGE, 0), 2));
+        // With its page a copy goes, too.
+        tree.forget(|page| page == 13);
+        assert_eq!((tree.find_copy(&longer), tree.copies()), (None, 1));
+    }
+
+    fn tokens(tree: &Prefixes) -> usize {
+        tree.filled().map(|(_, tokens)| tokens).sum()
     }
 }

@@ -161,6 +161,8 @@ pub(super) struct Running {
     pub id: SequenceId,
     /// Tokens of the job that are in the sequence.
     pub fed: usize,
+    /// Positions at which a copy of its states is to be kept, where they cannot forget a token.
+    pub borders: Vec<usize>,
     pub job: Job,
     /// Where its text repeats itself.
     pub lookup: Lookup,
@@ -170,7 +172,7 @@ pub(super) struct Running {
 
 impl Running {
     pub fn new(id: SequenceId, fed: usize, job: Job) -> Running {
-        Running { id, fed, job, lookup: Lookup::default(), dry: (vec![], 0) }
+        Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
     }
 
     /// What may come next, where somebody wants that tried: no more than the answer, and the context, have room for.

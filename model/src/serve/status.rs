@@ -75,8 +75,11 @@ pub struct Status {
     pub room: usize,
     /// Tokens that are in all slots; those in pages that several have are counted once.
     pub held_tokens: usize,
-    /// Those of them that are in kept slots.
+    /// Those of them that are in kept slots, or in pages that nobody has who runs.
     pub kept_tokens: usize,
+    /// Copies of states that do not grow, kept where texts with the same beginning can go on; those that sequences on the
+    /// CPU have of their own are not counted.
+    pub kept_states: usize,
     /// The pages of keys and values that sequences share; none where each slot has a place of its own.
     pub pages: Option<PageCount>,
     /// Bytes that a token takes in a slot.

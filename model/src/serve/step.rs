@@ -97,6 +97,7 @@ impl Worker {
             }
             self.drafted = drafted;
         }
+        self.keep_at_borders();
         // From the last on, so that the places of the others stay.
         for (at, end) in ends.into_iter().rev() {
             let r = self.running.remove(at);
@@ -119,7 +120,13 @@ impl Worker {
             None => (BUDGET_ON_GPU, LEAST_ON_GPU),
         };
         let alone = if rest.contains(&1) { 1 } else { ALONE };
-        compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least)
+        let mut take = compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least);
+        // Nobody goes over a border in one piece.
+        for (r, n) in self.running.iter().zip(&mut take) {
+            let next = r.borders.iter().filter(|border| **border > r.fed).min();
+            *n = next.map_or(*n, |border| (*n).min(border - r.fed));
+        }
+        take
     }
 
     /// Whether this step may have drafts. A state that cannot go back step by step computes more than it wins; and on a

@@ -238,12 +238,16 @@ impl Worker {
 
     /// Lets others see how things are.
     pub fn publish(&mut self) {
-        let kept_tokens = self.kept.tokens() + self.prefixes.tokens();
+        // What somebody who runs has, too, is his.
+        let alone = |page: u32| self.session.as_ref().is_some_and(|session| session.page_users(page) == 1);
+        let in_pages: usize = self.prefixes.filled().filter(|(page, _)| alone(*page)).map(|(_, tokens)| tokens).sum();
+        let kept_tokens = self.kept.tokens() + in_pages;
         self.seen.pages = self.session.as_ref().and_then(Session::pages);
         self.seen.running = self.running.len();
         self.seen.prefilling = self.running.iter().filter(|r| r.rest().len() > 1).count();
         self.seen.kept_slots = self.kept.len();
         self.seen.kept_tokens = kept_tokens;
+        self.seen.kept_states = self.prefixes.copies();
         self.seen.held_tokens = match (&self.session, self.seen.pages) {
             (Some(session), Some(pages)) => {
                 let running = self.running.iter().map(|r| (session.pages_of(r.id), r.fed));

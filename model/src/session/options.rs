@@ -87,6 +87,9 @@ pub struct OpenOptions {
     /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid out when
     /// the model is opened.
     pub sequences: usize,
+    /// On a GPU: fewer sequences where so many would take memory that the weights need: half as many, and so on, down to
+    /// [`OpenOptions::FEW`].
+    pub fewer: bool,
     /// On one GPU: tokens that all sequences have room for together, in pages that those which begin alike share, each a context at most; none:
     /// each sequence has room for a context. The CPU, which takes memory as tokens come, has no use for it.
     pub paged: Option<usize>,
@@ -130,6 +133,7 @@ impl Default for OpenOptions {
             output: Output::Own,
             context: None,
             sequences: 1,
+            fewer: false,
             paged: None,
             kv: KvType::F16,
             precise: false,
@@ -158,6 +162,9 @@ impl OpenOptions {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
     }
+
+    /// Sequences that [`OpenOptions::fewer`] leaves at least.
+    pub const FEW: usize = 4;
 
     /// Whether [`OpenOptions::paged`] may be set for this model and these devices.
     ///

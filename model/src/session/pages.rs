@@ -44,14 +44,50 @@ impl Session {
         }
     }
 
-    /// A sequence without tokens begins with `len` tokens, which are in these pages: somebody has them.
-    pub(crate) fn begin_with(&mut self, id: SequenceId, pages: &[u32], len: usize) -> Result<(), SessionError> {
+    /// A sequence without tokens begins with these, which are in these pages: somebody has them. `copy`: of its states
+    /// that do not grow, where it has such.
+    pub(crate) fn begin_as(
+        &mut self,
+        id: SequenceId,
+        tokens: &[u32],
+        pages: &[u32],
+        copy: Option<usize>,
+    ) -> Result<(), SessionError> {
         self.sequence(id)?;
         if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.begin_with(id.slot, pages)?;
-            self.sequence_mut(id)?.len = len;
+            gpu.begin_as(id.slot, tokens, pages, copy)?;
+            self.sequence_mut(id)?.len = tokens.len();
         }
         Ok(())
+    }
+
+    /// Copies of states that do not grow which there is room for beside the sequences' own; none but where sequences
+    /// share pages.
+    pub(crate) fn copies(&self) -> usize {
+        self.gpu().filter(|gpu| gpu.pages().is_some()).map_or(0, |gpu| gpu.plan().copies())
+    }
+
+    /// Keeps such a copy, of a sequence as it is, in this place. False: its states are not what they should be.
+    pub(crate) fn keep_states(&mut self, id: SequenceId, copy: usize) -> Result<bool, SessionError> {
+        let len = self.sequence(id)?.len;
+        match &mut self.runner {
+            Stage::Gpu(gpu) => gpu.keep_states(id.slot, len, copy),
+            Stage::Host(_) => Ok(false),
+        }
+    }
+
+    /// Keeps a copy of a sequence's recurrent states as they are now, so that [`Session::truncate`] and
+    /// [`Session::fork`] to this position, or soon behind it, run little again. On the CPU, where a sequence has a few of
+    /// them; false where there is nothing to keep, and on GPUs.
+    ///
+    /// # Errors
+    /// [`SessionError::NoSequence`].
+    pub fn checkpoint(&mut self, id: SequenceId) -> Result<bool, SessionError> {
+        self.sequence(id)?;
+        Ok(match &mut self.runner {
+            Stage::Gpu(_) => false,
+            Stage::Host(host) => host.checkpoint(id.slot),
+        })
     }
 }
 

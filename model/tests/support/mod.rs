@@ -12,6 +12,7 @@ pub mod one;
 pub mod oracle;
 pub mod paged;
 pub mod peak;
+pub mod returning;
 pub mod shapes;
 pub mod side_by_side;
 pub mod simulated;

@@ -8,6 +8,7 @@ use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_kernels::kv::PAGE;
 use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan::copies_beside;
 use kjit_model::session::{OpenOptions, Persistence, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
@@ -21,6 +22,8 @@ use std::time::Duration;
 const USUAL_SEQUENCES: usize = 4;
 /// The most where nobody says how many, but what memory they may take.
 const MOST_SEQUENCES: usize = 64;
+/// Copies of its recurrent states that a sequence without pages has at most.
+const COPIES: usize = 8;
 
 pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let models: Vec<&ModelName> = args.models.iter().chain(&args.model_file).collect();
@@ -131,7 +134,9 @@ fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::
     let one = |(i, path): (usize, &PathBuf)| {
         let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let (sequences, paged) = sequences(args, path, open)?;
-        let open = OpenOptions { sequences, paged, ..open.clone() };
+        // Nobody said how many: as many as there is memory for.
+        let fewer = args.kv_memory().is_some() && args.max_sequences.is_none();
+        let open = OpenOptions { sequences, fewer, paged, ..open.clone() };
         let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
         let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
@@ -180,12 +185,15 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         (Some(true), Err(why)) => {
             bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
         }
-        // A kernel of all steps knows no pages.
-        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On),
+        // A kernel of all steps knows no pages. States that do not grow were not tried on a card beside pages.
+        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On && !graph.is_recurrent()),
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
-    let each = token.saturating_mul(context as u64).max(1);
+    // What does not grow, and copies of it.
+    let state = 4 * graph.recurrent_elems() as u64;
+    let copies = if paged { copies_beside(1) } else { COPIES };
+    let each = token.saturating_mul(context as u64).saturating_add(state.saturating_mul(1 + copies as u64)).max(1);
     let Some(bytes) = memory else {
         return Ok((usual, paged.then(|| usual.saturating_mul(context.next_multiple_of(PAGE)))));
     };
@@ -198,7 +206,15 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     }
     let most = args.max_sequences.unwrap_or(MOST_SEQUENCES);
     match paged {
-        true => Ok((most, Some(usize::try_from(bytes / token.max(1)).unwrap_or(usize::MAX)))),
+        true => {
+            let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
+            let fits =
+                |n: usize| left(n).filter(|left| *left >= token.saturating_mul(context as u64)).map(|left| (n, left));
+            let (n, left) = (1..=most).rev().find_map(fits).unwrap_or((1, bytes));
+            // States alone take none of it for a token: pages are counted all the same.
+            let tokens = left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+            Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
+        }
         false => Ok((fit.min(most), None)),
     }
 }

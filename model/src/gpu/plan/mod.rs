@@ -31,7 +31,7 @@ pub(crate) use reduce::{RANKS, Room, WORDS};
 #[doc(hidden)]
 pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
 pub(crate) use whole::why_no_pages;
-pub use whole::{Request, plan};
+pub use whole::{Request, copies_beside, plan};
 
 use crate::graph::{RopeId, StateId, ValueId, WeightId};
 use kjit_engine::Target;
@@ -533,6 +533,8 @@ pub struct Plan {
     /// Bytes of the keys, and of the values, of each cache, for one slot, or one page; of another state, of all,
     /// and none.
     pub caches: Vec<[u64; 2]>,
+    /// How often each of them has that.
+    pub parts: Vec<Parts>,
     /// Memory.
     pub memory: MemoryNeed,
 }
@@ -549,9 +551,14 @@ impl Plan {
         std::iter::once(&self.decode).chain(&self.prompts).chain(batches).collect()
     }
 
-    /// How often there is what [`Plan::caches`] has bytes of.
-    pub fn parts(&self) -> usize {
-        self.pages.unwrap_or(self.slots)
+    /// How often a cache has the bytes that [`Plan::caches`] says.
+    pub fn parts_of(&self, cache: usize) -> Parts {
+        self.parts.get(cache).copied().unwrap_or(Parts::Slots { slots: self.slots, copies: 0 })
+    }
+
+    /// Copies of a sequence's states that do not grow for which there is room, where there are such states.
+    pub fn copies(&self) -> usize {
+        self.parts.iter().map(|p| if let Parts::Slots { copies, .. } = *p { copies } else { 0 }).max().unwrap_or(0)
     }
 
     /// Words of a slot's table of pages.
@@ -562,6 +569,30 @@ impl Plan {
     /// Bytes that launches pass on to each other.
     pub fn arena(&self) -> u64 {
         self.programs().iter().map(|p| p.base + p.arena).max().unwrap_or(0)
+    }
+}
+
+/// How often there is what a cache has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    /// For each page, whoever has it.
+    Pages(usize),
+    /// For each slot, and behind them for copies of what slots had.
+    Slots {
+        /// Slots.
+        slots: usize,
+        /// Copies.
+        copies: usize,
+    },
+}
+
+impl Parts {
+    /// All of them.
+    pub const fn count(self) -> usize {
+        match self {
+            Parts::Pages(pages) => pages,
+            Parts::Slots { slots, copies } => slots + copies,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::batch::{DRAFTED, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
 use super::states::recurrent_bytes;
-use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Plan, PlanError, Program};
+use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
 use crate::graph::{Graph, Op, State, StateId, StateKind, ValueId, WeightId};
@@ -104,9 +104,12 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let slots = sequences;
     let caches = planner.caches()?;
-    let parts = pages.unwrap_or(slots);
-    let all_slots = |bytes: &u64| bytes.saturating_mul(parts as u64).saturating_add(ALIGN);
-    let kv = caches.iter().flatten().map(all_slots).sum();
+    let parts: Vec<Parts> = graph.states.iter().map(|state| parts(&state.kind, slots, pages)).collect();
+    let all = |(each, parts): (&[u64; 2], &Parts)| {
+        let of = |bytes: u64| bytes.saturating_mul(parts.count() as u64).saturating_add(ALIGN);
+        of(each[0]).saturating_add(of(each[1]))
+    };
+    let kv = caches.iter().zip(&parts).map(all).sum();
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
     let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
     // Positions, options and lists of slots, and a random number for each position.
@@ -132,6 +135,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         vectors,
         pages,
         caches,
+        parts,
         memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + tables + packets },
     };
     plan.memory.rest = plan.memory.rest.saturating_add(plan.inbox());
@@ -146,8 +150,23 @@ pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
         return Some("chosen positions are found in no pages".to_owned());
     }
-    let other = graph.states.iter().find(|s| !matches!(s.kind, StateKind::Kv(_) | StateKind::Latent { .. }));
-    other.map(|other| format!("{}'s state is of another kind than keys and values", other.name))
+    let other = graph.states.iter().find(|s| matches!(s.kind, StateKind::Elsewhere));
+    other.map(|other| format!("{} is another device's", other.name))
+}
+
+/// Copies of a sequence's states that do not grow which are kept beside those of so many slots, where sequences share
+/// pages: as many again, so that each has one of its prompt, and some for a single slot's conversations.
+pub const fn copies_beside(slots: usize) -> usize {
+    if slots < 8 { 8 } else { slots }
+}
+
+/// What there is of a state.
+fn parts(kind: &StateKind, slots: usize, pages: Option<usize>) -> Parts {
+    match (kind, pages) {
+        (StateKind::Recurrent { .. }, Some(_)) => Parts::Slots { slots, copies: copies_beside(slots) },
+        (_, Some(pages)) => Parts::Pages(pages),
+        (_, None) => Parts::Slots { slots, copies: 0 },
+    }
 }
 
 /// Pages for keys and values, where they are asked for.

@@ -502,7 +502,12 @@ impl GpuRunner {
         self.copy_others(from, to, len)?;
         if self.pages.is_some() {
             let same = self.pages_of(from).iter().copied().take(len.div_ceil(PageCount::POSITIONS)).collect::<Vec<_>>();
-            return self.begin_with(to, &same).map(|()| len);
+            self.begin_with(to, &same)?;
+            if self.graph.is_recurrent() {
+                self.copy_states(from, to)?;
+                self.copy_known(from, to, len)?;
+            }
+            return Ok(len);
         }
         let (r, slots) = (&self.resident, self.slots.len().max(1));
         let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
@@ -512,21 +517,31 @@ impl GpuRunner {
             r.stream.copy(&of(from)?, &of(to)?)?;
         }
         if self.graph.is_recurrent() {
-            // They hold what the other's do; to go back from there takes the tokens.
-            let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
-            let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
-            ids.slice(to * ring..to * ring + len)?.write(|to| to.copy_from_slice(&known))?;
-            let held = self.slot(from).held;
-            self.note(to, |s| (s.used, s.held) = (s.used.max(len), held));
+            self.copy_known(from, to, len)?;
         }
         Ok(len)
+    }
+
+    /// A slot's states hold what another's do; to go back from there takes the tokens.
+    fn copy_known(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
+        let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
+        let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
+        ids.slice(to * ring..to * ring + len)?.write(|to| to.copy_from_slice(&known))?;
+        let held = self.slot(from).held;
+        self.note(to, |s| (s.used, s.held) = (s.used.max(len), held));
+        Ok(())
+    }
+
+    /// Whether a slot's states hold its first `len` tokens and no more.
+    fn reaches(&self, slot: usize, len: usize) -> bool {
+        // At position 0 they are zeros, whatever they were.
+        len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
     /// Sees to it that a slot's states hold its first `len` tokens, whose ids are in the ring, and no more. Some
     /// states cannot forget a token: those begin again.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
-        // At position 0 they are zeros, whatever they were.
-        if len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len) {
+        if self.reaches(slot, len) {
             return Ok(());
         }
         let mut at = 0;

@@ -2,6 +2,7 @@
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};
+use crate::gpu::plan::Parts;
 use crate::session::{SessionError, Task};
 
 impl GpuRunner {
@@ -40,10 +41,54 @@ impl GpuRunner {
     }
 
     /// A slot begins with these pages.
-    pub(crate) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
+    pub(super) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
         let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let changes = pages.begin(slot, with);
         self.change(&changes)
+    }
+
+    /// A slot begins with these tokens, which are in these pages; where there are states that do not grow, they are
+    /// those of this copy.
+    pub(crate) fn begin_as(
+        &mut self,
+        slot: usize,
+        tokens: &[u32],
+        pages: &[u32],
+        copy: Option<usize>,
+    ) -> Result<(), SessionError> {
+        self.begin_with(slot, pages)?;
+        if let Some(copy) = copy {
+            // To go back from here takes the tokens.
+            self.put(slot, 0, tokens)?;
+            self.copy_states(self.resident.plan.slots + copy, slot)?;
+            self.note(slot, |s| s.held = Some(tokens.len()));
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of a slot's states that do not grow, as they are behind its first `len` tokens: false where they
+    /// are not.
+    pub(crate) fn keep_states(&mut self, slot: usize, len: usize, copy: usize) -> Result<bool, SessionError> {
+        let fine = self.pages.is_some() && self.slot(slot).held == Some(len) && copy < self.resident.plan.copies();
+        if fine {
+            self.copy_states(slot, self.resident.plan.slots + copy)?;
+        }
+        Ok(fine)
+    }
+
+    /// Makes these the states that do not grow of another slot, or copy, in the order of the stream.
+    pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
+        let r = &self.resident;
+        for ((state, _), parts) in r.caches.iter().zip(&r.plan.parts) {
+            if let Parts::Slots { .. } = parts {
+                let each = state.len() / parts.count().max(1);
+                let of = |at: usize| state.slice(at * each..(at + 1) * each);
+                if each > 0 {
+                    r.stream.copy(&of(from)?, &of(to)?)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A slot keeps the pages of its first `len` positions.
@@ -86,9 +131,13 @@ impl GpuRunner {
                     r.stream.copy_in(&numbers.slice(page..page + 1)?, &r.control.pages.slice(at..at + 1)?)?;
                 }
                 Change::Copy { from, to } => {
-                    let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
-                    for cache in caches.filter(|c| !c.is_empty()) {
-                        let each = cache.len() / r.plan.parts().max(1);
+                    let in_pages = r.caches.iter().zip(&r.plan.parts).filter_map(|(sides, parts)| match parts {
+                        Parts::Pages(pages) => Some((sides, (*pages).max(1))),
+                        Parts::Slots { .. } => None,
+                    });
+                    let sides = in_pages.flat_map(|((keys, values), pages)| [(keys, pages), (values, pages)]);
+                    for (cache, pages) in sides.filter(|(c, _)| !c.is_empty()) {
+                        let each = cache.len() / pages;
                         let of = |page: u32| cache.slice(page as usize * each..(page as usize + 1) * each);
                         r.stream.copy(&of(from)?, &of(to)?)?;
                     }
@@ -101,7 +150,9 @@ impl GpuRunner {
     /// Says before anything is done if there are no pages for all of it.
     pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
         let Some(pages) = self.pages() else { return Ok(()) };
-        let needed = tasks.iter().map(|t| self.pages_needed(t.slot, t.first, t.first + t.tokens.len())).sum();
+        // What went back where states cannot is written again from its beginning on.
+        let from = |t: &Task<'_>| if self.reaches(t.slot, t.first) { t.first } else { 0 };
+        let needed = tasks.iter().map(|t| self.pages_needed(t.slot, from(t), t.first + t.tokens.len())).sum();
         if needed <= pages.free() { Ok(()) } else { Err(self.lack(needed)) }
     }
 }

@@ -1,0 +1,71 @@
+//! Where copies of states that do not grow are kept: a recurrent state cannot go back, so others begin only where somebody
+//! kept it. Three places are worth a copy: where a prompt's last whole page ends, where a prompt leaves a text that is
+//! known (what both have in common others will have, too), and where an answer ends. The first two are ends of pages, so
+//! that they lie at the same place in all texts that begin alike; prompts are fed in pieces that end there.
+
+use super::kept::common;
+use super::prefixes::Prefixes;
+use super::running::{Job, Running};
+use super::worker::Worker;
+use crate::gpu::PageCount;
+use crate::session::{SequenceId, Session};
+
+/// So many of these tokens fill pages.
+const fn whole_pages(tokens: usize) -> usize {
+    tokens / PageCount::POSITIONS * PageCount::POSITIONS
+}
+
+/// The tokens that may come from elsewhere: the last one is fed, whatever is there.
+fn asked(tokens: &[u32]) -> &[u32] {
+    tokens.split_last().map_or(&[], |(_, rest)| rest)
+}
+
+/// Whether states are kept so.
+pub(super) fn has(session: &Session) -> bool {
+    session.graph().is_recurrent()
+        && (session.copies() > 0 || session.cpu().is_some_and(|host| host.before().is_none()))
+}
+
+/// Whose prompt is being computed to a border at which this request can begin, and which that is.
+pub(super) fn wait(running: &[Running], prefixes: &Prefixes, job: &Job) -> Option<(SequenceId, usize)> {
+    let asked = asked(&job.tokens);
+    let of = |r: &Running| {
+        let prompt = r.job.tokens.get(..r.job.prompt).unwrap_or_default();
+        Some((whole_pages(common(asked, prompt)), r.id)).filter(|(border, _)| *border > r.fed)
+    };
+    let (border, id) = running.iter().filter_map(of).max_by_key(|(border, _)| *border)?;
+    let there = prefixes.find_copy(asked).is_some_and(|begun| begun.len >= border);
+    (!there).then_some((id, border))
+}
+
+impl Worker {
+    /// The borders of a sequence that comes.
+    pub(super) fn borders(&self, new: &Running) -> Vec<usize> {
+        if !self.reuse || !self.session.as_ref().is_some_and(has) {
+            return vec![];
+        }
+        let asked = asked(&new.job.tokens);
+        let fed = |r: &Running| common(asked, r.job.tokens.get(..r.fed).unwrap_or_default());
+        let runs = self.running.iter().map(fed).max().unwrap_or(0);
+        let known = self.prefixes.find(asked).1.max(self.kept.known(asked)).max(runs);
+        let borders = [known, asked.len()].map(whole_pages);
+        borders.into_iter().filter(|border| *border > new.fed).collect()
+    }
+
+    /// Keeps the states of those that came to a border.
+    pub(super) fn keep_at_borders(&mut self) {
+        let mut due = vec![];
+        for r in &mut self.running {
+            if r.borders.contains(&r.fed) {
+                due.push((r.id, r.job.tokens.get(..r.fed).unwrap_or_default().to_vec()));
+            }
+            r.borders.retain(|border| *border > r.fed);
+        }
+        for (id, tokens) in due {
+            match &mut self.session {
+                Some(session) if session.pages().is_none() => drop(session.checkpoint(id)),
+                _ => self.keep(id, &tokens),
+            }
+        }
+    }
+}

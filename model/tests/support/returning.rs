@@ -1,0 +1,78 @@
+//! Requests to a model with states that cannot go back: turns of conversations, common system prompts, more texts than
+//! copies are kept. Each is what the host makes of it, and computes only what the rule says. For any device.
+
+use super::asked::{Asked, Got, ask};
+use super::one::One;
+use super::paged::{PAGE, text};
+use super::side_by_side::gap;
+use kjit_model::serve::{Reason, Scheduler};
+use kjit_model::session::OpenOptions;
+
+/// Copies of states that are kept of two sequences in pages.
+pub const COPIES: usize = 8;
+
+/// How it is opened: two sequences, and pages for more than they have.
+pub fn options(options: OpenOptions) -> OpenOptions {
+    OpenOptions { sequences: 2, context: Some(300), paged: Some(12 * PAGE), prefill_chunk: Some(160), ..options }
+}
+
+/// Asks, and holds each answer against the host's; `all`: more texts than copies are kept, too.
+pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
+    let vocab = host.n_vocab();
+    let paged = scheduler.status().pages.is_some();
+    let mut fine = |name: &str, prompt: &[u32], got: &Got, n: usize| {
+        assert_eq!((got.reason(), got.ids.len()), (Reason::Length, n), "{name}");
+        let gap = gap(host, &[prompt, &got.ids].concat(), prompt.len());
+        assert!(gap < near, "{name}: a token is {gap} below the host's choice");
+    };
+    let one = |prompt: &[u32], n| ask(scheduler, prompt, n, |_| {}).got();
+    let cached = |got: &Got, least: usize| match paged {
+        // In pages a text begins where a copy is, and what lies behind it is fed.
+        true => assert_eq!(got.cached(), least),
+        // On the CPU the tokens from the copy on are run again before it is said to begin.
+        false => assert!(got.cached() >= least, "{} of {least}", got.cached()),
+    };
+    // A conversation, and its next turn: it goes on where the answer ended.
+    let system = text(77, PAGE + 12, vocab);
+    let first = [&system[..], &text(1, 9, vocab)].concat();
+    let begun = one(&first, 4);
+    fine("the first", &first, &begun, 4);
+    cached(&begun, 0);
+    let turn = [&first[..], &begun.ids, &[7, 8, 9]].concat();
+    let next = one(&turn, 4);
+    fine("its next turn", &turn, &next, 4);
+    cached(&next, first.len() + 3);
+    // The answer is told otherwise than it was given: from the end of the prompt's last page on.
+    let told = [&first[..], &[3, 2, 1]].concat();
+    let again = one(&told, 3);
+    fine("another answer", &told, &again, 3);
+    cached(&again, PAGE);
+    // Three at once with another system prompt: the first computes it, as far as whole pages go, the others wait.
+    let system = text(88, PAGE + 30, vocab);
+    let texts: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &text(i, 9, vocab)].concat()).collect();
+    let before = scheduler.status();
+    let asked: Vec<Asked> = texts.iter().map(|p| ask(scheduler, p, 3, |_| {})).collect();
+    for (i, (asked, p)) in asked.into_iter().zip(&texts).enumerate() {
+        let got = asked.got();
+        fine(&format!("with the system prompt {i}"), p, &got, 3);
+        cached(&got, if i == 0 { 0 } else { PAGE });
+    }
+    let status = scheduler.status();
+    let computed = (status.prompt_tokens - before.prompt_tokens) as usize;
+    assert!(computed <= texts[0].len() + 2 * (texts[0].len() - PAGE), "{computed} tokens were computed");
+    if !paged || !all {
+        return;
+    }
+    // More texts than copies are kept: the longest unused go, and are computed again.
+    let kept = |scheduler: &Scheduler| scheduler.status().kept_states;
+    assert!((4..=COPIES).contains(&kept(scheduler)), "{}", kept(scheduler));
+    for i in 10..14 {
+        let other = text(i, PAGE + 2, vocab);
+        fine(&format!("other {i}"), &other, &one(&other, 1), 1);
+    }
+    assert_eq!(kept(scheduler), COPIES);
+    let anew = one(&turn, 4);
+    assert_eq!((anew.cached(), &anew.ids), (0, &next.ids));
+    let status = scheduler.status();
+    assert_eq!((status.failed, status.held_tokens), (0, status.kept_tokens), "{status:?}");
+}
