@@ -3,7 +3,8 @@
 use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts, Pause, Plan, Program,
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts, Pause, Plan,
+    Program,
 };
 use super::ring::Ring;
 use crate::graph::{StateId, ValueId, WeightId};
