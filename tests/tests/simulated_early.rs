@@ -1,16 +1,18 @@
 //! Starting before every kernel is there, with a compiler that takes its time: tokens come before it has
-//! ended, the kernels for prompts take over between two tokens, logits are the host's before and after, and a
-//! kernel that fails meanwhile is an error.
+//! ended, the kernels for prompts take over between two tokens, logits are the host's before and after, a token
+//! that is to be one launch becomes it between two, and a kernel that fails meanwhile is an error.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::Early;
 use kjit_model::graph::Graph;
-use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
 use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, engine};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -180,5 +182,81 @@ fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
         late(&gpu).finish(Duration::from_millis(200)).unwrap();
         drop(gpu);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    });
+}
+
+/// A model whose tokens are to be one launch. Its kernel is that of the test of late waves, so that it is compiled
+/// for the CPU once.
+fn one_launch() -> Option<Model> {
+    let model = model("tiny-llama-q4_k_m.gguf")?;
+    let (persistent, probe, prefill_chunk) = (Persistence::On, Probe::Delays, Some(8));
+    Some(Model { options: OpenOptions { persistent, probe, prefill_chunk, ..model.options }, ..model })
+}
+
+#[test]
+fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
+    let test = "a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled";
+    let Some(model) = one_launch() else { return };
+    setup("gfx1100", "persistent:8", "").run(test, TEMPORARY, || {
+        const TOKENS: usize = 16;
+        let [all, none] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let greedy = SampleOptions::default();
+        let launches = OpenOptions { persistent: Persistence::Off, ..model.options.clone() };
+        let launches = Model { gguf: Arc::clone(&model.gguf), graph: model.graph.clone(), options: launches };
+        let mut launches = One::of(launches.open(&engine(all.path(), WORKER, "hiprtc"), false).unwrap());
+        let want = launches.generate(&[5], TOKENS, greedy.clone());
+
+        let mut gpu = model.early(none.path());
+        assert!(late(&gpu).status().one_launch_late && gpu.on_gpu().persistent().is_none());
+        let (early, mut ids, mut first) = (late(&gpu), vec![], None);
+        gpu.decode(&[5], greedy.clone(), &mut |id| {
+            ids.push(id);
+            first.get_or_insert((early.status().one_launch_at, early.compiles()));
+            // Whoever reads waits here; the device runs ahead.
+            while early.compiles() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            if ids.len() == TOKENS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        let at = early.status().one_launch_at;
+        assert_eq!((first, ids), (Some((None, true)), want.clone()), "tokens came first, and are those of launches");
+        assert!(at.is_some_and(|at| (1..TOKENS).contains(&at)), "it took over: {:?}", early.status());
+        assert!(gpu.on_gpu().persistent().is_some());
+        // It stays.
+        gpu.truncate(0);
+        assert_eq!(gpu.generate(&[5], TOKENS, greedy), want);
+        early.finish(Duration::from_secs(30)).unwrap();
+        assert_eq!((early.status().one_launch_at, Simulated::here().fault(0)), (at, String::new()));
+        // The next start finds it.
+        drop(gpu);
+        let engine = engine(none.path(), WORKER, "hiprtc");
+        let again = model.open(&engine, true).unwrap();
+        let gpu = again.gpu().unwrap();
+        assert!(gpu.persistent().is_some() && !gpu.early().is_some_and(|early| early.status().one_launch_late));
+    });
+}
+
+#[test]
+fn a_kernel_of_a_whole_token_that_fails_behind_the_work_is_an_error_of_a_token() {
+    let test = "a_kernel_of_a_whole_token_that_fails_behind_the_work_is_an_error_of_a_token";
+    let Some(model) = one_launch() else { return };
+    setup("gfx1100", "persistent:8", "persistent").run(test, TEMPORARY, || {
+        let cache = tempfile::tempdir().unwrap();
+        let mut gpu = model.early(cache.path());
+        gpu.feed(&[1], Want::Last).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let error = loop {
+            std::thread::sleep(Duration::from_millis(100));
+            match gpu.feed(&[4], Want::Last) {
+                Ok(_) => gpu.truncate(1),
+                Err(error) => break error.to_string(),
+            }
+            assert!(Instant::now() < until, "no error came");
+        };
+        assert!(error.contains("persistent") && error.contains("refused") && !error.contains('\n'), "{error}");
+        assert_eq!(gpu.tokens(), 1, "nothing was fed");
+        assert_eq!(gpu.feed(&[4], Want::Last).unwrap_err().to_string(), error);
+        assert_eq!(late(&gpu).finish(Duration::ZERO).unwrap_err().to_string(), error);
     });
 }

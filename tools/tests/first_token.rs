@@ -59,6 +59,38 @@ fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promise
     }
 }
 
+/// As the test of one launch a token has it, so that its kernel is compiled for the CPU once.
+fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args(["-c", "64", "--prefill-chunk", "8"]);
+    c.args(["--persistent", "on", "--json", "-v", "--cache-dir"]).arg(cache).args(flags);
+    c.env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR").env_remove("KJIT_WAVE");
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
+    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_SLOW", slow);
+    setup.apply(TEMPORARY, &mut c).output().unwrap()
+}
+
+#[test]
+fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
+    let run = ["--device", "rocm:0", "--raw", "-p", "hello", "-n", "4"];
+    let (warm, none) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let flags = ["--arch", "gfx942:sramecc+:xnack-", "--compiler", "hiprtc"];
+    let made = document(&whole("warm", warm.path(), "", &flags));
+    let names: Vec<&Value> = made["kernels"].as_array().unwrap().iter().map(|k| &k["name"]).collect();
+    assert!(names.contains(&&"persistent".into()), "{made}");
+    // Whoever was promised the same tokens has it from the first on.
+    let out = whole("run", warm.path(), "", &[&run[..], &["--temp", "0"]].concat());
+    let (found, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
+    assert_eq!((&found["kernels"]["compiled"], &found["kernels"]["one_launch_late"]), (&0.into(), &false.into()));
+    assert!(said.contains("a token is one launch of"), "{said}");
+    // Compiled behind the answer, which is over before it is.
+    let out = whole("run", none.path(), "persistent:20", &run);
+    let (early, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
+    let kernels = &early["kernels"];
+    assert!(kernels["one_launch_late"] == true && kernels["one_launch_at"].is_null(), "{early}");
+    assert!(said.contains("many launches until the kernel") && said.contains("was not waited for"), "{said}");
+}
+
 #[test]
 fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
     // Everything is compiled for the CPU once: the end of a run waits some seconds only for what fails.

@@ -6,6 +6,10 @@
 //! behind the work, and take over between two tokens of a prompt, or at the next prompt. What decodes is
 //! final from the first token on: no captured graph is ever made anew.
 //!
+//! But where a token is to be one launch (`--persistent on`) and its kernel is missing, which is the longest
+//! compile of all: then tokens are launches until it is there, and it takes over between two of them. What was
+//! captured of a token is captured once more (`runner/takeover.rs`).
+//!
 //! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on two of its
 //! cores after 1.59 instead of 3.77 (docs/compile-service.md).
 //!
@@ -21,13 +25,13 @@
 //!   tune and hold against the oracle on every card, for the second that the first ever start with a new
 //!   shape takes.
 
-use super::plan::{Job, JobId, Launch, Plan};
+use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
 use super::trust::Proofs;
 use crate::session::SessionError;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a start without all kernels went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +42,12 @@ pub struct EarlyStatus {
     pub single: usize,
     /// Tokens that were in the sequence when they took over; none as long as they have not.
     pub swapped_at: Option<usize>,
+    /// The kernel of a whole token had to be compiled, and was not waited for.
+    pub one_launch_late: bool,
+    /// Tokens that were in the sequence when it took over; none as long as it has not.
+    pub one_launch_at: Option<usize>,
+    /// Why it was not taken when it was there.
+    pub one_launch_refused: Option<String>,
 }
 
 /// What is still to come for an opened model, and how that went. Clones are the same.
@@ -46,35 +56,52 @@ pub struct Early(Arc<Mutex<State>>);
 
 struct State {
     engine: Engine,
-    /// The jobs that are late.
+    /// The jobs for prompts that are late.
     jobs: Vec<(JobId, Job)>,
-    stage: Stage,
+    prompts: Stage,
+    /// The kernel of a whole token.
+    one_launch: Option<(kjit_engine::Job, &'static str)>,
+    whole: Stage,
     status: EarlyStatus,
 }
 
 enum Stage {
     Compiling(Behind),
+    /// It came, or was there before.
     Done,
     /// A kernel does not compile or load: from then on nothing works, as if it had been waited for.
     Failed(String),
 }
 
 impl Early {
-    /// Begins to compile what a plan has for prompts alone and what is not in the cache; none if nothing is
-    /// missing.
-    pub(super) fn begin(engine: &Engine, plan: &Plan) -> Result<Option<Early>, SessionError> {
+    /// Begins to compile what a plan has for prompts alone, and the kernel of a whole token if there is to be one,
+    /// as far as they are not in the cache; none if nothing is missing.
+    pub(super) fn begin(
+        engine: &Engine,
+        plan: &Plan,
+        one: Option<&OneLaunch>,
+    ) -> Result<Option<Early>, SessionError> {
         // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
-        let late: Vec<_> = for_prompts_alone(plan)
+        let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
+        let jobs: Vec<_> = for_prompts_alone(plan)
             .into_iter()
             .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
-            .filter(|(_, job)| matches!(engine.cached(&job.job), Ok(None)))
+            .filter(|(_, job)| missing(&job.job))
             .collect();
-        if late.is_empty() {
+        let one_launch = one.map(|one| (one.job.clone(), one.entry)).filter(|(job, _)| missing(job));
+        if jobs.is_empty() && one_launch.is_none() {
             return Ok(None);
         }
-        let behind = engine.compile_behind(late.iter().map(|(_, job)| job.job.clone()).collect())?;
-        let status = EarlyStatus { late: late.len(), ..EarlyStatus::default() };
-        let state = State { engine: engine.clone(), jobs: late, stage: Stage::Compiling(behind), status };
+        let begin = |jobs: Vec<kjit_engine::Job>| match jobs.is_empty() {
+            true => Ok(Stage::Done),
+            false => engine.compile_behind(jobs).map(Stage::Compiling),
+        };
+        // Prompts first: their tokens are those that wait.
+        let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
+        let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
+        let (late, one_launch_late) = (jobs.len(), one_launch.is_some());
+        let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
+        let state = State { engine: engine.clone(), jobs, prompts, one_launch, whole, status };
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
@@ -83,47 +110,88 @@ impl Early {
         self.lock().status.clone()
     }
 
+    /// Whether something is still being compiled.
+    pub fn compiles(&self) -> bool {
+        let state = self.lock();
+        [&state.prompts, &state.whole].into_iter().any(|stage| match stage {
+            Stage::Compiling(behind) => behind.progress().0 < behind.progress().1,
+            Stage::Done | Stage::Failed(_) => false,
+        })
+    }
+
     /// At the end of the work: begins no further compile, waits so long at most for those that have begun, so
     /// that the next start finds them. The model must not be fed any more.
     ///
     /// # Errors
     /// A kernel that does not compile.
     pub fn finish(&self, at_most: Duration) -> Result<(), SessionError> {
-        let stage = std::mem::replace(&mut self.lock().stage, Stage::Done);
-        let failed = match stage {
-            Stage::Compiling(behind) => {
-                behind.finish(at_most).into_iter().flatten().find_map(Result::err).map(|e| e.to_string())
-            }
-            Stage::Failed(why) => Some(why),
-            Stage::Done => None,
+        let stages = {
+            let mut state = self.lock();
+            let prompts = std::mem::replace(&mut state.prompts, Stage::Done);
+            [prompts, std::mem::replace(&mut state.whole, Stage::Done)]
         };
+        let end = Instant::now() + at_most;
+        let mut failed = None;
+        for stage in stages {
+            let why = match stage {
+                Stage::Compiling(behind) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    behind.finish(left).into_iter().flatten().find_map(Result::err).map(|e| e.to_string())
+                }
+                Stage::Failed(why) => Some(why),
+                Stage::Done => None,
+            };
+            failed = failed.or(why);
+        }
         failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
     }
 
-    /// The jobs that are late.
+    /// The jobs for prompts that are late.
     pub(super) fn jobs(&self) -> HashSet<JobId> {
         self.lock().jobs.iter().map(|(id, _)| *id).collect()
     }
 
-    /// The late kernels, loaded, once all are there; none before.
+    /// Whether the kernel of a whole token is late.
+    pub(super) fn lacks_one_launch(&self) -> bool {
+        self.lock().one_launch.is_some()
+    }
+
+    /// The late kernels for prompts, loaded, once all are there; none before.
     pub(super) fn arrived(&self, device: &Device, at: usize) -> Result<Option<Vec<(JobId, Kernel)>>, SessionError> {
         let mut state = self.lock();
-        let codes = match &state.stage {
-            Stage::Compiling(behind) => behind.take(),
-            Stage::Done => return Ok(None),
-            Stage::Failed(why) => return Err(SessionError::Device(why.clone())),
-        };
-        let Some(codes) = codes else { return Ok(None) };
+        let Some(codes) = state.prompts.codes()? else { return Ok(None) };
         match state.load(device, codes) {
             Ok(kernels) => {
-                state.stage = Stage::Done;
+                state.prompts = Stage::Done;
                 state.status.swapped_at = Some(at);
                 Ok(Some(kernels))
             }
             Err(error) => {
-                state.stage = Stage::Failed(error.to_string());
+                state.prompts = Stage::Failed(error.to_string());
                 Err(error)
             }
+        }
+    }
+
+    /// The kernel of a whole token, loaded, once it is there; none before.
+    pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Kernel>, SessionError> {
+        let mut state = self.lock();
+        let Some(code) = state.whole.codes()?.and_then(|mut codes| codes.pop()) else { return Ok(None) };
+        let Some((job, entry)) = &state.one_launch else { return Ok(None) };
+        let loaded = code.and_then(|code| state.engine.load_code(device, job, &code)?.kernel(entry));
+        state.whole = match &loaded {
+            Ok(_) => Stage::Done,
+            Err(error) => Stage::Failed(error.to_string()),
+        };
+        Ok(Some(loaded?))
+    }
+
+    /// It took over, with so many tokens in the sequence; or why it was not taken.
+    pub(super) fn one_launch_taken(&self, taken: Result<usize, String>) {
+        let mut state = self.lock();
+        match taken {
+            Ok(at) => state.status.one_launch_at = Some(at),
+            Err(why) => state.status.one_launch_refused = Some(why),
         }
     }
 
@@ -134,6 +202,17 @@ impl Early {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stage {
+    /// What was compiled, once all of it is there.
+    fn codes(&self) -> Result<Option<Vec<kjit_engine::Result<CodeObject>>>, SessionError> {
+        match self {
+            Stage::Compiling(behind) => Ok(behind.take()),
+            Stage::Done => Ok(None),
+            Stage::Failed(why) => Err(SessionError::Device(why.clone())),
+        }
     }
 }
 

@@ -201,10 +201,11 @@ impl GpuRunner {
             // Token by token a prompt would have all layers copied for each.
             // What sees later tokens does not go token by token at all.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
-            let early = if early { Early::begin(engine, &plan) } else { Ok(None) };
+            let one = plan.persistent.as_ref().filter(|_| device.info().cooperative);
+            let early = if early { Early::begin(engine, &plan, one) } else { Ok(None) };
+            let late = early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
             let kernels = early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
-            let persistent = plan.persistent.as_ref().filter(|_| device.info().cooperative);
-            let persistent = persistent.map(|one| engine.load(device, &one.job)?.kernel(one.entry));
+            let persistent = one.filter(|_| !late).map(|one| engine.load(device, &one.job)?.kernel(one.entry));
             let persistent = persistent.transpose();
             let took = start.elapsed().as_secs_f64();
             let ended = || SessionError::Device("a thread that opens the model ended early".to_owned());

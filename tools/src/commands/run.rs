@@ -76,7 +76,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if shared.verbose > 0
         && let Some(early) = early_of(&model)
     {
-        say(told(&early.status()));
+        told(&early.status()).iter().for_each(say);
     }
     finished?;
     Ok(match answer.reason {
@@ -212,27 +212,36 @@ fn early_of(model: &Model) -> Option<&Early> {
 
 /// What was compiled, and what a start without all kernels came to: `late` of them were not waited for,
 /// `single` tokens of the prompt went one by one for want of them, and with `swapped_at` tokens in the
-/// sequence they took over (null: they did not).
+/// sequence they took over (null: they did not); `one_launch_late` and `one_launch_at` say the same of the kernel
+/// of a whole token.
 fn kernels(model: &Model) -> serde_json::Value {
     let counts = model.kernels();
     let early = early_of(model).map(Early::status).unwrap_or_default();
     json!({
         "compiled": counts.compiled, "cached": counts.cached, "seconds": counts.seconds,
         "late": early.late, "single": early.single, "swapped_at": early.swapped_at,
+        "one_launch_late": early.one_launch_late, "one_launch_at": early.one_launch_at,
     })
 }
 
 /// The same for people.
-fn told(early: &EarlyStatus) -> String {
+fn told(early: &EarlyStatus) -> Vec<String> {
     let EarlyStatus { late, single, .. } = early;
-    match early.swapped_at {
+    let prompts = match early.swapped_at {
         Some(at) => format!(
             "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, from token {at} on they were used"
         ),
         None => {
             format!("{late} kernels for prompts were not waited for: {single} tokens of the prompt went one by one")
         }
-    }
+    };
+    let whole = match (early.one_launch_at, &early.one_launch_refused) {
+        (Some(at), _) => format!("a token was many launches until its one was compiled, from token {at} on that"),
+        (None, Some(why)) => format!("a token was many launches, in spite of --persistent on: {why}"),
+        (None, None) => "the kernel that does all of a token was not waited for: each was many launches".to_owned(),
+    };
+    let lines = [(*late > 0).then_some(prompts), early.one_launch_late.then_some(whole)];
+    lines.into_iter().flatten().collect()
 }
 
 /// What people want to know afterwards.

@@ -13,7 +13,7 @@ use kjit_model::DeviceChoice;
 use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
-use kjit_model::session::OpenOptions;
+use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -158,6 +158,9 @@ fn wanted(
             }
         };
         add(&plan);
+        if let (Persistence::On, Some(why), false) = (options.persistent, &plan.no_persistent, shared.quiet) {
+            say(format_args!("{target}: --persistent on is left out: {why}"));
+        }
         // A server's sequences have their keys and values in pages, where they can.
         if args.sequences.is_some() && options.may_page(graph).is_ok() {
             let paged = Some(options.context_of(graph));

@@ -129,8 +129,9 @@ impl GpuRunner {
                     running.iter_mut().for_each(|r| r.live = false);
                 }
                 let n = running.iter().filter(|r| r.live).count();
-                if n == 0 {
-                    break;
+                let Some(fed) = running.iter().find(|r| r.live).map(|r| r.next) else { break };
+                if self.take_over(fed)? {
+                    recording = None;
                 }
                 let step = match recording {
                     Some(step) => step,

@@ -17,6 +17,7 @@ mod pages;
 mod staged;
 mod step;
 mod tables;
+mod takeover;
 mod together;
 
 pub use pages::PageCount;
@@ -70,6 +71,8 @@ pub struct GpuRunner {
     remarks: Vec<String>,
     /// Whether the kernels for prompts are there.
     prompts_ready: bool,
+    /// The kernel of a whole token is still to come.
+    one_launch_late: bool,
     /// The layers before, on another device.
     before: Option<staged::Before>,
     /// Which pages are whose, and the number of each to copy it from; none where each slot has a place of its own.
@@ -192,7 +195,8 @@ impl GpuRunner {
             captures,
             last: Last::Rows(1),
             statistics,
-            prompts_ready: early.is_none(),
+            prompts_ready: early.as_ref().is_none_or(|early| early.jobs().is_empty()),
+            one_launch_late: early.as_ref().is_some_and(Early::lacks_one_launch),
             early,
             remarks: vec![],
             before: None,

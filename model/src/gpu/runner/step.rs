@@ -140,6 +140,9 @@ impl GpuRunner {
             self.move_to(slot, position)?;
             self.take_place(slot, position, position + 1)?;
         }
+        if let [(_, position)] = *at {
+            self.take_over(position)?;
+        }
         let what: Recorded = (at.len(), choice);
         let recording = self.record(what)?;
         if self.before.is_some() {

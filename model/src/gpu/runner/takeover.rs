@@ -1,0 +1,45 @@
+//! A token becomes one launch while tokens are made: its kernel was compiled behind the first of them
+//! (`gpu/early.rs`).
+
+use super::GpuRunner;
+use crate::gpu::resident::Persistent;
+use crate::session::SessionError;
+
+impl GpuRunner {
+    /// If the kernel of a whole token has just come, it takes over here, between two tokens. Whether it did: then
+    /// what was recorded of a token is recorded anew. `at`: tokens that are in the sequence at hand. Until it is
+    /// there this is a look; once, it allocates and waits for what is on its way.
+    pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
+        if !self.one_launch_late {
+            return Ok(false);
+        }
+        let Some(early) = self.early.clone() else { return Ok(false) };
+        // Launches whose blocks meet were refused when the model was opened.
+        if !self.resident.cooperative {
+            self.one_launch_late = false;
+            early.one_launch_taken(Err("its blocks meet, and that is refused here".to_owned()));
+            return Ok(false);
+        }
+        let Some(kernel) = early.one_launch(self.opened())? else { return Ok(false) };
+        self.one_launch_late = false;
+        // What is replayed may not go while it runs.
+        self.resident.stream.synchronize()?;
+        self.resident.persistent = Some(Persistent::new(&self.resident, kernel)?);
+        self.recordings.retain(|((rows, _), _)| *rows != 1);
+        let recorded = if self.captures { self.records() } else { Ok(()) };
+        let refused = match recorded {
+            Ok(()) => {
+                early.one_launch_taken(Ok(at));
+                return Ok(true);
+            }
+            // Of a lost device nothing more can be had.
+            Err(lost) if self.opened().memory().is_err() => return Err(lost),
+            Err(refused) => refused,
+        };
+        // As at opening: launches go on.
+        self.resident.persistent = None;
+        self.recordings.retain(|((rows, _), _)| *rows != 1);
+        early.one_launch_taken(Err(refused.to_string()));
+        Ok(true)
+    }
+}
