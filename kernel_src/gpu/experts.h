@@ -1,16 +1,16 @@
-// experts: matrix × vector through the matrices of chosen experts: y[t, s] = W[experts[t, s]] · x.
+// experts: matrix × vector through the matrices of chosen experts: y[t, s] = W[chosen[t, s]] · x.
 //
 //   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such columns as
 //           activations.h
 //           lays them out (X_GLOBAL); aux as activations.h has it
-//   experts TOKENS × TOP u32 (ALL: none, slot s has matrix s); shares  TOKENS × TOP f32 where SUM
+//   chosen  TOKENS × TOP u32 (ALL: none, slot s has matrix s); shares  TOKENS × TOP f32 where SUM
 //   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0
 //           where SUM
-//   tokens  rows in use, TOKENS at most. Nobody wrote `experts` of the others: no matrix is chosen by them,
+//   tokens  rows in use, TOKENS at most. Nobody wrote `chosen` of the others: no matrix is chosen by them,
 //           and their y stays as it is
 //   BIAS: a row of offsets for each expert, b0 for w0, b1 for w1
 //   GATE: w0 is the gate and w1 the other factor, y = act(gate)·up; CLAMPED: both bounded by `limit` (gate.h)
-//   SUM: y[t] = Σ over slots of shares[t, s] · W[experts[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
+//   SUM: y[t] = Σ over slots of shares[t, s] · W[chosen[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
 //     be y)
 //
 // S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL, SUM,
@@ -20,7 +20,7 @@
 
 struct ExpertsArgs {
     const float *x, *aux;
-    const u32* experts;
+    const u32* chosen;
     const float *shares, *residual;
     const u8 *w0, *w1;
     const float *b0, *b1;
@@ -60,7 +60,7 @@ template <class S> struct Experts {
 
     STEP u32 matrix_of(ExpertsArgs a, u32 slot) {
         if constexpr (S::ALL) return slot % TOP;
-        return a.experts[slot];
+        return a.chosen[slot];
     }
 
     using Slots = Units[TOGETHER];

@@ -22,7 +22,12 @@
 #include "packets.h"
 
 // Where somebody is in the ring; and which of two buffers of sums is next.
-struct RingAt { u32 slot, phase, buffer; };
+struct RingAt {
+    u32 slot, phase, buffer;
+#ifdef KJ_ORDERED
+    u32 rounds;  // how often all slots were passed
+#endif
+};
 
 template <class R> struct Ring {
     struct Shared { u64 full[R::SLOTS], empty[R::SLOTS]; };
@@ -34,7 +39,27 @@ template <class R> struct Ring {
         fence_async();
     }
     STEP void next(RingAt& at) {
-        if (++at.slot == R::SLOTS) at.slot = 0, at.phase ^= 1;
+        if (++at.slot != R::SLOTS) return;
+        at.slot = 0, at.phase ^= 1;
+#ifdef KJ_ORDERED
+        at.rounds++;
+#endif
+    }
+
+    // KJ_ORDERED, for racecheck: bulk copies count as stores of the thread that asks for them, and the tool
+    // does not follow a slot's two barriers from there to the waves and back, where they are waited for in a
+    // loop. So who has read a slot arrives at a barrier of the block that has the slot's number, too, and who
+    // fills it again waits there.
+    STEP void ordered_read(const RingAt& at) {
+#ifdef KJ_ORDERED
+        asm volatile("bar.arrive %0, %1;" ::"r"(2 + at.slot), "n"(KJ_BLOCK + KJ_BESIDE) : "memory");
+#endif
+    }
+    STEP void ordered_fill(const RingAt& at) {
+#ifdef KJ_ORDERED
+        if (at.rounds > 0)
+            asm volatile("barrier.sync %0, %1;" ::"r"(2 + at.slot), "n"(KJ_BLOCK + KJ_BESIDE) : "memory");
+#endif
     }
 
     // Returns when the phase of this parity is complete, or when it has taken too long.
@@ -57,6 +82,7 @@ template <class R> struct Ring {
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes) {
         Meeting::delay(2);
         await(s.empty + at.slot, at.phase ^ 1);
+        ordered_fill(at);
         barrier_arrive_expect(s.full + at.slot, bytes);
         bulk_copy(memory + at.slot * R::SLOT, from, bytes, s.full + at.slot);
         next(at);
@@ -70,6 +96,7 @@ template <class R> struct Ring {
     STEP void release(Shared& s, RingAt& at) {
         wave_sync();
         barrier_arrive(s.empty + at.slot);
+        ordered_read(at);
         next(at);
     }
 };

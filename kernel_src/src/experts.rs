@@ -11,7 +11,8 @@ use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::layout::Layout;
 use crate::matrix::Samples;
 use crate::matvec::MatvecTuning;
-use crate::render;
+use crate::persistent::{self, Inside, Step};
+use crate::render::{self, Shape};
 use crate::segments::Gate;
 use kjit_engine::Target;
 use std::fmt;
@@ -153,6 +154,31 @@ impl ExpertsSpec {
     fn blocks_by(&self, target: &Target, tuning: &MatvecTuning, units: u32) -> u32 {
         tuning.blocks(target, units, [self.rows], self.results())
     }
+
+    /// The constants.
+    fn shape(&self, t: &MatvecTuning) -> Result<Shape, SpecError> {
+        let gate = match self.finish {
+            ExpertFinish::Silu | ExpertFinish::ClampedSilu => Gate::Silu,
+            ExpertFinish::Gelu => Gate::Gelu,
+            ExpertFinish::Store | ExpertFinish::Sum { .. } => Gate::None,
+        };
+        let shape = self
+            .column()?
+            .shape(self.prologue)
+            .and(t.shape(1))
+            .number("TOKENS", self.tokens)
+            .number("TOP", self.top)
+            .number("ROWS_0", self.rows)
+            .inner("Run0", render::weights(&Layout::new(self.format, self.cols)?))
+            .flag("X_PER_SLOT", self.per_slot)
+            .flag("X_GLOBAL", self.quantized)
+            .choice("GATE", &gate)
+            .flag("CLAMPED", self.finish == ExpertFinish::ClampedSilu)
+            .flag("BIAS", self.bias)
+            .flag("ALL", self.all)
+            .flag("SUM", self.sums());
+        Ok(shape.flag("RESIDUAL", self.finish == ExpertFinish::Sum { residual: true }))
+    }
 }
 
 impl Family for ExpertsSpec {
@@ -201,29 +227,21 @@ impl Family for ExpertsSpec {
     }
 
     fn render(&self, target: &Target, t: &MatvecTuning, block: Block) -> Result<Kernel, SpecError> {
-        let gate = match self.finish {
-            ExpertFinish::Silu | ExpertFinish::ClampedSilu => Gate::Silu,
-            ExpertFinish::Gelu => Gate::Gelu,
-            ExpertFinish::Store | ExpertFinish::Sum { .. } => Gate::None,
-        };
-        let shape = self
-            .column()?
-            .shape(self.prologue)
-            .and(t.shape(1))
-            .number("TOKENS", self.tokens)
-            .number("TOP", self.top)
-            .number("ROWS_0", self.rows)
-            .inner("Run0", render::weights(&Layout::new(self.format, self.cols)?))
-            .flag("X_PER_SLOT", self.per_slot)
-            .flag("X_GLOBAL", self.quantized)
-            .choice("GATE", &gate)
-            .flag("CLAMPED", self.finish == ExpertFinish::ClampedSilu)
-            .flag("BIAS", self.bias)
-            .flag("ALL", self.all)
-            .flag("SUM", self.sums())
-            .flag("RESIDUAL", self.finish == ExpertFinish::Sum { residual: true });
         let macros = t.macros(target, 1);
-        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &shape, macros, block.wave, block.threads) })
+        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &self.shape(t)?, macros, block.wave, block.threads) })
+    }
+
+    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
+        require(self.tokens == 1 && !self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        persistent::covered(NAME, &Layout::new(self.format, self.cols)?)?;
+        let usual = self.usual(target)?;
+        let Inside { wave, threads, .. } = inside;
+        let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
+        let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
+        let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
+        // Which rows are read is known only when the choice is: they do not come through the ring.
+        let pool = (self.columns() * self.column()?.bytes()) as u32;
+        Ok(Step { lds: Some("Experts<S>::Shared"), pool, of_all_blocks: true, apart: inside.streams, ..step })
     }
 
     fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {

@@ -34,6 +34,8 @@ const FIXED: usize = 18 << 10;
 const SLOT_STEP: usize = 512;
 /// Slots of a ring at least: one is read while others are on their way.
 const SLOTS: usize = 4;
+/// Named barriers of a block that nothing else has: one for each slot of [`Probe::Ordered`].
+const NAMED: usize = 14;
 
 /// What a launch has for all of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,8 @@ pub struct Step {
     pub takes: Option<usize>,
     /// The argument whose values it can hand over as packets, and how many they are.
     pub hands: Option<(&'static str, usize)>,
+    /// It is called as a function of its own: the registers that it alone takes are saved for it, not for all steps.
+    pub apart: bool,
 }
 
 /// Values that their makers hand to their readers one by one, instead of all blocks meeting: `gpu/packets.h`.
@@ -109,7 +113,8 @@ pub mod packets {
 impl Step {
     pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
         let (lds, pool, shares, of_all_blocks, records) = (None, 0, None, false, vec![]);
-        Step { header, args, call, lds, shape, pool, shares, of_all_blocks, records, takes: None, hands: None }
+        let (takes, hands, apart) = (None, None, false);
+        Step { header, args, call, lds, shape, pool, shares, of_all_blocks, records, takes, hands, apart }
     }
 }
 
@@ -133,6 +138,9 @@ pub enum Probe {
     Stamps,
     /// Waves are late here and there, in each launch others: for tests.
     Delays,
+    /// Whoever fills a slot of the ring of weights again meets those who have read it at a named barrier, too:
+    /// racecheck, which misses the order that the ring's own barriers make, sees that one.
+    Ordered,
 }
 
 impl Probe {
@@ -177,6 +185,8 @@ impl Persistent {
         let pool = steps.iter().map(|s| s.pool as usize).max().unwrap_or(0).next_multiple_of(128);
         let have = target.arch().shared_per_block as usize;
         let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
+        let most = if probe == Probe::Ordered { NAMED } else { usize::MAX };
+        let ring = ring.map(|(slot, slots)| (slot, slots.min(most)));
         let shared = pool + ring.map_or(0, |(slot, slots)| slot * slots);
         require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
         let text = render(&steps, &declared, words, ring);
@@ -192,6 +202,7 @@ impl Persistent {
             Probe::None => {}
             Probe::Stamps => macros = macros.set("KJ_STAMPS", 1),
             Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
+            Probe::Ordered => macros = macros.set("KJ_ORDERED", 1),
         }
         let told: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);
@@ -273,30 +284,25 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
     if streams {
         text.push_str(LINKS);
     }
-    let more = if streams { ", Ring<Weights>::Shared& ring, const u8* memory, RingAt& at" } else { "" };
-    let links = if streams { "const Links links = links_of(c);\n    " } else { "" };
-    let _ = writeln!(
-        text,
-        "CALLED void run(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n    {links}switch ((u32)same_in_all(c[0])) {{"
-    );
+    let (more, given) = match streams {
+        true => (", Ring<Weights>::Shared& ring, const u8* memory, RingAt& at", ", ring, memory, at"),
+        false => ("", ""),
+    };
+    let links = if streams { "    const Links links = links_of(c);\n" } else { "" };
+    let takes_all = format!("(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n{links}");
+    for (i, (step, declared)) in steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| s.apart) {
+        let _ = write!(text, "CALLED void run{i}{takes_all}");
+        work(&mut text, i, step, declared, "    ");
+        text.push_str("}\n");
+    }
+    let _ = write!(text, "CALLED void run{takes_all}    switch ((u32)same_in_all(c[0])) {{\n");
     for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
-        let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
-        takes(&mut text, declared);
-        if step.lds.is_some() {
-            let _ = writeln!(text, "        auto& lds = all.s{i};");
+        let _ = writeln!(text, "    case {i}: {{");
+        match step.apart {
+            true => _ = writeln!(text, "        run{i}(c, blocks, pool, all{given});"),
+            false => work(&mut text, i, step, declared, "        "),
         }
-        let call = named(step.call, i);
-        if step.of_all_blocks {
-            let share = if call.contains("share") { "        const Share share{block_id(), 0, 0};\n" } else { "" };
-            let _ = writeln!(text, "{share}        {call}\n        break;\n    }}");
-        } else {
-            let _ = writeln!(
-                text,
-                "        NO_UNROLL for (u32 i = block_id(); i < shares_of(c); i += blocks) {{\n            \
-                 if (i != block_id()) block_sync();\n            const Share share = share_of(c, i);\n            {call}\n        }}\n        \
-                 break;\n    }}"
-            );
-        }
+        text.push_str("        break;\n    }\n");
     }
     text.push_str("    }\n}\n\n");
     if streams {
@@ -304,7 +310,7 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
         for (i, (step, declared)) in steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| !s.records.is_empty())
         {
             let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
-            takes(&mut text, declared);
+            takes(&mut text, declared, "        ");
             let feed = named("Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);", i);
             let _ = writeln!(text, "        {feed}\n        break;\n    }}");
         }
@@ -315,10 +321,33 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
     text
 }
 
+/// What a step does with an instruction.
+fn work(text: &mut String, i: usize, step: &Step, declared: &[Declared], indent: &str) {
+    let _ = writeln!(text, "{indent}{} a;", step.args);
+    takes(text, declared, indent);
+    if step.lds.is_some() {
+        let _ = writeln!(text, "{indent}auto& lds = all.s{i};");
+    }
+    let call = named(step.call, i);
+    if step.of_all_blocks {
+        if call.contains("share") {
+            let _ = writeln!(text, "{indent}const Share share{{block_id(), 0, 0}};");
+        }
+        let _ = writeln!(text, "{indent}{call}");
+    } else {
+        let _ = writeln!(
+            text,
+            "{indent}NO_UNROLL for (u32 i = block_id(); i < shares_of(c); i += blocks) {{\n\
+             {indent}    if (i != block_id()) block_sync();\n\
+             {indent}    const Share share = share_of(c, i);\n{indent}    {call}\n{indent}}}"
+        );
+    }
+}
+
 /// Arguments from an instruction's words.
-fn takes(text: &mut String, declared: &[Declared]) {
+fn takes(text: &mut String, declared: &[Declared], indent: &str) {
     for (n, d) in declared.iter().enumerate() {
-        let _ = writeln!(text, "        take(a.{}, c[{}]);", d.name, HEAD + n);
+        let _ = writeln!(text, "{indent}take(a.{}, c[{}]);", d.name, HEAD + n);
     }
 }
 
@@ -368,7 +397,7 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     LDS_ARRAY(u64, code, 2 * WORDS);
     LDS_ARRAY(Ring<Weights>::Shared, ring, 1);
     u8* pool = memory + Ring<Weights>::BYTES;
-    RingAt at{0, 0, 0};
+    RingAt at{};
     if (thread_id() == KJ_BLOCK) Ring<Weights>::open(ring[0]);
     else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks, count);
     __syncthreads();

@@ -5,6 +5,7 @@ use crate::cases::{Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optio
 use crate::family::{Block, Family, Grid, Size, Wave, Work, choice_of_wave};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::matrix::{ONE, Samples};
+use crate::persistent::{Inside, Step};
 use crate::render::Shape;
 use crate::spec::Spec;
 use kjit_engine::{Constants, Target};
@@ -62,6 +63,17 @@ arguments! {
 
 const NAME: &str = "route";
 
+impl RouteSpec {
+    /// The constants.
+    fn shape(&self) -> Shape {
+        let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
+        let (count, used) = self.groups.unwrap_or((0, 0));
+        let shape = shape.choice("GATING", &self.gating).flag("BIAS", self.bias).flag("FACTORS", self.factors);
+        let shape = shape.number("GROUPS", count).number("GROUPS_USED", used);
+        shape.flag("RENORMALISE", self.renormalise)
+    }
+}
+
 impl Family for RouteSpec {
     const NAME: &'static str = NAME;
     type Args<A> = RouteArgs<A>;
@@ -96,12 +108,13 @@ impl Family for RouteSpec {
     }
 
     fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
-        let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
-        let (count, used) = self.groups.unwrap_or((0, 0));
-        let shape = shape.choice("GATING", &self.gating).flag("BIAS", self.bias).flag("FACTORS", self.factors);
-        let shape = shape.number("GROUPS", count).number("GROUPS_USED", used);
-        let shape = shape.flag("RENORMALISE", self.renormalise);
-        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+        Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
+    }
+
+    fn inside(&self, _: &Target, _: Inside) -> Result<Step, SpecError> {
+        // A wave of the block chooses.
+        let call = "Meeting::wait(); if (wave_id() == 0) Route<S>::step(a, share);";
+        Ok(Step::of("route.h", "RouteArgs", call, self.shape()))
     }
 
     fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {

@@ -17,13 +17,14 @@ use std::sync::Arc;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-fn as_launches(test: &str, name: &str, arch: &str, probe: Probe) {
+/// `chunk`: as other tests of this model on this card have it, so that its launches are compiled for the CPU once.
+fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Probe) {
     let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let options = OpenOptions { prefill_chunk: Some(8), kv: KvType::F16, ..OpenOptions::new(64) };
+        let options = OpenOptions { prefill_chunk: Some(chunk), kv: KvType::F16, ..OpenOptions::new(64) };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let one = OpenOptions { persistent: Persistence::On, probe, ..options.clone() };
@@ -52,13 +53,19 @@ fn as_launches(test: &str, name: &str, arch: &str, probe: Probe) {
 #[test]
 fn late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100() {
     let test = "late_waves_change_nothing_of_a_llama_of_4_bits_on_simulated_gfx1100";
-    as_launches(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", Probe::Delays);
+    as_launches(test, "tiny/tiny-llama-q4_k_m.gguf", ("gfx1100", 8), Probe::Delays);
 }
 
 #[test]
 fn one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942() {
     let test = "one_launch_a_token_of_a_gemma_of_8_bits_on_simulated_gfx942";
-    as_launches(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx942:sramecc+:xnack-", Probe::None);
+    as_launches(test, "tiny/tiny-gemma3-q8_0.gguf", ("gfx942:sramecc+:xnack-", 8), Probe::None);
+}
+
+#[test]
+fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
+    let test = "one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a";
+    as_launches(test, "tiny/tiny-moe-q4_k_m.gguf", ("gfx90a:sramecc+:xnack-", 32), Probe::Delays);
 }
 
 /// Two norms in two blocks, of which each waits for as many as `blocks`: what the host's word says
