@@ -430,7 +430,13 @@ impl Family for AttendSpec {
         let step = Step::of(header, "AttendArgs", call, self.shape(&t, false));
         let values = self.form.heads * self.form.kv.head_dim;
         let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
-        Ok(Step { lds: Some(lds), pool: t.shared(&self.form.kv) as u32, hands, apart: streams && self.form.qk_norm, ..step })
+        Ok(Step {
+            lds: Some(lds),
+            pool: t.shared(&self.form.kv) as u32,
+            hands,
+            apart: streams && self.form.qk_norm,
+            ..step
+        })
     }
 
     fn grid(&self, _: &Target, t: &AttendTuning, units: u32, size: Size) -> Result<Grid, SpecError> {

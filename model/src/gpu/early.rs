@@ -76,11 +76,7 @@ enum Stage {
 impl Early {
     /// Begins to compile what a plan has for prompts alone, and the kernel of a whole token if there is to be one,
     /// as far as they are not in the cache; none if nothing is missing.
-    pub(super) fn begin(
-        engine: &Engine,
-        plan: &Plan,
-        one: Option<&OneLaunch>,
-    ) -> Result<Option<Early>, SessionError> {
+    pub(super) fn begin(engine: &Engine, plan: &Plan, one: Option<&OneLaunch>) -> Result<Option<Early>, SessionError> {
         // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
