@@ -185,7 +185,7 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         (Some(true), Err(why)) => {
             bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
         }
-        // A kernel of all steps knows no pages. States that do not grow were not tried on a card beside pages.
+        // A kernel of all steps knows no pages. States that do not grow cost each prompt a piece more there.
         (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On && !graph.is_recurrent()),
     };
     let context = open.context_of(&graph);
