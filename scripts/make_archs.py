@@ -1237,14 +1237,21 @@ def _(m):
     m.experts(N, 3, FE, gating=2); m.embd(tied=False); llama_layers(m, moe=(N, FE))
 
 
-@model("grovemoe")
-def _(m):
-    N, FE, FC, G = 8, 48, 64, 2
+def grovemoe(m, FE):
+    N, FC, G = 8, 64, 2
     m.base(E, L, H, KV, F, D=48, eps=1e-6, theta=1e6, tok=QWEN); m.experts(N, 3, FE); m.u("expert_chunk_feed_forward_length", FC); m.u("experts_per_group", G); m.f("expert_group_scale", 0.05); m.embd()
     for i in range(m.L):
         m.norms(i, "attn_norm", "ffn_norm"); m.attn(i, qk="head"); m.moe(i, N, FE)
         p = f"blk.{i}.ffn_"
         m.lin(p + "gate_chexps", E, FC, 2.0, extra=(N // G,)); m.lin(p + "up_chexps", E, FC, 2.0, extra=(N // G,)); m.lin(p + "down_chexps", FC, E, 2.0, extra=(N // G,))
+
+
+@model("grovemoe")
+def _(m): grovemoe(m, 48)
+
+
+@model("grovemoe-wide", "grovemoe")   # rows that matrix units take, which its sibling has not: no reference logits, for GPU against host
+def _(m): grovemoe(m, 64)
 
 
 @model("mimo2")

@@ -8,10 +8,12 @@
 //   factors EXPERTS f32 where FACTORS: on the share of each
 //   GROUPS (0: none) runs of experts: a run is worth the sum of its two best, the GROUPS_USED best stay in
 //               the choice
+//   ALIKE  so many successive scores stand for one expert: what is chosen is divided by it, so an expert may
+//               be there several times; its share (and factor) is that of the score of its own number
 //   RENORMALISE: shares of the chosen sum to one; then all times `scale`
 //
-// S: EXPERTS, TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, RENORMALISE. Share: x the token; a block is
-// one wave.
+// S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share: x the
+// token; a block is one wave.
 #pragma once
 #include "kjit.h"
 #include "row_enums.h"
@@ -102,11 +104,14 @@ template <class S> struct Route {
             u64 best = 0;
             UNROLL for (u32 i = 0; i < EACH; i++) best = key[i] > best ? key[i] : best;
             best = wave_largest(best);
-            u32 e = 0xffffffffu - (u32)best;
+            u32 e = (0xffffffffu - (u32)best) / S::ALIKE;
             float p = 0.0f;
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 bool here = key[i] == best;
-                p += here ? v[i] : 0.0f;
+                if constexpr (S::ALIKE > 1)
+                    p += lane_id() + i * KJ_WAVE == e ? v[i] : 0.0f;
+                else
+                    p += here ? v[i] : 0.0f;
                 if (here) key[i] = 0;
             }
             p = wave_sum(p) / sum;

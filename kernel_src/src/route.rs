@@ -25,7 +25,7 @@ pub enum Gating {
 /// Chooses experts for each token by their scores.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteSpec {
-    /// Experts there are, up to 1024.
+    /// Scores of a token, up to 1024: one for each expert, or [`RouteSpec::alike`].
     pub experts: usize,
     /// Experts chosen, up to 32.
     pub top: usize,
@@ -39,6 +39,8 @@ pub struct RouteSpec {
     pub factors: bool,
     /// So many runs of experts, of which so many stay in the choice: those whose two best are worth most.
     pub groups: Option<(usize, usize)>,
+    /// So many successive scores stand for one expert, whose share is that of the score of its own number.
+    pub alike: usize,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
@@ -70,7 +72,7 @@ impl RouteSpec {
         let (count, used) = self.groups.unwrap_or((0, 0));
         let shape = shape.choice("GATING", &self.gating).flag("BIAS", self.bias).flag("FACTORS", self.factors);
         let shape = shape.number("GROUPS", count).number("GROUPS_USED", used);
-        shape.flag("RENORMALISE", self.renormalise)
+        shape.number("ALIKE", self.alike).flag("RENORMALISE", self.renormalise)
     }
 }
 
@@ -87,6 +89,9 @@ impl Family for RouteSpec {
         if let Some((count, used)) = self.groups {
             write!(f, ", {used} of {count} groups")?;
         }
+        if self.alike > 1 {
+            write!(f, ", {} alike", self.alike)?;
+        }
         write!(f, "{}{}", if self.bias { ", bias" } else { "" }, if self.factors { ", factors" } else { "" })
     }
 
@@ -100,6 +105,8 @@ impl Family for RouteSpec {
                 && used * (self.experts / count) >= self.top
         };
         require(self.groups.is_none_or(fits), NAME, || format!("{:?} groups of {}", self.groups, self.experts))?;
+        let divides = self.alike > 0 && self.experts.is_multiple_of(self.alike);
+        require(divides, NAME, || format!("{} of {} scores alike", self.alike, self.experts))?;
         tuning.check(NAME, target)
     }
 
@@ -142,7 +149,7 @@ impl Family for RouteSpec {
             let (gated, choice) = self.gate(row, &bias);
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by(|&a, &b| choice[b].total_cmp(&choice[a]).then(a.cmp(&b)));
-            let chosen = &order[..self.top];
+            let chosen: Vec<usize> = order[..self.top].iter().map(|i| i / self.alike).collect();
             let most = chosen.iter().map(|&i| f64::from(row[i])).fold(f64::MIN, f64::max);
             let mut parts: Vec<f64> = match self.gating {
                 Gating::Chosen => chosen.iter().map(|&i| (f64::from(row[i]) - most).exp()).collect(),
@@ -175,20 +182,24 @@ impl Family for RouteSpec {
 
     fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         use Gating::*;
-        for (experts, top, renormalise, gating, bias, factors, groups) in [
-            (128, 8, true, Softmax, false, false, None),
-            (7, 2, false, Softmax, false, false, None),
-            (65, 32, true, Softmax, false, false, None),
-            (66, 6, false, Softmax, true, false, None),
-            (32, 4, false, Chosen, false, false, None),
-            (67, 8, true, Sigmoid, true, false, None),
-            (5, 5, false, Sigmoid, false, true, None),
-            (160, 6, false, Softmax, false, false, Some((8, 3))),
-            (96, 8, true, Sigmoid, true, false, Some((8, 4))),
-            (6, 3, true, Sigmoid, true, true, Some((6, 4))),
+        for (experts, top, renormalise, gating, bias, factors, groups, alike) in [
+            (128, 8, true, Softmax, false, false, None, 1),
+            (7, 2, false, Softmax, false, false, None, 1),
+            (65, 32, true, Softmax, false, false, None, 1),
+            (66, 6, false, Softmax, true, false, None, 1),
+            (32, 4, false, Chosen, false, false, None, 1),
+            (67, 8, true, Sigmoid, true, false, None, 1),
+            (5, 5, false, Sigmoid, false, true, None, 1),
+            (160, 6, false, Softmax, false, false, Some((8, 3)), 1),
+            (96, 8, true, Sigmoid, true, false, Some((8, 4)), 1),
+            (6, 3, true, Sigmoid, true, true, Some((6, 4)), 1),
+            // Scores in several lanes' registers, an expert chosen by each of its scores.
+            (128, 8, true, Softmax, false, false, None, 2),
+            (9, 6, true, Sigmoid, true, true, None, 3),
+            (64, 32, false, Chosen, false, false, None, 4),
         ] {
             let tuning = Some(Wave { wave });
-            let spec = RouteSpec { experts, top, renormalise, gating, bias, factors, groups, tuning };
+            let spec = RouteSpec { experts, top, renormalise, gating, bias, factors, groups, alike, tuning };
             into.push(spec.case(target, 2, Size { tokens: 3, past: 0 }, random)?);
         }
         Ok(())
@@ -203,11 +214,14 @@ impl Family for RouteSpec {
             bias: false,
             factors: false,
             groups: None,
+            alike: 1,
             tuning: None,
         };
         list.add("route 8 of 128".to_owned(), plain.clone(), ONE)?;
-        let grouped = RouteSpec { experts: 256, gating: Gating::Sigmoid, bias: true, groups: Some((8, 4)), ..plain };
-        list.add("route 8 of 256 in groups".to_owned(), grouped, ONE)
+        let grouped =
+            RouteSpec { experts: 256, gating: Gating::Sigmoid, bias: true, groups: Some((8, 4)), ..plain.clone() };
+        list.add("route 8 of 256 in groups".to_owned(), grouped, ONE)?;
+        list.add("route 8 of 128 two alike".to_owned(), RouteSpec { alike: 2, ..plain }, ONE)
     }
 }
 

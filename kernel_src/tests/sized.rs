@@ -78,6 +78,7 @@ fn specs() -> Vec<Spec> {
             bias: false,
             factors: false,
             groups: None,
+            alike: 1,
             tuning: None,
         }
         .into(),

@@ -33,8 +33,7 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         Op::Elsewhere(_) | Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) => {
             None
         }
-        Op::Route(route) => (route.each > 1).then(|| "experts that several scores stand for".to_owned()),
-        Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
+        Op::Route(_) | Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
         Op::Act(Act { act: Activation::Exp, .. }) => None,
         Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,

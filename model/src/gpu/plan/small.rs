@@ -180,6 +180,7 @@ impl Lower<'_> {
             bias: route.bias.is_some(),
             factors: route.factors.is_some(),
             groups: route.groups.map(|g| (g.count, g.used)),
+            alike: route.each,
             tuning: None,
         });
         let job = self.job(&name, spec)?;
