@@ -12,7 +12,6 @@ use kjit_model::gpu::plan::copies_beside;
 use kjit_model::session::{OpenOptions, Persistence, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
-use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -154,12 +153,12 @@ fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
     aliases.iter().chain(&args.model_ref).cloned().chain(short(model)).collect()
 }
 
-/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies `.`.
+/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies `.`, or its
+/// repository's in the hub's cache.
 fn short(model: &Path) -> Option<String> {
-    let name = |part: &OsStr| part.to_string_lossy().into_owned();
     match model.is_dir() {
-        true => model.canonicalize().ok()?.file_name().map(name),
-        false => model.file_stem().map(name),
+        true => Some(kjit_model::folder::name(model)).filter(|name| !name.is_empty()),
+        false => model.file_stem().map(|name| name.to_string_lossy().into_owned()),
     }
 }
 
@@ -216,5 +215,24 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
             Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
         }
         false => Ok((fit.min(most), None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+    use std::path::Path;
+
+    #[test]
+    fn a_model_is_served_by_its_name_wherever_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        for (folder, name) in [("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"), ("Mine-0.6B", "Mine-0.6B")]
+        {
+            let folder = dir.path().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            assert_eq!(short(&folder).as_deref(), Some(name));
+        }
+        assert_eq!(short(Path::new("/models/small-0.6b.Q8_0.gguf")).as_deref(), Some("small-0.6b.Q8_0"));
+        assert_eq!(short(Path::new("/")), None);
     }
 }
