@@ -154,13 +154,14 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// The tiny model of every architecture that plans take: a prompt in pieces, token by token, greedy, and three
-/// sequences side by side. `KJIT_ARCHS=a,b`: these.
+/// sequences side by side. `KJIT_ARCHS=a,b`: these; `KJIT_ARCHS_IN=archs-seed`: those of other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn every_architecture_that_plans_take_is_the_hosts() {
     let engine = engine();
     let device = device(&engine);
-    let folder = model_path("archs").expect("scripts/fetch-test-models --archs makes the models");
+    let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
+    let folder = model_path(&folder).expect("scripts/fetch-test-models --archs makes the models");
     let only = std::env::var("KJIT_ARCHS").ok();
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
@@ -231,6 +232,13 @@ fn every_architecture_that_plans_take_is_the_hosts() {
     }
     eprintln!("{} models: {}", ran.len(), ran.join(" "));
     assert!(failed.is_empty() && !ran.is_empty(), "{} of {}:\n{}", failed.len(), files.len(), failed.join("\n"));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn folders_of_safetensors_are_the_hosts() {
+    let engine = engine();
+    support::folders::are_the_hosts(&engine, &device(&engine));
 }
 
 #[test]

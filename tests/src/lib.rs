@@ -6,6 +6,10 @@ pub mod asked;
 pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;
+#[path = "../../model/tests/support/folder.rs"]
+pub mod folder;
+#[path = "../../model/tests/support/folders.rs"]
+pub mod folders;
 #[path = "../../model/tests/support/near.rs"]
 pub mod near;
 #[path = "../../model/tests/support/one.rs"]

@@ -2,7 +2,7 @@
 //! token, greedy and several sequences side by side are what the host computes.
 //!
 //! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores), `KJIT_ARCHS=a,b`
-//! these.
+//! these, `KJIT_ARCHS_IN=archs-seed` those of other weights.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -192,7 +192,8 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
 }
 
 fn as_the_host(test: &str, arch: &str) {
-    let Some(folder) = model_path("archs") else { return };
+    let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
+    let Some(folder) = model_path(&folder) else { return };
     let asked = std::env::var("KJIT_ARCHS").ok();
     let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
@@ -244,4 +245,18 @@ fn architectures_on_simulated_gfx942_are_the_hosts() {
         return;
     }
     as_the_host("architectures_on_simulated_gfx942_are_the_hosts", "gfx942:sramecc+:xnack-");
+}
+
+#[test]
+fn folders_of_safetensors_on_simulated_gfx1100_are_the_hosts() {
+    if std::env::var_os("KJIT_ARCHS_ON_GPU").is_none() {
+        eprintln!("SKIPPED: folders of safetensors on a simulated device; KJIT_ARCHS_ON_GPU=1 takes them");
+        return;
+    }
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    setup.run("folders_of_safetensors_on_simulated_gfx1100_are_the_hosts", TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        kjit_tests::folders::are_the_hosts(&engine, &engine.device("rocm:0").unwrap());
+        assert_eq!(Simulated::here().fault(0), "");
+    });
 }

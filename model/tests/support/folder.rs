@@ -11,10 +11,13 @@ pub type Ten = (String, &'static str, Vec<u64>, Vec<u8>);
 
 /// A folder to be.
 pub struct Folder {
+    /// `config.json`.
     pub config: Value,
+    /// `tokenizer.json`.
     pub tokenizer: Value,
     /// `tokenizer_config.json`, `generation_config.json` and the like.
     pub others: Vec<(&'static str, Value)>,
+    /// What the safetensors files hold.
     pub tensors: Vec<Ten>,
 }
 
@@ -57,8 +60,13 @@ impl Folder {
 
     /// A small model of random weights, of a type in `model_type`; what it says means nothing.
     pub fn small(model_type: &str) -> Folder {
+        Folder::wide(model_type, 48)
+    }
+
+    /// The same with so many elements between a layer's last matrices.
+    pub fn wide(model_type: &str, inner: u64) -> Folder {
         let gemma = model_type.starts_with("gemma3");
-        let (width, heads, kv_heads, head, inner, layers) = (32, 4, 2, 16, 48, 2);
+        let (width, heads, kv_heads, head, layers) = (32, 4, 2, 16, 2);
         let mut config = json!({
             "model_type": model_type, "hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
             "head_dim": head, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": 300,

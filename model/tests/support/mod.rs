@@ -7,6 +7,7 @@ pub mod asked;
 pub mod exercise;
 pub mod files;
 pub mod folder;
+pub mod folders;
 pub mod near;
 pub mod one;
 pub mod oracle;

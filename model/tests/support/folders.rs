@@ -1,0 +1,54 @@
+//! A folder of safetensors of each type on a device, beside the host. Shared with the tests of simulated devices.
+
+use super::folder::Folder;
+use super::near::off;
+use super::one::One;
+use super::side_by_side;
+use kjit_engine::{Device, Engine};
+use kjit_model::gguf::Gguf;
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{KvType, OpenOptions, Want};
+use std::sync::Arc;
+
+/// Holds prompts, tokens and greedy answers of each type of folder against the host's, once with all weights on the
+/// device and once with layers streamed from the files.
+pub fn are_the_hosts(engine: &Engine, device: &Device) {
+    for (model_type, files, stream) in [
+        ("llama", 1, false),
+        ("mistral", 3, true),
+        ("qwen2", 2, false),
+        ("qwen3", 1, true),
+        ("gemma3_text", 3, false),
+        ("gemma3_text", 2, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        // Matrices that matrix units take: a prompt is no row of tokens.
+        Folder::wide(model_type, 64).write(dir.path(), files);
+        let file = Arc::new(Gguf::open(dir.path()).unwrap());
+        let graph = kjit_model::arch::build(&file).unwrap();
+        let options = OpenOptions {
+            context: Some(64),
+            kv: KvType::F16,
+            threads: 2,
+            prefill_chunk: Some(16),
+            ..OpenOptions::default()
+        };
+        let precise = OpenOptions { precise: true, ..options.clone() };
+        let mut host = One::cpu(&file, &graph, &precise);
+        let mut gpu = One::gpu(engine, device, &file, &graph, &OpenOptions { stream, ..options });
+        let ids: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 256).collect();
+        let want = host.feed(&ids, Want::All).unwrap();
+        let prompt = off(&gpu.feed(&ids, Want::All).unwrap(), &want);
+        gpu.truncate(0);
+        let rows: Vec<f32> = ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
+        let tokens = off(&rows, &want);
+        gpu.truncate(0);
+        let answer = gpu.generate(&ids, 8, SampleOptions::default());
+        let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
+        let found = format!(
+            "{model_type} in {files} files, streamed {stream}: off by {prompt:.1e} as a prompt, {tokens:.1e} token by token, a token {gap:.1e} below"
+        );
+        eprintln!("{found}");
+        assert!(prompt < 6e-3 && tokens < 6e-3 && gap < 0.1, "{found}");
+    }
+}
