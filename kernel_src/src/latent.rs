@@ -202,11 +202,11 @@ impl Family for LatentSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let size = Size { tokens: 1, past: CONTEXT - 1 };
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        list.add(
-            "latent 16 × 512 + 64 F16".to_owned(),
-            LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false, chosen: None },
-            size,
-        )
+        let plain = LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false, chosen: None };
+        list.add("latent 16 × 512 + 64 F16".to_owned(), plain.clone(), size)?;
+        list.add("latent 16 × 512 + 64 F16 in pages".to_owned(), LatentSpec { paged: true, ..plain.clone() }, size)?;
+        let chosen = LatentSpec { heads: 128, chosen: Some(2048), ..plain };
+        list.add("latent 128 × 512 + 64 F16 2048 chosen".to_owned(), chosen, size)
     }
 }
 

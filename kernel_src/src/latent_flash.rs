@@ -96,23 +96,31 @@ impl LatentFlashTuning {
         tiles * 128 + (self.columns as usize) * rows * 4
     }
 
-    /// All that fit a target at a wave width, the first the default.
-    fn all(target: &Target, wave: u32, kv: &KvLayout) -> impl Iterator<Item = LatentFlashTuning> {
+    /// All that fit a target at a wave width, the first the default; `looked_up`: where a position lies is in a
+    /// list or a table.
+    fn all(target: &Target, wave: u32, kv: &KvLayout, looked_up: bool) -> impl Iterator<Item = LatentFlashTuning> {
         let list = if target.vendor() == Vendor::Nvidia { NVIDIA } else { AMD };
         let have = target.arch().shared_per_block as usize;
         let of =
             move |&(waves, rows, columns, keys, stages)| LatentFlashTuning { wave, waves, rows, columns, keys, stages };
         let kv = *kv;
         // Bytes wait in registers between memory and a tile: with two tiles through the products, for which
-        // there is no room; and 128 threads of gfx11 had none for a share of them (31 spills).
-        let bytes = kv.storage == KvStorage::Q8_0;
-        let few = target.vendor() == Vendor::Amd && bytes;
-        let held = move |t: &LatentFlashTuning| !(bytes && t.stages == 2 || few && t.waves * t.columns == 4);
+        // there is no room; and 128 threads of gfx11 had none for a share of them (31 spills), nor for the places
+        // of chosen positions (41) or of pages (38).
+        let (bytes, amd) = (kv.storage == KvStorage::Q8_0, target.vendor() == Vendor::Amd);
+        let held = move |t: &LatentFlashTuning| {
+            let few = t.waves * t.columns == 4 && (bytes || looked_up && t.wave == 32);
+            !(bytes && t.stages == 2 || amd && few)
+        };
         list.iter().map(of).filter(move |t| t.shared(&kv) <= have && held(t))
     }
 }
 
 impl LatentFlashSpec {
+    fn all(&self, target: &Target, wave: u32) -> impl Iterator<Item = LatentFlashTuning> {
+        LatentFlashTuning::all(target, wave, &self.kv, self.paged || self.chosen.is_some())
+    }
+
     /// So many tokens take so many blocks.
     ///
     /// # Errors
@@ -140,7 +148,7 @@ impl Family for LatentFlashSpec {
     }
 
     fn usual(&self, target: &Target) -> Result<LatentFlashTuning, SpecError> {
-        LatentFlashTuning::all(target, target.default_wave(), &self.kv).next().ok_or_else(|| SpecError::Unsupported {
+        self.all(target, target.default_wave()).next().ok_or_else(|| SpecError::Unsupported {
             kernel: NAME,
             why: format!("rows of {} on {target}", self.kv.head_dim),
         })
@@ -155,14 +163,14 @@ impl Family for LatentFlashSpec {
         })?;
         let product = Product::of_attention(target, t.wave, dim);
         require(product.columns == 16, NAME, || format!("no matrix units for rows of {dim} on {target}"))?;
-        let fine = LatentFlashTuning::all(target, t.wave, &self.kv).any(|other| other == *t)
+        let fine = self.all(target, t.wave).any(|other| other == *t)
             && target.waves().contains(&t.wave)
             && t.keys.is_multiple_of(product.depth);
         require(fine, NAME, || format!("{t:?} with rows of {dim} on {target}"))
     }
 
     fn candidates(&self, target: &Target) -> Vec<LatentFlashTuning> {
-        target.waves().iter().flat_map(|&wave| LatentFlashTuning::all(target, wave, &self.kv)).collect()
+        target.waves().iter().flat_map(|&wave| self.all(target, wave)).collect()
     }
 
     fn block(&self, target: &Target, t: &LatentFlashTuning) -> Result<Block, SpecError> {
@@ -290,7 +298,7 @@ impl Family for LatentFlashSpec {
             let kv = KvLayout { heads: 1, head_dim, storage };
             // Where a row lies is the same affair in all.
             let all = if paged { 1 } else { usize::MAX };
-            for tuning in LatentFlashTuning::all(target, wave, &kv).take(all) {
+            for tuning in LatentFlashTuning::all(target, wave, &kv, paged || chosen.is_some()).take(all) {
                 let spec = LatentFlashSpec { heads, kv, rank, paged, chosen, tuning: Some(tuning) };
                 if spec.covered(target) {
                     into.push(spec.case(target, 1, Size { tokens, past }, random)?);
@@ -305,12 +313,14 @@ impl Family for LatentFlashSpec {
             let kv = KvLayout { heads: 1, head_dim: 576, storage };
             let spec = LatentFlashSpec { heads: 16, kv, rank: 512, paged: false, chosen: None, tuning: None };
             if spec.covered(list.target) {
+                let paged = LatentFlashSpec { paged: true, ..spec.clone() };
                 list.add(format!("latent_flash 16 × 512 + 64 {storage:?}"), spec, CHUNK)?;
+                list.add(format!("latent_flash 16 × 512 + 64 {storage:?} in pages"), paged, CHUNK)?;
             }
         }
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
         let spec = LatentFlashSpec { heads: 128, kv, rank: 512, paged: false, chosen: Some(2048), tuning: None };
-        if spec.covered(list.target) && !list.unwritten() {
+        if spec.covered(list.target) {
             list.add("latent_flash 128 × 512 + 64 F16 2048 chosen".to_owned(), spec, CHUNK)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, SpecError};
 use crate::kv::KvLayout;
 use crate::segments::Segment;
 use crate::spec::{self, Spec};
-use kjit_engine::{Target, Vendor};
+use kjit_engine::Target;
 
 /// A kernel at a size of a real model.
 #[derive(Debug, Clone)]
@@ -63,11 +63,6 @@ impl Samples<'_> {
         let (kernel, work) = (spec.kernel(self.target)?, spec.work(size));
         self.all.push(Sample { name, kernel, spec: spec.into(), work });
         Ok(())
-    }
-
-    /// Whether a sample waits for its rows, which `scripts/kernel-matrix` writes for each AMD target.
-    pub(crate) fn unwritten(&self) -> bool {
-        self.target.vendor() == Vendor::Amd
     }
 
     /// The widths of a wave that are not the target's default.

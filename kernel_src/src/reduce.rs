@@ -4,7 +4,7 @@ use crate::arguments;
 use crate::cases::{Case, CaseArg, Expect, FOLLOWS, Random, SINGLE, Storage, floats, output};
 use crate::family::{Block, Family, Fixed, Grid, Launch, Size, Work, no_choice};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
-use crate::matrix::{ONE, Samples};
+use crate::matrix::{CHUNK, ONE, Samples};
 use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
@@ -266,6 +266,8 @@ impl Family for ReduceSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let spec = |cols, join, residual| ReduceSpec { ranks: 2, cols, join, residual, stretches: false };
         list.add("reduce 2 × 4096".to_owned(), spec(4096, false, true), ONE)?;
-        list.add("reduce 2 × 64128 joined".to_owned(), spec(64128, true, false), ONE)
+        list.add("reduce 2 × 64128 joined".to_owned(), spec(64128, true, false), ONE)?;
+        let stretches = ReduceSpec { stretches: true, ..spec(4096, false, true) };
+        list.add("reduce 2 × 4096 in stretches".to_owned(), stretches, CHUNK)
     }
 }

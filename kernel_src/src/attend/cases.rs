@@ -341,8 +341,12 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     }
     let form = heads_form(16, KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 });
     let spec = AttendSpec { form, scores: Scores::default(), tuning: None };
-    if !list.unwritten() {
-        list.add("attend 16/4 × 512 F16".to_owned(), spec, size)?;
+    list.add("attend 16/4 × 512 F16".to_owned(), spec, size)?;
+    for storage in [KvStorage::F16, KvStorage::Q8_0] {
+        let form = heads_form(32, KvLayout { heads: 8, head_dim: 128, storage });
+        let form = HeadsForm { paged: true, ..form };
+        let spec = AttendSpec { form, scores: Scores::default(), tuning: None };
+        list.add(format!("attend 32/8 × 128 {storage:?} in pages"), spec, size)?;
     }
     for wave in list.other_waves() {
         for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {

@@ -221,8 +221,13 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     }
     let kv = KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 };
     let spec = FlashSpec { heads: 16, kv, scale: 1.0, scores: Scores::default(), paged: false, tuning: None };
-    if spec.covered(list.target) && !list.unwritten() {
+    if spec.covered(list.target) {
         list.add("flash 16/4 × 512 F16".to_owned(), spec, size)?;
+    }
+    for storage in [KvStorage::F16, KvStorage::Q8_0] {
+        let (kv, scores) = (KvLayout { heads: 8, head_dim: 128, storage }, Scores::default());
+        let spec = FlashSpec { heads: 32, kv, scale: 0.1, scores, paged: true, tuning: None };
+        list.add(format!("flash 32/8 × 128 {storage:?} in pages"), spec, size)?;
     }
     for wave in list.other_waves() {
         for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128), (8, 4, 256)] {
