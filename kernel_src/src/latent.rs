@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CONTEXT, Samples};
 use crate::top_keys::TopKeysSpec;
-use kjit_engine::{Constants, Target};
+use kjit_engine::{Constants, MatrixUnit, Target};
 use std::fmt;
 
 /// Attention where a position's row is the key of all heads, and its beginning their value (DeepSeek-V2, arXiv
@@ -132,7 +132,7 @@ impl Family for LatentSpec {
         Ok(Block::of(target.default_wave(), BLOCK))
     }
 
-    fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
+    fn render(&self, target: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let shape = self
             .kv
             .shape()
@@ -142,7 +142,12 @@ impl Family for LatentSpec {
             .number("RANK", self.rank)
             .number("TILE", TILE)
             .flag("ONE", self.one);
-        let macros = choosing(self.chosen, KvLayout::macros(self.paged, Constants::new()));
+        // Said, lest nvrtc stop at 64 registers and spill one (sm_80, sm_87); H200s' kernel was measured without.
+        let bounded = match target.arch().matrix {
+            MatrixUnit::MmaSync => Constants::new().set("KJ_MIN_BLOCKS", 2),
+            _ => Constants::new(),
+        };
+        let macros = choosing(self.chosen, KvLayout::macros(self.paged, bounded));
         Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))
     }
 

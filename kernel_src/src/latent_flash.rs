@@ -77,6 +77,8 @@ const NAME: &str = "latent_flash";
 /// `(waves, rows, columns, keys, stages)`, the first that fits is taken. A wave that keeps 32 rows of 128
 /// columns loads a part of a value once for two products; with one tile that took more registers than there are.
 const NVIDIA: &[(u32, u32, u32, u32, u32)] = &[(2, 2, 4, 64, 2), (2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1)];
+/// Where a block has 64 KB (sm_75).
+const SMALL: &[(u32, u32, u32, u32, u32)] = &[(2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1), (1, 1, 8, 32, 1)];
 const AMD: &[(u32, u32, u32, u32, u32)] = &[(2, 1, 4, 64, 1), (1, 1, 4, 32, 1), (1, 1, 8, 32, 1)];
 
 impl Variant for LatentFlashTuning {}
@@ -99,19 +101,25 @@ impl LatentFlashTuning {
     /// All that fit a target at a wave width, the first the default; `looked_up`: where a position lies is in a
     /// list or a table.
     fn all(target: &Target, wave: u32, kv: &KvLayout, looked_up: bool) -> impl Iterator<Item = LatentFlashTuning> {
-        let list = if target.vendor() == Vendor::Nvidia { NVIDIA } else { AMD };
         let have = target.arch().shared_per_block as usize;
+        let small = target.vendor() == Vendor::Nvidia && have <= 64 << 10;
+        let list = match target.vendor() {
+            Vendor::Nvidia if small => SMALL,
+            Vendor::Nvidia => NVIDIA,
+            Vendor::Amd => AMD,
+        };
         let of =
             move |&(waves, rows, columns, keys, stages)| LatentFlashTuning { wave, waves, rows, columns, keys, stages };
         let kv = *kv;
         // Bytes wait in registers between memory and a tile: with two tiles through the products, for which
         // there is no room; and 128 threads of gfx11 had none for a share of them (31 spills), nor for the places
-        // of chosen positions (41) or of pages (38).
+        // of chosen positions (41) or of pages (38); on sm_75 bytes in pages spill one.
         let (bytes, amd) = (kv.storage == KvStorage::Q8_0, target.vendor() == Vendor::Amd);
-        let held = move |t: &LatentFlashTuning| {
-            let few = t.waves * t.columns == 4 && (bytes || looked_up && t.wave == 32);
-            !(bytes && t.stages == 2 || amd && few)
+        let few = move |t: &LatentFlashTuning| match amd {
+            true => bytes || looked_up && t.wave == 32,
+            false => small && bytes && looked_up,
         };
+        let held = move |t: &LatentFlashTuning| !(bytes && t.stages == 2 || t.waves * t.columns == 4 && few(t));
         list.iter().map(of).filter(move |t| t.shared(&kv) <= have && held(t))
     }
 }

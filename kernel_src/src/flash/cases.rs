@@ -220,7 +220,7 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         }
     }
     let kv = KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 };
-    let spec = FlashSpec { heads: 16, kv, scale: 1.0, scores: Scores::default(), paged: false, tuning: None };
+    let spec = FlashSpec { heads: 16, kv, scale: 0.05, scores: Scores::default(), paged: false, tuning: None };
     if spec.covered(list.target) {
         list.add("flash 16/4 × 512 F16".to_owned(), spec, size)?;
     }
