@@ -76,7 +76,7 @@ fn mixture() -> Vec<Spec> {
     };
     let sum = ExpertFinish::Sum { residual: true };
     let (gating, bias, factors, groups, tuning) = (Gating::Softmax, false, false, None, None);
-    let route = RouteSpec { experts: 128, top: 8, renormalise: true, gating, bias, factors, groups, tuning };
+    let route = RouteSpec { experts: 128, top: 8, renormalise: true, gating, bias, factors, groups, alike: 1, tuning };
     vec![
         EmbedSpec { layout: Layout::new(format("Q4_K"), wide).unwrap(), each_own: false }.into(),
         product(wide, &[("Q4_K", 4096), ("Q4_K", 512), ("Q6_K", 512)], Prologue::Norm, Finish::Store),
