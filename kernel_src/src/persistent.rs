@@ -295,7 +295,7 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
         work(&mut text, i, step, declared, "    ");
         text.push_str("}\n");
     }
-    let _ = write!(text, "CALLED void run{takes_all}    switch ((u32)same_in_all(c[0])) {{\n");
+    let _ = writeln!(text, "CALLED void run{takes_all}    switch ((u32)same_in_all(c[0])) {{");
     for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
         let _ = writeln!(text, "    case {i}: {{");
         match step.apart {
