@@ -357,37 +357,52 @@ template <class S> struct Draw {
     };
 
     using Options = DrawOptions;
+    // All but the random number.
     STEP Options options_of(const DrawArgs& a, u32 slot) {
         u32x4 own{a.top_k, as_u32(a.temperature), as_u32(a.top_p), as_u32(a.min_p)};
         if (a.options) own = a.options[slot];
-        float fraction = a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
-        return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), fraction};
+        return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), 0.0f};
+    }
+    STEP float fraction_of(const DrawArgs& a, u32 slot) {
+        return a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
     }
     // Neither infinite nor 0: no weight is NaN.
     STEP float inverse_of(float temperature) { return max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f); }
 
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
-        // Read before the block that finds the token moves on.
-        Options o = options_of(a, slot);
         const float* x = a.logits + (u64)sequence * S::VOCAB;
+        // On their way together with what says how many are asked for; in waves of 64 behind that: held over
+        // it, scalar registers spilled on gfx906.
+        constexpr bool AHEAD = S::FEW && KJ_WAVE == 32;
+        typename Few::Some some;
+        if constexpr (AHEAD)
+            some = Few::read_logits(x, range_start(share.x, a.blocks), range_start(share.x + 1, a.blocks));
+        Options o = options_of(a, slot);
+        // Before the block that finds the token moves on.
+        if constexpr (!AHEAD) o.fraction = fraction_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
-            // Where the last block finds them: fewer scalar registers are held over all of this.
-            if (t == 0) memory.few.options = o;
+            // Where the last block finds them.
+            if (!AHEAD && t == 0) memory.few.options = o;
             u64* said = a.said[sequence].few;
-            u32 from = range_start(share.x, a.blocks), to = range_start(share.x + 1, a.blocks);
-            Few::keep_logits(memory.few, top_k, x, from, to);
-            if (t < top_k) said[share.x * top_k + t] = memory.few.best[t];
+            const u32 first = range_start(share.x, a.blocks), end = range_start(share.x + 1, a.blocks);
+            if constexpr (!AHEAD) some = Few::read_logits(x, first, end);
+            Few::keep_logits(memory.few, top_k, x, first, end, some);
+            Few::say(memory.few, top_k, said, share.x, a.blocks);
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
-            if (a.blocks > 1) Few::keep_keys(memory.few, top_k, said, a.blocks * top_k);
-            float inverse = inverse_of(memory.few.options.temperature);
-            u32 token = Few::choose(memory.few, top_k, [&](float v, float largest) {
+            // Nobody else moves on: the random number comes while the others' likeliest do.
+            if constexpr (AHEAD) o.fraction = fraction_of(a, slot);
+            if (a.blocks > 1) Few::keep_said(memory.few, top_k, said, a.blocks * top_k);
+            if (!AHEAD) o = memory.few.options;
+            float inverse = inverse_of(o.temperature);
+            u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
                 return weight(v, largest, inverse);
             });
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
+        if constexpr (AHEAD) o.fraction = fraction_of(a, slot);
         float temperature = o.temperature, top_p = o.top_p, min_p = o.min_p, fraction = o.fraction;
         float inverse = inverse_of(temperature);
         // A constant where nobody meets: less code, and no scalar register is spilled for it.

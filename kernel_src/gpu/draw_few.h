@@ -3,11 +3,12 @@
 // others, and the block that comes last does the same with what all said, and draws. Nobody waits for
 // anybody.
 //
-// The K likeliest of a range: a group of lanes has the largest of what it reads, its head. At least K
-// tokens are no less than the K-th largest head, and they are all in the K groups whose heads are: so few
-// that each of them counts how many are larger, which is its rank. A token is a key of 64 bits, its
-// logit's order_bits above the complement of its id: no two are equal, and of equal logits the lower id
-// is the larger key. 0 is none, and what is no number.
+// The K likeliest of a range: MOST groups of lanes have each the largest of what they read, its head. At
+// least K tokens are no less than the K-th largest head, and they are all in the K groups whose heads are:
+// so few (some 60 of 2048, for 40) that each of them counts how many are larger, which is its rank. Heads
+// and ranks are counted by all lanes of a group together. A token is a key of 64 bits, its logit's
+// order_bits above the complement of its id: no two are equal, and of equal logits the lower id is the
+// larger key. 0 is none, and what is no number.
 #pragma once
 #include "sample.h"
 
@@ -21,85 +22,110 @@ struct DrawOptions {
 
 template <class S> struct DrawFew {
     static constexpr u32 MOST = DRAW_FEW;
-    static constexpr u32 EACH = 8;  // keys that a thread reads at a time
-    static constexpr u32 LANES = KJ_BLOCK > 512 ? 4 : KJ_BLOCK > 256 ? 2 : 1, GROUPS = KJ_BLOCK / LANES;
-    static_assert(KJ_BLOCK % LANES == 0 && GROUPS >= MOST, "a head for each that is kept");
+    static constexpr u32 EACH = KJ_BLOCK > 512 ? 4 : 8;  // keys that a thread reads at a time
+    static constexpr u32 GROUPS = MOST, LANES = KJ_BLOCK / GROUPS;
+    static_assert(KJ_BLOCK % GROUPS == 0 && LANES <= KJ_WAVE, "a head for each that is kept");
 
     struct Shared {
         u64 heads[GROUPS], best[MOST], weights[MOST];
-        u64 list[MOST + MOST * EACH * LANES];  // the best so far, and those that may be better
+        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and those that may be better
         u64 threshold;
         u32 count;
         DrawOptions options;
     };
 
     STEP u64 larger(u64 a, u64 b) { return a > b ? a : b; }
+    STEP u32 group_count(u32 v) {
+        UNROLL for (u32 m = LANES / 2; m > 0; m /= 2) v += wave_xor(v, m);
+        return v;
+    }
 
     // The k largest keys, in falling order, in `best`; zeros behind the last. `read(base, keys)` gives a
     // thread its keys of those from `base` on, of which there are `n`.
     template <class Read> STEP void keep(Shared& lds, u32 k, u32 n, Read read) {
-        u32 t = thread_id();
+        const u32 t = thread_id(), group = t / LANES, lane = t % LANES;
         if (t < MOST) lds.best[t] = 0;
         NO_UNROLL for (u32 base = 0; base < n; base += KJ_BLOCK * EACH) {
+            const bool more = base > 0;
             u64 key[EACH], head = 0;
             read(base, key);
             UNROLL for (u32 e = 0; e < EACH; e++) head = larger(head, key[e]);
             UNROLL for (u32 m = LANES / 2; m > 0; m /= 2) head = larger(head, wave_xor(head, m));
-            if (t % LANES == 0) lds.heads[t / LANES] = head;
-            if (t < MOST) lds.list[t] = lds.best[t];
-            if (t == 0) lds.threshold = 0, lds.count = 0;
+            if (lane == 0) lds.heads[group] = head;
+            if (more && t < MOST) lds.list[t] = lds.best[t];
+            if (t == 0) lds.threshold = 0, lds.count = more ? MOST : 0;
             block_sync();
             u32 rank = 0;
-            for (u32 g = t % LANES; g < GROUPS; g += LANES) rank += lds.heads[g] > head;
-            UNROLL for (u32 m = LANES / 2; m > 0; m /= 2) rank += wave_xor(rank, m);
-            if (t % LANES == 0 && rank == k - 1 && head != 0) lds.threshold = head;
+            UNROLL for (u32 g = 0; g < GROUPS / LANES; g++) rank += lds.heads[g * LANES + lane] > head;
+            rank = group_count(rank);
+            if (lane == 0 && rank == k - 1 && head != 0) lds.threshold = head;
             block_sync();
-            u64 least = larger(larger(lds.threshold, lds.best[k - 1]), 1);
+            const u64 least = larger(larger(lds.threshold, lds.best[k - 1]), 1);
             if (rank < k)
                 UNROLL for (u32 e = 0; e < EACH; e++)
-                    if (key[e] >= least) lds.list[MOST + lds_take(&lds.count)] = key[e];
+                    if (key[e] >= least) lds.list[lds_take(&lds.count)] = key[e];
             block_sync();
-            if (t < MOST) lds.best[t] = 0;
-            block_sync();
-            u32 listed = MOST + lds.count;
-            for (u32 i = t; i < listed; i += KJ_BLOCK) {
-                u64 mine = lds.list[i];
+            if (more) {
+                if (t < MOST) lds.best[t] = 0;
+                block_sync();
+            }
+            const u32 listed = lds.count;
+            NO_UNROLL for (u32 from = 0; from < listed; from += GROUPS) {
+                const u32 i = from + group;
+                const u64 mine = i < listed ? lds.list[i] : 0;
                 u32 above = 0;
-                for (u32 j = 0; j < listed; j++) above += lds.list[j] > mine;
-                if (mine != 0 && above < k) lds.best[above] = mine;
+                for (u32 j = lane; j < listed; j += LANES) above += lds.list[j] > mine;
+                above = group_count(above);
+                if (lane == 0 && mine != 0 && above < k) lds.best[above] = mine;
             }
             block_sync();
         }
     }
 
-    // Ids `from` up to `to` of a row of logits. Both are multiples of 4 where VOCAB is.
-    STEP void keep_logits(Shared& lds, u32 k, const float* x, u32 from, u32 to) {
-        keep(lds, k, to - from, [&](u32 base, u64(&key)[EACH]) {
-            UNROLL for (u32 a = 0; a < EACH / 4; a++) {
-                u32 i = from + base + (a * KJ_BLOCK + thread_id()) * 4;
-                u32 bits[4] = {0, 0, 0, 0};
-                if constexpr (S::VOCAB % 4 == 0) {
-                    if (i < to) {
-                        u32x4 four = load16(x + i);
-                        bits[0] = order_bits(as_f32(four.x)), bits[1] = order_bits(as_f32(four.y));
-                        bits[2] = order_bits(as_f32(four.z)), bits[3] = order_bits(as_f32(four.w));
-                    }
-                } else {
-                    UNROLL for (u32 j = 0; j < 4; j++)
-                        if (i + j < to) bits[j] = order_bits(x[i + j]);
+    // A thread's logits of those from `from` on, up to `to`. Both are multiples of 4 where VOCAB is.
+    struct Some { float v[EACH]; };
+    STEP Some read_logits(const float* x, u32 from, u32 to) {
+        Some some;
+        UNROLL for (u32 a = 0; a < EACH / 4; a++) {
+            const u32 i = from + (a * KJ_BLOCK + thread_id()) * 4;
+            UNROLL for (u32 j = 0; j < 4; j++) some.v[4 * a + j] = 0.0f;
+            if constexpr (S::VOCAB % 4 == 0) {
+                if (i < to) {
+                    const u32x4 four = load16(x + i);
+                    some.v[4 * a] = as_f32(four.x), some.v[4 * a + 1] = as_f32(four.y);
+                    some.v[4 * a + 2] = as_f32(four.z), some.v[4 * a + 3] = as_f32(four.w);
                 }
+            } else {
                 UNROLL for (u32 j = 0; j < 4; j++)
-                    key[4 * a + j] = bits[j] != 0 ? (u64)bits[j] << 32 | (0xffffffffu - (i + j)) : 0;
+                    if (i + j < to) some.v[4 * a + j] = x[i + j];
+            }
+        }
+        return some;
+    }
+
+    // Ids `from` up to `to` of a row of logits, of which the first were read.
+    STEP void keep_logits(Shared& lds, u32 k, const float* x, u32 from, u32 to, const Some& first) {
+        keep(lds, k, to - from, [&](u32 base, u64(&key)[EACH]) {
+            Some some = first;
+            if (base > 0) some = read_logits(x, from + base, to);
+            UNROLL for (u32 e = 0; e < EACH; e++) {
+                const u32 i = from + base + (e / 4 * KJ_BLOCK + thread_id()) * 4 + e % 4;
+                const u32 bits = i < to ? order_bits(some.v[e]) : 0;
+                key[e] = bits != 0 ? (u64)bits << 32 | (0xffffffffu - i) : 0;
             }
         });
     }
 
-    // Keys in memory.
-    STEP void keep_keys(Shared& lds, u32 k, const u64* keys, u32 n) {
+    // What the blocks say: the n-th likeliest of each, one behind the other, for each n. So heads are the
+    // likeliest two or three of each block.
+    STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
+        if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
+    }
+    STEP void keep_said(Shared& lds, u32 k, const u64* said, u32 n) {
         keep(lds, k, n, [&](u32 base, u64(&key)[EACH]) {
             UNROLL for (u32 e = 0; e < EACH; e++) {
-                u32 i = base + e * KJ_BLOCK + thread_id();
-                key[e] = i < n ? keys[i] : 0;
+                const u32 i = base + (e * LANES + thread_id() % LANES) * GROUPS + thread_id() / LANES;
+                key[e] = i < n ? said[i] : 0;
             }
         });
     }
@@ -109,6 +135,8 @@ template <class S> struct DrawFew {
     struct Place { u64 before, total; };
     template <class Before> STEP Place place(const Shared& lds, u32 k, u64 mine, Before before) {
         Place p{0, 0};
+        // The others have none.
+        if (thread_id() >= MOST) return p;
         for (u32 j = 0; j < k; j++) {
             u64 w = lds.weights[j];
             p.total += w;
@@ -121,9 +149,8 @@ template <class S> struct DrawFew {
     // largest)` as draw.h has it.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
-    STEP u32 choose(Shared& lds, u32 k, Weight weight) {
+    STEP u32 choose(Shared& lds, u32 k, const DrawOptions& options, Weight weight) {
         u32 t = thread_id();
-        float top_p = lds.options.top_p;
         u64 first = lds.best[0], mine = t < k ? lds.best[t] : 0;
         u32 likeliest = first != 0 ? 0xffffffffu - (u32)first : 0;
         float largest = logit_of_order(first >> 32);
@@ -133,18 +160,18 @@ template <class S> struct DrawFew {
         u64 w = mine != 0 ? weight(logit_of_order(mine >> 32), largest) : 0;
         if (t < MOST) lds.weights[t] = w;
         block_sync();
-        if (top_p < 1.0f) {
+        if (options.top_p < 1.0f) {
             Place p = place(lds, k, mine, [](u64 other, u64 own) { return other > own; });
-            u64 want = (u64)((double)p.total * (double)top_p), goal = want > 1 ? want - 1 : 0;
+            u64 want = (u64)((double)p.total * (double)options.top_p), goal = want > 1 ? want - 1 : 0;
             if (goal < p.total && p.before > goal) w = 0;
         }
-        if (w < (u64)(lds.options.min_p * 1099511627776.0f)) w = 0;
+        if (w < (u64)(options.min_p * 1099511627776.0f)) w = 0;
         block_sync();
         if (t < MOST) lds.weights[t] = w;
         block_sync();
         // In the order of ids.
         Place p = place(lds, k, mine, [](u64 other, u64 own) { return (u32)other > (u32)own; });
-        u64 goal = (u64)((double)p.total * (double)lds.options.fraction);
+        u64 goal = (u64)((double)p.total * (double)options.fraction);
         if (goal >= p.total) return t == 0 ? likeliest : NONE;
         return w > 0 && p.before <= goal && goal < p.before + w ? 0xffffffffu - (u32)mine : NONE;
     }
