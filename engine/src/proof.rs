@@ -9,8 +9,8 @@
 //! A second record, of each device, says what is being run there now, and by which process: a kernel that takes
 //! its process down is known at the next start. It is written before each run and taken back behind it, without
 //! waiting for the disk, which outlives the process: who ends a process between two runs condemns no kernel. A
-//! machine that stops as well may have lost the last of these: then the next start waits for the disk before
-//! each run.
+//! machine that stops as well may have lost the last of these, or a part of it: then the next start waits for
+//! the disk before each run.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -38,7 +38,7 @@ impl ProofSubject<'_> {
 }
 
 /// Goes up when cases or bounds change in what they let pass: verdicts of the former ones are forgotten.
-const REVISION: &str = "1";
+const REVISION: &str = "2";
 /// The verdict on what ended the process that ran it.
 const ENDED: &str = "the process that proved it was ended by it";
 /// How long another process may keep the record before it is written all the same.
@@ -62,6 +62,8 @@ pub struct Verdicts {
     /// begins.
     careful: bool,
     begun: bool,
+    /// There is a record of all.
+    recorded: bool,
 }
 
 impl Engine {
@@ -84,17 +86,23 @@ impl Engine {
         let all = key("kjit kernel proofs").finish();
         let now = key("kjit kernel under proof").field("pci", device.pci.as_str()).finish();
         let read = |key| self.cache().record(key).and_then(|bytes| String::from_utf8(bytes).ok());
-        let known = parsed(&read(&all).unwrap_or_default());
+        let all_read = read(&all);
+        let known = parsed(all_read.as_deref().unwrap_or_default());
         let (mut new, mut careful) = (BTreeMap::new(), false);
-        match read(&now).as_deref().and_then(Mark::parse) {
-            Some(mark) if mark.may_run() => {}
-            Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
-            Some(Mark { at: None, .. }) => careful = true,
-            None => {}
+        match read(&now) {
+            // Every proof leaves a mark, if only an empty one: none is one that was lost.
+            None => careful = all_read.is_some(),
+            Some(text) if text.is_empty() => {}
+            Some(text) => match Mark::parse(&text) {
+                Some(mark) if mark.may_run() => {}
+                Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
+                Some(Mark { at: None, .. }) | None => careful = true,
+            },
         }
         // One that was judged after all ended nothing: its verdict was kept, the mark was not taken back.
         new.retain(|digest, _| !known.contains_key(digest));
-        let mut verdicts = Verdicts { engine: self.clone(), all, now, known, new, careful, begun: false };
+        let recorded = all_read.is_some();
+        let mut verdicts = Verdicts { engine: self.clone(), all, now, known, new, careful, begun: false, recorded };
         // Before another mark takes the place of the one that told of it.
         verdicts.save();
         verdicts
@@ -126,13 +134,25 @@ impl Verdicts {
         of
     }
 
+    /// Says that there will be runs, which waits for the disk: who has something else to do meanwhile says so
+    /// before the first.
+    pub fn begin(&mut self) {
+        if self.begun {
+            return;
+        }
+        self.begun = true;
+        let cache = self.engine.cache();
+        if !self.recorded {
+            // From now on a mark that is not there is one that was lost.
+            cache.put_record(&self.all, b"");
+        }
+        cache.put_record(&self.now, Mark::now(None).text().as_bytes());
+    }
+
     fn mark(&mut self, at: Option<Digest>) {
+        self.begin();
         let cache = self.engine.cache();
         let mark = |at| Mark::now(at).text();
-        if !self.begun {
-            self.begun = true;
-            cache.put_record(&self.now, mark(None).as_bytes());
-        }
         if self.careful && at.is_some() {
             cache.put_record(&self.now, mark(at).as_bytes());
         } else {
@@ -245,7 +265,10 @@ fn began(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The program's name, in parentheses, may have anything in it. Behind it: the state is the first word.
     let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_whitespace().nth(19)?.parse().ok()
+    let mut words = behind.split_whitespace();
+    // One that has ended, and that nobody has asked for yet what came of it, runs nothing any more.
+    let state = words.next().filter(|state| !matches!(*state, "Z" | "X" | "x"));
+    state.and_then(|_| words.nth(18)?.parse().ok())
 }
 
 #[cfg(test)]
@@ -279,6 +302,18 @@ mod tests {
         assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
     }
 
+    /// Between its end and somebody's asking for what came of it.
+    #[test]
+    fn a_process_that_has_ended_runs_nothing() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while std::fs::read_to_string(format!("/proc/{}/stat", child.id())).is_ok_and(|stat| !stat.contains(") Z ")) {
+            std::thread::yield_now();
+        }
+        assert_eq!(began(child.id()), None);
+        child.wait().unwrap();
+        assert_eq!(began(child.id()), None);
+    }
+
     /// A process that is ended between two runs (Ctrl-C while the weights are on their way) condemns none; one
     /// that is ended in a run condemns what it ran, and nothing else.
     #[test]
@@ -303,8 +338,17 @@ mod tests {
         second.at(one, || ((), Some("right".to_owned())));
         second.save();
         ended(second, Some(two));
-        let third = engine.verdicts(&device);
+        let mut third = engine.verdicts(&device);
         assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
         assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
+        // A mark of which a part was lost, and one that was lost as a whole: nothing is known of what ran.
+        third.at(one, || ((), None));
+        let torn = |mark: &[u8]| {
+            engine.cache().put_record(&third.now, mark);
+            engine.verdicts(&device)
+        };
+        assert!(torn(b"12 34").careful && torn(b"\0\0\0\0").careful && !torn(b"").careful);
+        let elsewhere = DeviceInfo { pci: "another".to_owned(), ..device };
+        assert!(engine.verdicts(&elsewhere).careful, "no mark, and yet there are verdicts");
     }
 }

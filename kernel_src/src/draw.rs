@@ -77,10 +77,14 @@ type Chances = (u32, f32, f32, f32);
 /// The host's definition, in f64.
 fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, fraction: f32) -> u32 {
     let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
-    order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
-    if top_k > 0 {
-        order.truncate(top_k as usize);
+    let best_first =
+        |&a: &usize, &b: &usize| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b));
+    let top_k = top_k as usize;
+    if (1..order.len()).contains(&top_k) {
+        order.select_nth_unstable_by(top_k - 1, best_first);
+        order.truncate(top_k);
     }
+    order.sort_unstable_by(best_first);
     let weight = |i: usize| (f64::from(row[i] - row[order[0]]) / f64::from(temperature)).exp();
     let sum: f64 = order.iter().map(|&i| weight(i)).sum();
     let mut kept = vec![];

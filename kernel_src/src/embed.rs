@@ -75,8 +75,7 @@ impl EmbedSpec {
         for (r, &slot) in slots.iter().enumerate() {
             let slot = slot as usize;
             let at = if self.each_own { slot * capacity + position[slot] as usize } else { position[0] as usize + r };
-            let row = &table.values[tokens[at] as usize % table.distinct * cols..][..cols];
-            want.extend(row.iter().map(|&v| f64::from(v) * f64::from(scale)));
+            want.extend(table.row(tokens[at] as usize).iter().map(|&v| f64::from(v) * f64::from(scale)));
         }
         let args = EmbedArgs {
             table: input("table", table.records),

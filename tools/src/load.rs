@@ -103,10 +103,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {
-        let Proven { run, known, seconds } = gpu.statistics().proven;
+        let Proven { run, known, seconds, parts } = gpu.statistics().proven;
         if run + known > 0 {
+            let [cases, copies, runs] = parts.map(|seconds| seconds * 1e3);
+            let parts = format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {runs:.0} ms");
             let ms = seconds * 1e3;
-            say(format_args!("proved {run} kernels in {ms:.0} ms; {known} were known to be right"));
+            say(format_args!("proved {run} kernels in {ms:.0} ms ({parts}); {known} were known to be right"));
         }
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),

@@ -89,19 +89,24 @@ fn case(spec: &AttendSpec, target: &Target, sizes: &Sizes, random: &mut Random) 
         for (after, all) in after.iter_mut().zip([&all_keys, &all_values]) {
             after[slots[s] * bytes..][..bytes].copy_from_slice(all);
         }
+        let rows = |cache: &[u8]| -> Vec<Vec<f32>> {
+            let row = |i: usize| kv.read_row(cache, sizes.capacity, i / (here + 1), i % (here + 1));
+            (0..kv.heads * (here + 1)).map(row).collect()
+        };
+        let (key_rows, value_rows) = (rows(&all_keys), rows(&all_values));
         for head in 0..form.heads {
             let kv_head = head / (form.heads / kv.heads);
             let at = (s * form.heads + head) * dim;
             let query = ready(form, &q[at..at + dim], &norms[0], &table, here);
             let (first, shares) =
                 shares(&spec.scores, (head, form.heads), (here, here + 1), sinks.get(head).copied(), |p| {
-                    let key = kv.read_row(&all_keys, sizes.capacity, kv_head, p);
-                    f64::from(sizes.scale) * query.iter().zip(&key).map(|(a, &b)| a * f64::from(b)).sum::<f64>()
+                    let key = &key_rows[kv_head * (here + 1) + p];
+                    f64::from(sizes.scale) * query.iter().zip(key).map(|(a, &b)| a * f64::from(b)).sum::<f64>()
                 });
             let mut out = vec![0.0; dim];
             for (p, share) in (first..=here).zip(&shares) {
-                let value = kv.read_row(&all_values, sizes.capacity, kv_head, p);
-                out.iter_mut().zip(&value).for_each(|(o, &v)| *o += share * f64::from(v));
+                let value = &value_rows[kv_head * (here + 1) + p];
+                out.iter_mut().zip(value).for_each(|(o, &v)| *o += share * f64::from(v));
             }
             want.extend(out);
         }

@@ -1,13 +1,15 @@
 //! What is in a buffer before a launch.
 
 use std::ops::Deref;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes, or a few of them again and again: a matrix of a real model whose rows repeat takes no more of the
 /// host's memory and time than the rows that differ, as long as nobody asks for all of it.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
-    part: Vec<u8>,
+    part: Arc<Vec<u8>>,
+    /// Where in the part they begin; what lies before follows its end.
+    from: usize,
     len: usize,
     /// All of them, once somebody asked.
     whole: OnceLock<Vec<u8>>,
@@ -17,7 +19,12 @@ impl Content {
     /// `len` bytes: `part` again and again.
     #[must_use]
     pub fn repeated(part: Vec<u8>, len: usize) -> Content {
-        Content { part, len, whole: OnceLock::new() }
+        Content::turned(Arc::new(part), 0, len)
+    }
+
+    /// `len` bytes: `part` again and again, from the one at `from`.
+    pub(crate) fn turned(part: Arc<Vec<u8>>, from: usize, len: usize) -> Content {
+        Content { part, from, len, whole: OnceLock::new() }
     }
 
     /// `len` times that byte.
@@ -38,16 +45,24 @@ impl Content {
         self.len == 0
     }
 
-    /// What repeats: all of them, where nothing does.
+    /// What repeats, in two pieces one behind the other: all of them, where nothing does.
     #[must_use]
-    pub fn part(&self) -> &[u8] {
-        self.part.get(..self.len).unwrap_or(&self.part)
+    pub fn pieces(&self) -> [&[u8]; 2] {
+        let (before, part) = self.part.split_at_checked(self.from).unwrap_or((&[], &self.part));
+        let part = part.get(..self.len).unwrap_or(part);
+        [part, before.get(..self.len - part.len()).unwrap_or(before)]
+    }
+
+    /// The bytes of which others may be made as well, and where in them these begin.
+    #[must_use]
+    pub fn source(&self) -> (&Arc<Vec<u8>>, usize) {
+        (&self.part, self.from)
     }
 
     /// The byte that all of them are, where they were filled with one.
     #[must_use]
     pub fn uniform(&self) -> Option<u8> {
-        if let [byte] = *self.part { Some(byte) } else { None }
+        if let [byte] = **self.part { Some(byte) } else { None }
     }
 
     /// Makes it longer by that byte.
@@ -55,7 +70,7 @@ impl Content {
         if self.uniform() != Some(byte) {
             let mut whole = self.to_vec();
             whole.resize(len, byte);
-            self.part = whole;
+            (self.part, self.from) = (Arc::new(whole), 0);
         }
         (self.len, self.whole) = (len, OnceLock::new());
     }
@@ -63,7 +78,8 @@ impl Content {
 
 impl From<Vec<u8>> for Content {
     fn from(part: Vec<u8>) -> Content {
-        Content { len: part.len(), part, whole: OnceLock::new() }
+        let len = part.len();
+        Content::repeated(part, len)
     }
 }
 
@@ -72,10 +88,10 @@ impl Deref for Content {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        if self.part.len() >= self.len {
-            return self.part();
+        match self.pieces() {
+            [all, []] if all.len() == self.len => all,
+            _ => self.whole.get_or_init(|| self.part.iter().copied().cycle().skip(self.from).take(self.len).collect()),
         }
-        self.whole.get_or_init(|| self.part.iter().copied().cycle().take(self.len).collect())
     }
 }
 
@@ -86,13 +102,25 @@ mod tests {
     #[test]
     fn what_repeats_is_all_of_it_to_whoever_asks() {
         let mut content = Content::repeated(vec![1, 2, 3], 7);
-        assert_eq!((content.len(), content.part(), &*content), (7, &[1, 2, 3][..], &[1, 2, 3, 1, 2, 3, 1][..]));
+        assert_eq!((content.len(), &*content), (7, &[1, 2, 3, 1, 2, 3, 1][..]));
+        assert_eq!(content.pieces(), [&[1, 2, 3][..], &[]]);
         content.grow(9, 5);
         assert_eq!(&*content, [1, 2, 3, 1, 2, 3, 1, 5, 5]);
         assert_eq!(&*Content::repeated(vec![1, 2, 3], 2), [1, 2]);
         let mut filled = Content::filled(7, 2);
         filled.grow(3, 7);
-        assert_eq!((filled.uniform(), filled.part().len(), &*filled), (Some(7), 1, &[7, 7, 7][..]));
+        assert_eq!((filled.uniform(), &*filled), (Some(7), &[7, 7, 7][..]));
+        // From another place on.
+        let part = Arc::new(vec![1, 2, 3, 4]);
+        for (from, len, pieces, all) in [
+            (3, 6, [&[4][..], &[1, 2, 3]], &[4, 1, 2, 3, 4, 1][..]),
+            (3, 2, [&[4], &[1]], &[4, 1]),
+            (1, 2, [&[2, 3], &[]], &[2, 3]),
+            (0, 4, [&[1, 2, 3, 4], &[]], &[1, 2, 3, 4]),
+        ] {
+            let turned = Content::turned(Arc::clone(&part), from, len);
+            assert_eq!((turned.pieces(), &*turned), (pieces, all));
+        }
         assert!(Content::from(vec![]).is_empty());
     }
 }

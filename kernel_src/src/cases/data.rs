@@ -1,35 +1,43 @@
 //! Seeded random data, and weights of any format with sensible scales.
 
 use super::Content;
+use super::few::{FEW, Few};
 use crate::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 use crate::kernel::SpecError;
 use crate::layout::{Layout, LayoutError};
 use half::f16;
+use std::sync::Arc;
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
-    /// Rows of a matrix that differ, where they are not [`FEW`].
-    rows: Option<usize>,
+    /// What cases have in common that are to cost little.
+    few: Option<Arc<Few>>,
 }
 
 impl Random {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
-        Random { state: seed, rows: None }
+        Random { state: seed, few: None }
     }
 
-    /// The same for cases that are to cost little: matrices repeat a few rows.
+    /// The same for cases that are to cost little: matrices repeat a few rows, which are made once for all
+    /// cases of `few`.
     #[must_use]
-    pub const fn few(self) -> Random {
-        Random { rows: Some(PROOF), ..self }
+    pub fn few(self, few: &Arc<Few>) -> Random {
+        Random { few: Some(Arc::clone(few)), ..self }
+    }
+
+    /// Others of the same kind, from another seed.
+    pub(super) fn again(&self, seed: u64) -> Random {
+        Random { state: seed, few: self.few.clone() }
     }
 
     /// So many rows, or those that differ in a case that is to cost little.
     pub(crate) fn rows(&self, usual: usize) -> usize {
-        self.rows.unwrap_or(usual)
+        if self.few.is_some() { FEW } else { usual }
     }
 
     /// 64 random bits.
@@ -50,8 +58,14 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Normal, mean 0, deviation 1 (Box & Muller 1958).
+    /// Normal, mean 0, deviation 1 (Box & Muller 1958). Where it is to cost little: the sum of four uniform
+    /// numbers, which none is further from the mean than 3.5.
     pub fn normal(&mut self) -> f64 {
+        if self.few.is_some() {
+            let bits = self.bits();
+            let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
+            return (sum as f64 - 2.0 * 65535.0) * SUM_OF_FOUR;
+        }
         let (u, v) = (1.0 - self.unit(), self.unit());
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
@@ -67,31 +81,47 @@ impl Random {
     }
 }
 
+/// What gives the sum of four uniform numbers of 16 bits a deviation of 1: √3 / 2¹⁶.
+const SUM_OF_FOUR: f64 = 1.732_050_807_568_877_2 / 65536.0;
+
 /// A random matrix: as in a file, as on a device, and its values.
 pub struct Matrix {
     /// The file's bytes.
     pub raw: Content,
     /// Row records.
     pub records: Content,
-    /// Values of the distinct rows, row by row.
-    pub values: Vec<f32>,
     /// Rows that differ; those behind them repeat them in turn.
     pub distinct: usize,
+    rows: Arc<Rows>,
+    /// Which of the rows is the first one of the matrix; the first ones follow the last.
+    first: usize,
+}
+
+/// Random rows: as in a file, as on a device, and their values.
+#[derive(Debug)]
+pub(super) struct Rows {
+    raw: Arc<Vec<u8>>,
+    records: Arc<Vec<u8>>,
+    values: Vec<f32>,
+    cols: usize,
 }
 
 /// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that
 /// no tile of rows falls on its own values when it is read in another's place.
 const DISTINCT: usize = 509;
 /// Up to so many, all rows differ.
-const FEW: usize = 2048;
-/// Rows that differ in a case that is to cost little. A prime, too.
-const PROOF: usize = 61;
+const ALL: usize = 2048;
+/// Threads that lay rows out where somebody waits for them.
+const TOGETHER: usize = 4;
 
-impl Matrix {
+impl Rows {
     /// Random codes and group scales, block scales such that weights have a deviation of about 0.02 to 0.1.
-    pub fn random(format: &'static Format, rows: usize, cols: usize, random: &mut Random) -> Result<Matrix, SpecError> {
-        let distinct = random.rows.unwrap_or(if rows > FEW { DISTINCT } else { rows });
-        let (all, rows) = (rows, rows.min(distinct));
+    pub(super) fn random(
+        format: &'static Format,
+        rows: usize,
+        cols: usize,
+        random: &mut Random,
+    ) -> Result<Rows, SpecError> {
         let layout = Layout::new(format, cols)?;
         let row_bytes = format.row_bytes(cols).unwrap_or(0);
         let mut raw: Vec<u8> = match &format.encoding {
@@ -133,20 +163,60 @@ impl Matrix {
         }
         let mut records = vec![0; layout.bytes(rows, 1)?];
         let mut values = vec![0.0; rows * cols];
-        for ((raw, record), values) in raw
-            .chunks_exact(row_bytes)
-            .zip(records.chunks_exact_mut(layout.row_bytes))
-            .zip(values.chunks_exact_mut(cols))
-        {
-            layout.repack_row(raw, record)?;
-            layout.decode_row(record, values)?;
+        let lay_out = &|raw: &[u8], records: &mut [u8], values: &mut [f32]| -> Result<(), SpecError> {
+            let rows = raw.chunks_exact(row_bytes).zip(records.chunks_exact_mut(layout.row_bytes));
+            for ((raw, record), values) in rows.zip(values.chunks_exact_mut(cols)) {
+                layout.repack_row(raw, record)?;
+                layout.decode_row(record, values)?;
+            }
+            Ok(())
+        };
+        if random.few.is_none() {
+            lay_out(&raw, &mut records, &mut values)?;
+        } else {
+            // Somebody waits for these.
+            let each = rows.div_ceil(TOGETHER);
+            let parts = raw.chunks(each * row_bytes).zip(records.chunks_mut(each * layout.row_bytes));
+            let parts = parts.zip(values.chunks_mut(each * cols));
+            std::thread::scope(|scope| {
+                let all: Vec<_> = parts.map(|((r, t), v)| scope.spawn(move || lay_out(r, t, v))).collect();
+                let each = all.into_iter().map(|one| one.join().unwrap_or_else(|why| std::panic::resume_unwind(why)));
+                each.collect::<Result<(), SpecError>>()
+            })?;
         }
         if values.iter().any(|v| !v.is_finite()) {
             return Err(LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into());
         }
-        let raw = Content::repeated(raw, all * row_bytes);
-        let records = Content::repeated(records, all * layout.row_bytes);
-        Ok(Matrix { raw, records, values, distinct: rows })
+        Ok(Rows { raw: Arc::new(raw), records: Arc::new(records), values, cols })
+    }
+}
+
+impl Matrix {
+    /// Of that many rows, which repeat themselves where they are more than an oracle has time for.
+    pub fn random(format: &'static Format, rows: usize, cols: usize, random: &mut Random) -> Result<Matrix, SpecError> {
+        let few = random.few.clone();
+        let made = match &few {
+            Some(few) => few.rows(format, cols, random)?,
+            None => Arc::new(Rows::random(format, if rows > ALL { DISTINCT } else { rows }, cols, random)?),
+        };
+        let (row_bytes, record) = (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
+        let distinct = made.values.len().checked_div(cols).unwrap_or(0);
+        // Matrices of a case are not the same, and neither are those of two cases.
+        let first = if few.is_some() { random.below(distinct) } else { 0 };
+        Ok(Matrix {
+            raw: Content::turned(Arc::clone(&made.raw), first * row_bytes, rows * row_bytes),
+            records: Content::turned(Arc::clone(&made.records), first * record, rows * record),
+            distinct: distinct.min(rows),
+            rows: made,
+            first,
+        })
+    }
+
+    /// Values of a row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        let cols = self.rows.cols;
+        let at = (self.first + row % self.distinct) % (self.rows.values.len() / cols) * cols;
+        &self.rows.values[at..at + cols]
     }
 
     /// [`Matrix::dot`] of each distinct row.
@@ -154,8 +224,16 @@ impl Matrix {
         (0..self.distinct).map(|row| self.dot(row, x)).collect()
     }
 
-    /// `Σ row[i] · x[i]` in f64.
+    /// `Σ row[i] · x[i]` in f64: eight sums, which a processor makes side by side, and what is left.
     pub fn dot(&self, row: usize, x: &[f64]) -> f64 {
-        self.values[row % self.distinct * x.len()..][..x.len()].iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
+        let ((row, last), (x, last_x)) = (self.row(row).as_chunks::<8>(), x.as_chunks::<8>());
+        let mut sums = [0.0; 8];
+        for (row, x) in row.iter().zip(x) {
+            for ((sum, &w), x) in sums.iter_mut().zip(row).zip(x) {
+                *sum += f64::from(w) * x;
+            }
+        }
+        let rest: f64 = last.iter().zip(last_x).map(|(&w, x)| f64::from(w) * x).sum();
+        sums.iter().sum::<f64>() + rest
     }
 }

@@ -7,12 +7,14 @@
 pub(crate) mod chosen;
 pub(crate) mod content;
 pub(crate) mod data;
+pub(crate) mod few;
 pub(crate) mod oracle;
 pub(crate) mod paged;
 pub(crate) mod tiled;
 
 pub use content::Content;
 pub use data::Random;
+pub use few::Few;
 
 use crate::activations::Column;
 use crate::family::{Arguments, Declared, Family, Kind, Launch, Size};

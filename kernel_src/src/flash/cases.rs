@@ -56,10 +56,12 @@ pub(super) fn case(
                 let k = row(0, h / (heads / kv.heads), j);
                 q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale)
             });
-            for d in 0..dim {
-                let mix = |(i, w): (usize, &f64)| w * f64::from(row(1, h / (heads / kv.heads), from + i)[d]);
-                out.push(weights.iter().enumerate().map(mix).sum::<f64>());
+            let mut mix = vec![0.0; dim];
+            for (i, w) in weights.iter().enumerate() {
+                let value = row(1, h / (heads / kv.heads), from + i);
+                mix.iter_mut().zip(value).for_each(|(m, &v)| *m += w * f64::from(v));
             }
+            out.extend(mix);
         }
         want.push(Some(out));
     }

@@ -30,10 +30,11 @@ pub(super) fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut 
     let matrices = matrices(&spec.segments, cols, 1, random)?;
     let rows = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(n * rows, 1.0) } else { vec![] };
+    // Of each column each weight's products with each different row.
+    let dots: Vec<Vec<Vec<f64>>> = columns.iter().map(|c| matrices.iter().map(|(m, _)| m.dots(c)).collect()).collect();
     let all = |s: usize| -> Vec<f64> {
         let mut y = vec![];
-        for (i, c) in columns.iter().enumerate() {
-            let dots: Vec<Vec<f64>> = matrices.iter().map(|(m, _)| m.dots(c)).collect();
+        for (i, dots) in dots.iter().enumerate() {
             let dot = |s: usize, row: usize| {
                 let (matrix, bias) = &matrices[s];
                 dots[s][row % matrix.distinct] + bias.get(row).map_or(0.0, |&b| f64::from(b))

@@ -26,12 +26,14 @@ pub(super) fn case(
     let matrices = matrices(&spec.segments, spec.cols, 1, random)?;
     let first = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
+    // Of each token each weight's products with each different row.
+    let dots: Vec<Vec<Vec<f64>>> = values.iter().map(|x| matrices.iter().map(|(m, _)| m.dots(x)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
         let rows = spec.segments[s].rows;
         let one = |t: usize, row: usize| {
             let dot = |s: usize, row: usize| {
                 let (matrix, bias) = &matrices[s];
-                matrix.dot(row, &values[t]) + bias.get(row).map_or(0.0, |&b| f64::from(b))
+                dots[t][s][row % matrix.distinct] + bias.get(row).map_or(0.0, |&b| f64::from(b))
             };
             finished(spec.finish, s, row, dot, residual.get(t * rows + row).copied().unwrap_or(0.0))
         };

@@ -409,6 +409,7 @@ fn load(
     let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
     let picked: Vec<_> = wanted().map(|(_, j)| j).collect();
     let (loaded, mut remarks) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    proofs.keep();
     let mut kernels = vec![None; plan.jobs.len()];
     for (kernel, (i, _)) in loaded.into_iter().zip(wanted()) {
         if let Some(place) = kernels.get_mut(i) {

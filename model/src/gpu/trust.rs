@@ -7,24 +7,25 @@
 //! known at the next start. Only AMD's devices are proven, unless the engine was told otherwise
 //! ([`Engine::proves`]).
 //!
-//! What the host must compute is made by some threads for all kernels of an opening; a matrix repeats a few
-//! rows, of which the device makes all ([`Placed::within`]). Runs are one after the other, in one stretch of
-//! memory.
+//! What the host must compute is made by some threads for all kernels of an opening, from rows that all of its
+//! matrices share ([`Few`]). One copy brings what buffers begin with to the device, which makes all of them
+//! itself ([`Sources`]): weights are on their way meanwhile, and a copy of each kernel's own would wait for them each time.
+//! Runs are one after the other, in one stretch of memory.
 
-use super::measure::Placed;
+use super::measure::{Placed, Sources};
 use super::plan::Job;
 use crate::session::SessionError;
-use kjit_engine::{CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, ProofSubject, Stream, Target, Verdicts};
+use kjit_engine::Verdicts;
+use kjit_engine::{CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target};
 use kjit_kernels::Size;
-use kjit_kernels::cases::{Case, Random};
+use kjit_kernels::cases::{Case, Few, Random};
+use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Tokens of a proof at most: few rows.
 const TOKENS: usize = 3;
-/// Tokens in the cache before them.
-const PAST: usize = 37;
 /// Of the chosen numbers.
 const SEED: u64 = 0x6b6a_6974;
 /// A proof's bounds are so many times those of the kernels' cases: it looks for instructions that compute
@@ -42,9 +43,47 @@ pub struct Proven {
     pub run: usize,
     /// Those whose verdict was known.
     pub known: usize,
-    /// Seconds: the cases, the runs and the verdicts' record, as far as somebody waited for them.
+    /// Seconds in which proofs were under way, whoever waited for them.
     pub seconds: f64,
+    /// Of these, as sums over the threads that load kernels: until the host had its cases, until the device
+    /// had what they begin with, and the runs.
+    pub parts: [f64; 3],
 }
+
+/// The proofs of one opening.
+pub(super) struct Proofs<'e> {
+    engine: &'e Engine,
+    device: &'e Device,
+    target: &'e Target,
+    /// Bytes of the device's memory that they may take, beside what the model is to have.
+    room: u64,
+    /// What their cases have in common.
+    few: Arc<Few>,
+    /// None where kernels are not proven. Runs take turns: a mark is of one.
+    state: Option<Mutex<State>>,
+    clock: Mutex<Clock>,
+}
+
+struct State {
+    verdicts: Verdicts,
+    /// Where they run, once one did.
+    stream: Option<Stream>,
+    memory: Option<DeviceBuffer<u8>>,
+    /// Bytes that the largest case takes, of those that fit.
+    most: usize,
+    proven: Proven,
+}
+
+/// The time in which somebody was at it.
+#[derive(Default)]
+struct Clock {
+    at_it: usize,
+    since: Option<Instant>,
+    seconds: f64,
+}
+
+/// Whose time counts.
+struct Ticking<'c>(&'c Mutex<Clock>);
 
 /// What came of a proof.
 enum Verdict {
@@ -56,26 +95,7 @@ enum Verdict {
     Wrong(String),
 }
 
-/// The proofs of one opening.
-pub(super) struct Proofs<'e> {
-    engine: &'e Engine,
-    device: &'e Device,
-    target: &'e Target,
-    /// Bytes of the device's memory that they may take, beside what the model is to have.
-    room: u64,
-    /// None where kernels are not proven. Runs take turns: a mark is of one.
-    state: Option<Mutex<State>>,
-}
-
-struct State {
-    verdicts: Verdicts,
-    /// Where they run, once one did.
-    bench: Option<(Stream, DeviceBuffer<u8>)>,
-    /// Bytes that the largest case takes, of those that fit.
-    most: usize,
-    proven: Proven,
-}
-
+/// What a kernel is to do; or why that cannot be had.
 type Made = Result<Case, String>;
 
 /// The targets that a device is tried as, best first: as it is; as if nothing were known of its compiler; by
@@ -111,9 +131,9 @@ impl<'e> Proofs<'e> {
             let began = Instant::now();
             let verdicts = engine.verdicts(device.info());
             let proven = Proven { seconds: began.elapsed().as_secs_f64(), ..Proven::default() };
-            Mutex::new(State { verdicts, bench: None, most: 0, proven })
+            Mutex::new(State { verdicts, stream: None, memory: None, most: 0, proven })
         });
-        Proofs { engine, device, target, room, state }
+        Proofs { engine, device, target, room, few: Arc::default(), state, clock: Mutex::default() }
     }
 
     /// Loads what was compiled of jobs, and proves what has no verdict; with what could not be proven.
@@ -126,24 +146,23 @@ impl<'e> Proofs<'e> {
         jobs: &[&Job],
         codes: Vec<kjit_engine::Result<CodeObject>>,
     ) -> Result<(Vec<Kernel>, Vec<String>), SessionError> {
-        let codes = codes.into_iter().collect::<kjit_engine::Result<Vec<_>>>()?;
-        let made = self.prepare(jobs, &codes)?;
-        let (mut kernels, mut remarks) = (vec![], vec![]);
-        for ((job, code), made) in jobs.iter().zip(&codes).zip(made) {
-            let module = self.engine.load_code(self.device, &job.job, code)?;
+        let mut loaded = vec![];
+        for (job, code) in jobs.iter().zip(codes) {
+            let module = self.engine.load_code(self.device, &job.job, &code?)?;
             let kernel = module.kernel(job.entry)?;
-            match self.verdict(job, module.code(), &kernel, made)? {
-                Verdict::Right => {}
-                Verdict::Unproven(why) => remarks.push(why),
-                Verdict::Wrong(why) => return Err(SessionError::Wrong(vec![why])),
-            }
-            kernels.push(kernel);
+            loaded.push((*job, module, kernel));
         }
-        // Weights are on their way for minutes perhaps: who ends the process meanwhile need not wait for this again.
+        let remarks = self.prove(&loaded)?;
+        Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
+    }
+
+    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process meanwhile need not
+    /// wait for this again.
+    pub(super) fn keep(&self) {
+        let _ticking = Ticking::of(&self.clock);
         if let Some(mut state) = self.lock() {
             state.verdicts.save();
         }
-        Ok((kernels, remarks))
     }
 
     /// What was done, once all is: keeps the verdicts, gives the memory back.
@@ -151,51 +170,111 @@ impl<'e> Proofs<'e> {
         let Some(state) = self.state else { return Proven::default() };
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
-        let State { verdicts, bench, proven, .. } = state;
-        drop((verdicts, bench));
-        Proven { seconds: proven.seconds + began.elapsed().as_secs_f64(), ..proven }
+        let State { verdicts, memory, proven, .. } = state;
+        drop((verdicts, memory));
+        let clock = self.clock.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Proven { seconds: proven.seconds + clock.seconds + began.elapsed().as_secs_f64(), ..proven }
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The cases of those jobs that have no verdict, in the order of the jobs. One that is known to be wrong
-    /// ends this variant before anything else of it is run.
-    fn prepare(&self, jobs: &[&Job], codes: &[CodeObject]) -> Result<Vec<Option<Made>>, SessionError> {
-        let began = Instant::now();
-        let slots: Vec<Mutex<Option<Made>>> = jobs.iter().map(|_| Mutex::default()).collect();
-        let Some(state) = self.lock() else { return Ok(jobs.iter().map(|_| None).collect()) };
+    /// Proves what has no verdict; with what could not be proven. One that is known to be wrong ends this
+    /// variant before anything else of it is run.
+    fn prove(&self, loaded: &[(&Job, Module, Kernel)]) -> Result<Vec<String>, SessionError> {
+        let Some(mut state) = self.lock() else { return Ok(vec![]) };
+        let ticking = Ticking::of(&self.clock);
         let mut open = vec![];
-        for (i, (job, code)) in jobs.iter().zip(codes).enumerate() {
-            match state.verdicts.of(&ProofSubject { code, what: &what(job) }) {
-                None => open.push(i),
-                Some(RIGHT) => {}
+        for (job, module, kernel) in loaded {
+            match state.verdicts.of(&ProofSubject { code: module.code(), what: &what(job) }) {
+                None => open.push((*job, module, kernel)),
+                Some(RIGHT) => state.proven.known += 1,
                 Some(why) => return Err(SessionError::Wrong(vec![self.wrong(job, why)])),
             }
         }
         drop(state);
+        if open.is_empty() {
+            return Ok(vec![]);
+        }
+        let began = Instant::now();
+        let jobs: Vec<&Job> = open.iter().map(|(job, ..)| *job).collect();
+        let cases = std::thread::scope(|scope| {
+            scope.spawn(|| self.lock().into_iter().for_each(|mut state| state.verdicts.begin()));
+            self.cases(&jobs)
+        });
+        let made = began.elapsed();
+        let Some(mut state) = self.lock() else { return Ok(vec![]) };
+        state.proven.parts[0] += made.as_secs_f64();
+        let remarks = self.run(&mut state, &open, cases);
+        drop(ticking);
+        remarks
+    }
+
+    /// A case of each job, by some threads.
+    fn cases(&self, jobs: &[&Job]) -> Vec<Made> {
+        let slots: Vec<Mutex<Option<Made>>> = jobs.iter().map(|_| Mutex::default()).collect();
         let next = AtomicUsize::new(0);
         let work = || {
-            while let Some(&i) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let (Some(job), Some(slot)) = (jobs.get(i), slots.get(i)) {
-                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.case(job));
-                }
+            let one = || {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                jobs.get(i).zip(slots.get(i))
+            };
+            while let Some((job, slot)) = one() {
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.case(job));
             }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            (1..cores.min(THREADS).min(open.len())).for_each(|_| drop(scope.spawn(work)));
+            (1..cores.min(THREADS).min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
             work();
         });
+        let none = || Err("its case was not made".to_owned());
         let made = slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let made: Vec<Option<Made>> = made.collect();
-        if let Some(mut state) = self.lock() {
-            let bytes = made.iter().flatten().flatten().map(Placed::bytes).filter(|&n| n as u64 <= self.room);
-            state.most = bytes.max().unwrap_or(0).max(state.most);
-            state.proven.seconds += began.elapsed().as_secs_f64();
+        made.map(|made| made.unwrap_or_else(none)).collect()
+    }
+
+    /// Runs the kernels one after the other; with what could not be proven.
+    fn run(
+        &self,
+        state: &mut State,
+        open: &[(&Job, &Module, &Kernel)],
+        cases: Vec<Made>,
+    ) -> Result<Vec<String>, SessionError> {
+        let (mut remarks, mut ready) = (vec![], vec![]);
+        let unproven = |job: &Job, why: &str| format!("{} could not be proven: {why}", job.spec);
+        for (&(job, module, kernel), case) in open.iter().zip(cases) {
+            let bytes = case.as_ref().map_or(0, Placed::bytes);
+            match case {
+                Ok(_) if bytes as u64 > self.room => {
+                    remarks.push(unproven(job, &format!("{} MiB do not fit beside the model", bytes >> 20)));
+                }
+                Ok(case) => ready.push((job, module, kernel, case)),
+                Err(why) => remarks.push(unproven(job, &why)),
+            }
         }
-        Ok(made)
+        let began = Instant::now();
+        state.most = ready.iter().map(|(.., case)| Placed::bytes(case)).fold(state.most, usize::max);
+        let sources = state.stream(self.device).and_then(|s| Sources::of(&s, ready.iter().map(|(.., case)| case)));
+        state.proven.parts[1] += began.elapsed().as_secs_f64();
+        let sources = match sources {
+            Ok(sources) => sources,
+            Err(lost @ Error::DeviceLost { .. }) => return Err(lost.into()),
+            Err(why) => {
+                remarks.extend(ready.iter().map(|(job, ..)| unproven(job, &why.to_string())));
+                return Ok(remarks);
+            }
+        };
+        let began = Instant::now();
+        for (job, module, kernel, case) in ready {
+            match self.verdict(state, (job, module.code(), kernel), &sources, case)? {
+                Verdict::Right => {}
+                Verdict::Unproven(why) => remarks.push(unproven(job, &why)),
+                Verdict::Wrong(why) => return Err(SessionError::Wrong(vec![self.wrong(job, &why)])),
+            }
+        }
+        state.proven.parts[2] += began.elapsed().as_secs_f64();
+        Ok(remarks)
     }
 
     fn wrong(&self, job: &Job, why: &str) -> String {
@@ -203,41 +282,30 @@ impl<'e> Proofs<'e> {
     }
 
     fn case(&self, job: &Job) -> Made {
-        let size = job.spec.timed_at(PAST);
-        let size = Size { tokens: size.tokens.min(TOKENS), past: size.past };
-        let case = job.spec.case(self.target, self.device.info().units, size, &mut Random::new(SEED).few());
+        let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
+        // The last of the tokens is the first of the second page of keys.
+        let size = Size { tokens, past: PAGE + 1 - tokens };
+        let mut random = Random::new(SEED).few(&self.few);
+        let case = job.spec.case(self.target, self.device.info().units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())
     }
 
-    /// The verdict on a kernel: the one that was kept, else that of a run now, of `made` where that is there.
-    fn verdict(&self, job: &Job, code: &CodeObject, kernel: &Kernel, made: Option<Made>) -> Result<Verdict, Error> {
-        let what = what(job);
-        let subject = ProofSubject { code, what: &what };
-        let unproven = |why: String| Verdict::Unproven(format!("{} could not be proven: {why}", job.spec));
-        let Some(mut state) = self.lock() else { return Ok(Verdict::Right) };
-        match state.verdicts.of(&subject) {
-            Some(RIGHT) => {
-                state.proven.known += 1;
-                return Ok(Verdict::Right);
-            }
-            Some(why) => return Ok(Verdict::Wrong(self.wrong(job, why))),
-            None => {}
-        }
-        let began = Instant::now();
-        let case = match made.unwrap_or_else(|| self.case(job)) {
-            Ok(case) => case,
-            Err(why) => return Ok(unproven(why)),
-        };
-        let bytes = Placed::bytes(&case);
-        if bytes as u64 > self.room {
-            return Ok(unproven(format!("{} MiB do not fit beside the model", bytes >> 20)));
-        }
-        let mut placed = match state.bench(self.device, bytes).and_then(|(s, memory)| Placed::within(s, memory, case)) {
+    /// The verdict on a kernel, by running its case now.
+    fn verdict(
+        &self,
+        state: &mut State,
+        (job, code, kernel): (&Job, &CodeObject, &Kernel),
+        sources: &Sources,
+        case: Case,
+    ) -> Result<Verdict, Error> {
+        let memory = state.memory(self.device, Placed::bytes(&case));
+        let placed = memory.and_then(|(stream, memory)| Placed::within(&stream, &memory, sources, case));
+        let mut placed = match placed {
             Ok(placed) => placed,
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
-            Err(why) => return Ok(unproven(why.to_string())),
+            Err(why) => return Ok(Verdict::Unproven(why.to_string())),
         };
-        let judged = state.verdicts.prove(&subject, || {
+        let judged = state.verdicts.prove(&ProofSubject { code, what: &what(job) }, || {
             let judged = placed.judge(kernel, false);
             let verdict = match &judged {
                 Ok(Ok(())) => Some(RIGHT.to_owned()),
@@ -248,35 +316,51 @@ impl<'e> Proofs<'e> {
             (judged, verdict)
         });
         state.proven.run += 1;
-        state.proven.seconds += began.elapsed().as_secs_f64();
-        let why = match judged {
-            Ok(Ok(())) => return Ok(Verdict::Right),
-            Ok(Err(why)) => why,
-            Err(why) if self.device.memory().is_ok() => return Ok(unproven(why.to_string())),
-            Err(fault) => fault.to_string(),
-        };
-        // A fault ends all on the device: the verdict is kept, and the next start takes the next variant.
-        self.device.memory()?;
-        Ok(Verdict::Wrong(self.wrong(job, &why)))
+        match judged {
+            Ok(Ok(())) => Ok(Verdict::Right),
+            Ok(Err(why)) => Ok(Verdict::Wrong(why)),
+            Err(why) if self.device.memory().is_ok() => Ok(Verdict::Unproven(why.to_string())),
+            // A fault ends all on the device: the verdict is kept, and the next start takes the next variant.
+            Err(_) => self.device.memory().map(|_| Verdict::Right),
+        }
     }
 }
 
 impl State {
+    fn stream(&mut self, device: &Device) -> Result<Stream, Error> {
+        let stream = self.stream.take().map_or_else(|| device.stream(), Ok)?;
+        Ok(self.stream.insert(stream).clone())
+    }
+
     /// Where to run, with so much memory at least; at first with what the largest takes, since the driver's
     /// own allocations wait for what is under way.
-    fn bench(&mut self, device: &Device, bytes: usize) -> Result<&(Stream, DeviceBuffer<u8>), Error> {
+    fn memory(&mut self, device: &Device, bytes: usize) -> Result<(Stream, DeviceBuffer<u8>), Error> {
+        let stream = self.stream(device)?;
         // What is too small goes first: there may be no room for both.
-        let old = self.bench.take();
-        let stream = old.as_ref().map(|(stream, _)| stream.clone());
-        let fits = old.filter(|(_, memory)| memory.len() >= bytes);
-        let bench = match fits {
-            Some(bench) => bench,
-            None => {
-                let memory = device.buffer(bytes.max(self.most)).or_else(|_| device.buffer(bytes))?;
-                (stream.map_or_else(|| device.stream(), Ok)?, memory)
-            }
+        let memory = match self.memory.take().filter(|memory| memory.len() >= bytes) {
+            Some(memory) => memory,
+            None => device.buffer(bytes.max(self.most)).or_else(|_| device.buffer(bytes))?,
         };
-        Ok(self.bench.insert(bench))
+        Ok((stream, self.memory.insert(memory).clone()))
+    }
+}
+
+impl<'c> Ticking<'c> {
+    fn of(clock: &'c Mutex<Clock>) -> Ticking<'c> {
+        let mut now = clock.lock().unwrap_or_else(PoisonError::into_inner);
+        now.at_it += 1;
+        now.since.get_or_insert_with(Instant::now);
+        Ticking(clock)
+    }
+}
+
+impl Drop for Ticking<'_> {
+    fn drop(&mut self) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        now.at_it -= 1;
+        if now.at_it == 0 {
+            now.seconds += now.since.take().map_or(0.0, |since| since.elapsed().as_secs_f64());
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use kjit_kernels::matrix::{Sample, representative};
 use kjit_model::catalogue::COMMON;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Layers of the models of the catalogue, whose rows have as many as there are kinds.
 const LAYERS: [(&str, f64); 11] = [
@@ -95,7 +96,8 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
 /// What a launch of a sample executes: that of some of its blocks, times all.
 fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::CodeObject) -> Result<Executed, String> {
     let size = kjit_kernels::Size { tokens: 1, past: 0 };
-    let case = sample.spec.case(target, units, size, &mut Random::new(1).few()).map_err(|e| e.to_string())?;
+    let case =
+        sample.spec.case(target, units, size, &mut Random::new(1).few(&Arc::default())).map_err(|e| e.to_string())?;
     let symbol = case.kernel.entry;
     let info = code.kernels().iter().find(|k| k.name == symbol).ok_or("its code object has not its kernel")?;
     let kernel = Kernel::read(code.bytes(), symbol)?;

@@ -8,10 +8,12 @@
 
 mod limits;
 mod placed;
+mod sources;
 mod subject;
 
 pub use limits::Limits;
 pub use placed::{Placed, Timing, time};
+pub(super) use sources::Sources;
 pub use subject::{Subject, of_plan, representative};
 
 use crate::gpu::settle::settled;

@@ -1,5 +1,6 @@
 //! A case on the device: its buffers, once or many times over; checked, and timed.
 
+use super::sources::Sources;
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
 use kjit_kernels::Size;
 use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
@@ -75,39 +76,25 @@ impl Placed {
     /// Bytes that [`Placed::within`] takes for a case.
     #[must_use]
     pub fn bytes(case: &Case) -> usize {
-        let (buffers, parts) = spread(case);
-        buffers.saturating_add(parts)
+        let contents = case.args.iter().filter_map(content);
+        contents.fold(0, |bytes, content| bytes.saturating_add(aligned(content.len())))
     }
 
-    /// Puts a case into memory that is there: by one copy from the host, and by copies and fills on the
-    /// device.
+    /// Puts a case into memory that is there: by copies and fills on the device alone.
     ///
     /// # Errors
-    /// Memory of less than [`Placed::bytes`]; what the device says.
-    pub fn within(stream: &Stream, memory: &DeviceBuffer<u8>, case: Case) -> Result<Placed> {
-        let (mut at, parts) = (0, spread(&case).0);
-        let (mut copy, mut gathered, mut pieces) = (vec![], vec![], vec![]);
+    /// Memory of less than [`Placed::bytes`], or a case that is not among the sources; what the device says.
+    pub fn within(stream: &Stream, memory: &DeviceBuffer<u8>, sources: &Sources, case: Case) -> Result<Placed> {
+        let (mut at, mut copy) = (0, vec![]);
         for arg in &case.args {
-            let CaseArg::Buffer { before, .. } = arg else {
+            let Some(content) = content(arg) else {
                 copy.push(None);
                 continue;
             };
-            let buffer = memory.slice(at..at + before.len())?;
-            at = (at + before.len()).next_multiple_of(ALIGNED);
-            match before.uniform() {
-                Some(byte) => stream.fill(&buffer, byte)?,
-                None => {
-                    pieces.push((buffer.clone(), parts + gathered.len(), before.part().len()));
-                    gathered.extend_from_slice(before.part());
-                    gathered.resize(gathered.len().next_multiple_of(ALIGNED), 0);
-                }
-            }
+            let buffer = memory.slice(at..at + content.len())?;
+            at += aligned(content.len());
+            sources.put(stream, content, &buffer)?;
             copy.push(Some(buffer));
-        }
-        stream.write(&memory.slice(parts..parts + gathered.len())?, &gathered)?;
-        for (buffer, from, bytes) in pieces {
-            stream.copy(&memory.slice(from..from + bytes)?, &buffer.slice(0..bytes)?)?;
-            repeat(stream, &buffer, bytes)?;
         }
         let device = stream.device().clone();
         Ok(Placed { device, stream: stream.clone(), case, copies: vec![copy], next: 0, fresh: true })
@@ -288,15 +275,14 @@ impl Placed {
     }
 }
 
-/// Bytes of a case's buffers, each from a multiple of [`ALIGNED`], and of what is different in them.
-fn spread(case: &Case) -> (usize, usize) {
-    let contents =
-        case.args.iter().filter_map(|a| if let CaseArg::Buffer { before, .. } = a { Some(before) } else { None });
-    let up = |n: usize| n.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED;
-    contents.fold((0usize, 0usize), |(whole, parts), content| {
-        let part = if content.uniform().is_some() { 0 } else { up(content.part().len()) };
-        (whole.saturating_add(up(content.len())), parts.saturating_add(part))
-    })
+/// What is in an argument that is a buffer.
+pub(super) fn content(arg: &CaseArg) -> Option<&Content> {
+    if let CaseArg::Buffer { before, .. } = arg { Some(before) } else { None }
+}
+
+/// Bytes of memory for so many.
+pub(super) const fn aligned(bytes: usize) -> usize {
+    bytes.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED
 }
 
 /// Writes what is to be in a buffer.
@@ -304,15 +290,18 @@ fn put(stream: &Stream, buffer: &DeviceBuffer<u8>, content: &Content) -> Result<
     match content.uniform() {
         Some(byte) => stream.fill(buffer, byte),
         None => {
-            let part = content.part();
-            stream.write(&buffer.slice(0..part.len())?, part)?;
-            repeat(stream, buffer, part.len())
+            let mut there = 0;
+            for piece in content.pieces() {
+                stream.write(&buffer.slice(there..there + piece.len())?, piece)?;
+                there += piece.len();
+            }
+            repeat(stream, buffer, there)
         }
     }
 }
 
 /// Repeats the first bytes of a buffer to its end.
-fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) -> Result<()> {
+pub(super) fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) -> Result<()> {
     let mut there = part;
     while there > 0 && there < buffer.len() {
         // A whole number of parts each time, but for the last.
