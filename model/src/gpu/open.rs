@@ -470,6 +470,7 @@ fn upload(
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
+            proofs.give_way();
             let skip = w.bytes_of(piece * w.whole + w.at);
             let room = to.len() / pieces;
             let to = to.slice(piece * room..(piece + 1) * room)?;

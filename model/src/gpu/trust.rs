@@ -7,10 +7,10 @@
 //! known at the next start. Only AMD's devices are proven, unless the engine was told otherwise
 //! ([`Engine::proves`]).
 //!
-//! What the host must compute is made by some threads for all kernels of an opening, from rows that all of its
-//! matrices share ([`Few`]). One copy brings what buffers begin with to the device, which makes all of them
-//! itself ([`Sources`]): weights are on their way meanwhile, and a copy of each kernel's own would wait for them each time.
-//! Runs are one after the other, in one stretch of memory.
+//! What the host must compute is made by some threads for all kernels of an opening, from rows that all of
+//! its matrices share ([`Few`]). One copy brings what buffers begin with to the device, which makes all of
+//! them itself ([`Sources`]). Runs are one after the other, in one stretch of memory; weights do not set out
+//! meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
@@ -21,7 +21,7 @@ use kjit_kernels::Size;
 use kjit_kernels::cases::{Case, Few, Random};
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Tokens of a proof at most: few rows.
@@ -61,7 +61,7 @@ pub(super) struct Proofs<'e> {
     few: Arc<Few>,
     /// None where kernels are not proven. Runs take turns: a mark is of one.
     state: Option<Mutex<State>>,
-    clock: Mutex<Clock>,
+    clock: Clock,
 }
 
 struct State {
@@ -77,13 +77,20 @@ struct State {
 /// The time in which somebody was at it.
 #[derive(Default)]
 struct Clock {
+    ticks: Mutex<Ticks>,
+    /// Nobody is any more.
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct Ticks {
     at_it: usize,
     since: Option<Instant>,
     seconds: f64,
 }
 
 /// Whose time counts.
-struct Ticking<'c>(&'c Mutex<Clock>);
+struct Ticking<'c>(&'c Clock);
 
 /// What came of a proof.
 enum Verdict {
@@ -133,7 +140,7 @@ impl<'e> Proofs<'e> {
             let proven = Proven { seconds: began.elapsed().as_secs_f64(), ..Proven::default() };
             Mutex::new(State { verdicts, stream: None, memory: None, most: 0, proven })
         });
-        Proofs { engine, device, target, room, few: Arc::default(), state, clock: Mutex::default() }
+        Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
 
     /// Loads what was compiled of jobs, and proves what has no verdict; with what could not be proven.
@@ -156,11 +163,20 @@ impl<'e> Proofs<'e> {
         Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
     }
 
-    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process meanwhile need not
-    /// wait for this again.
+    /// Waits while another thread proves kernels. On an H200 runs beside weights on their way took as long as
+    /// those did, however little there was to run.
+    pub(super) fn give_way(&self) {
+        let mut now = self.clock.lock();
+        while now.at_it > 0 {
+            now = self.clock.free.wait(now).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process meanwhile need
+    /// not wait for this again.
     pub(super) fn keep(&self) {
-        let _ticking = Ticking::of(&self.clock);
         if let Some(mut state) = self.lock() {
+            let _ticking = Ticking::of(&self.clock);
             state.verdicts.save();
         }
     }
@@ -172,8 +188,8 @@ impl<'e> Proofs<'e> {
         let began = Instant::now();
         let State { verdicts, memory, proven, .. } = state;
         drop((verdicts, memory));
-        let clock = self.clock.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Proven { seconds: proven.seconds + clock.seconds + began.elapsed().as_secs_f64(), ..proven }
+        let ticks = self.clock.ticks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Proven { seconds: proven.seconds + ticks.seconds + began.elapsed().as_secs_f64(), ..proven }
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -345,9 +361,15 @@ impl State {
     }
 }
 
+impl Clock {
+    fn lock(&self) -> MutexGuard<'_, Ticks> {
+        self.ticks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<'c> Ticking<'c> {
-    fn of(clock: &'c Mutex<Clock>) -> Ticking<'c> {
-        let mut now = clock.lock().unwrap_or_else(PoisonError::into_inner);
+    fn of(clock: &'c Clock) -> Ticking<'c> {
+        let mut now = clock.lock();
         now.at_it += 1;
         now.since.get_or_insert_with(Instant::now);
         Ticking(clock)
@@ -356,10 +378,11 @@ impl<'c> Ticking<'c> {
 
 impl Drop for Ticking<'_> {
     fn drop(&mut self) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.lock();
         now.at_it -= 1;
         if now.at_it == 0 {
             now.seconds += now.since.take().map_or(0.0, |since| since.elapsed().as_secs_f64());
+            self.0.free.notify_all();
         }
     }
 }
