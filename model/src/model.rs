@@ -264,7 +264,8 @@ fn on_device(
     };
     let Some(label) = label else {
         if options.host_experts > 0 {
-            return Err(PlacementError::Experts("auto found none").into());
+            let why = why.unwrap_or_else(|| "--device names none".to_owned());
+            return Err(PlacementError::Experts(why).into());
         }
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));

@@ -78,11 +78,13 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         say(format_args!("note: kernels are compiled here: {why}"));
     }
     say(format_args!("device: {}", model.device()));
-    if let Some(gpu) = model.session.gpu()
-        && let Some(streamed) = gpu.statistics().streamed
-    {
-        say(streamed);
-        if let (Persistence::On, Some(why)) = (options.persistent, &gpu.plan().no_persistent) {
+    if let Some(gpu) = model.session.gpu() {
+        let streamed = gpu.statistics().streamed;
+        if let Some(streamed) = streamed {
+            say(streamed);
+        }
+        let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
+        if let (true, Persistence::On, Some(why)) = (cannot, options.persistent, &gpu.plan().no_persistent) {
             say(format_args!("--persistent on is left out: {why}"));
         }
     }

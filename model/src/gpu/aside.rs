@@ -1,7 +1,6 @@
 //! What the CPU computes in the midst of a pass: rows come from the device, and go back to it.
 //!
-//! The device waits meanwhile, and the host waits for the device before: a row of 4096 singles is 16 KB each way,
-//! some 20 µs with both waits, beside some hundred µs that the CPU reads a token's experts for.
+//! The device waits meanwhile, and the host waits for the device before: two waits for each layer.
 
 use super::plan::{Pause, Plan, Program};
 use crate::gguf::Gguf;
@@ -15,6 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Aside {
     host: Mutex<HostRunner>,
     rows: PinnedBuffer<f32>,
+    /// Rows that the CPU takes at once.
+    chunk: usize,
 }
 
 impl Aside {
@@ -36,7 +37,8 @@ impl Aside {
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let mut host = HostRunner::new(Arc::clone(gguf), part, &options, Isa::best())?;
         host.add(SLOT)?;
-        Ok(Some(Aside { host: Mutex::new(host), rows: device.pinned(tokens * width)? }))
+        let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
+        Ok(Some(Aside { host: Mutex::new(host), rows, chunk }))
     }
 
     /// Computes what comes at a pause, for so many rows.
@@ -47,14 +49,19 @@ impl Aside {
         rows: usize,
         (from, to): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
     ) -> Result<()> {
-        let (here, ids) = (self.rows.slice(..from.len())?, vec![0; rows]);
+        let here = self.rows.slice(..from.len())?;
         stream.copy_out(from, &here)?;
         stream.synchronize()?;
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = here.read(|x| host.run_op(SLOT, pause.op, 0, &ids, &[x]))?;
-        let made = made.map_err(|e| Error::Buffer(e.to_string()))?;
+        let ids = vec![0; self.chunk.min(rows)];
+        let (x, mut made) = (here.read(<[f32]>::to_vec)?, vec![]);
+        for part in x.chunks((from.len() / rows.max(1) * self.chunk).max(1)) {
+            let tokens = part.len() * rows / from.len().max(1);
+            let out = host.run_op(SLOT, pause.op, 0, ids.get(..tokens).unwrap_or_default(), &[part]);
+            made.extend(out.map_err(|e| Error::Buffer(e.to_string()))?.into_iter().flatten());
+        }
         let here = self.rows.slice(..to.len())?;
-        here.write(|there| there.iter_mut().zip(made.iter().flatten()).for_each(|(there, x)| *there = *x))?;
+        here.write(|there| there.iter_mut().zip(&made).for_each(|(there, x)| *there = *x))?;
         stream.copy_in(&here, to)
     }
 }

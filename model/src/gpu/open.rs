@@ -12,7 +12,7 @@ use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
-use crate::graph::{Graph, Rope, WeightId};
+use crate::graph::{Graph, Op, Rope, WeightId};
 use crate::session::{KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
@@ -296,7 +296,7 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
             true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
-            false => format!("{room} MiB may be taken; a larger --host-experts, or a smaller -c, takes less"),
+            false => format!("{room} MiB may be taken; {} takes less", less_aside(request.graph, request.options)),
         };
         return Err(SessionError::Memory {
             what: format!("all but the CPU's experts on {}", device.label()),
@@ -377,6 +377,13 @@ fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Res
     })
 }
 
+/// What takes less of a device whose experts are partly the CPU's.
+fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
+    let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
+    let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
+    if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
+}
+
 /// Memory that should have been there, and was refused all the same: with the flag that asks for less of it.
 fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
     let SessionError::Memory { what, bytes, hint } = error else { return error };
@@ -385,6 +392,7 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
         true if options.paged.is_some() => format!("a smaller --kv-memory{kept} would take less of them"),
         true => format!("a smaller -c{kept} would take less of them"),
+        false if options.host_experts > 0 => "a larger --host-experts leaves more of them to the CPU".to_owned(),
         false => format!("--memory with less than {} MiB streams layers and takes less of them", mib(need.total())),
     };
     let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));

@@ -236,11 +236,12 @@ impl Resident {
         }
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
         for (i, launch) in launches.iter().enumerate() {
-            let paused = pauses.next_if(|p| p.at == from + i);
-            if let Some(pause) = paused {
+            let mut paused = false;
+            while let Some(pause) = pauses.next_if(|p| p.at == from + i) {
                 self.compute_aside(program, pause, now)?;
+                paused = true;
             }
-            self.launch_behind(program, launch, now, whose, paused.is_some())?;
+            self.launch_behind(program, launch, now, whose, paused)?;
         }
         pauses.try_for_each(|pause| self.compute_aside(program, pause, now))
     }

@@ -29,7 +29,7 @@ pub enum PlacementError {
     Stream,
     /// Experts on the host with something else than one GPU for all else.
     #[error("--host-experts is for one GPU that has all else: {0}")]
-    Experts(&'static str),
+    Experts(String),
     /// Host layers without a device for the others.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
@@ -100,7 +100,7 @@ impl Wanted {
                 DeviceChoice::Auto | DeviceChoice::Gpu { .. } => None,
             };
             if let Some(why) = refused {
-                return Err(PlacementError::Experts(why));
+                return Err(PlacementError::Experts(why.to_owned()));
             }
         }
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());

@@ -26,7 +26,7 @@ pub enum ExpertsError {
         layer: usize,
     },
     /// Layers are not one behind the other.
-    #[error(transparent)]
+    #[error("--host-experts: {0}; leave it out")]
     Cut(#[from] CutError),
 }
 
@@ -70,10 +70,12 @@ fn of_experts(op: &Op) -> bool {
 }
 
 /// The fewest operations around the experts of a layer that one row goes into and one comes out of; none where a
-/// state is among them.
+/// state is among them, or what needs to know of tokens more than their rows.
 fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
-    let states = graph.ops.get(start..end)?.iter().any(|op| !op.states().is_empty());
-    (!states).then_some(start..end)
+    // Nor does the CPU know there which tokens these are, and where.
+    let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
+    let apart = graph.ops.get(start..end)?.iter().all(|op| op.states().is_empty() && !knows(op));
+    apart.then_some(start..end)
 }

@@ -110,7 +110,8 @@ impl Worker {
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
-        let on_cpu = session.is_some_and(|s| s.cpu().is_some());
+        let aside = |s: &Session| s.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty());
+        let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
         // Where layers are streamed a piece costs all their copies: as many tokens as go through at once.
         let gpu = session.and_then(Session::gpu).filter(|gpu| gpu.statistics().streamed.is_some());
         let chunk = gpu.and_then(|gpu| gpu.plan().prompts.last()).map(|p| p.tokens as usize);

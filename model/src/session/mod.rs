@@ -195,8 +195,10 @@ impl Session {
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
         // Halves are the most that a GPU keeps.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        // Whole prompts: between pieces the device would wait for the host.
-        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        // Whole prompts: between pieces the device would wait for the host. Where the CPU computes, too, a prompt
+        // may take minutes, and can be ended between pieces.
+        let piece = if options.host_experts > 0 { options.chunk_on_cpu() } else { usize::MAX };
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
         Ok(Session { whole, ..session })
     }
 

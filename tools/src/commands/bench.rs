@@ -42,6 +42,8 @@ impl<'a> Head<'a> {
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
         let (per_token, limit) = match streamed {
             Some(streamed) => (streamed.bytes, streamed.rate),
+            // Two memories are read in turn.
+            None if model.session.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty()) => (per_token, 0.0),
             None => (per_token, bandwidth(model.device(), shared)?),
         };
         Ok(Head { device: model.device(), weights, per_token, limit, streamed })

@@ -1,6 +1,6 @@
 //! The plan as text: what is compiled, what is launched, with what.
 
-use super::{Bind, Dim, Plan, Program};
+use super::{Bind, BufferId, Dim, Plan, Program};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Dim {
@@ -49,6 +49,10 @@ fn program(f: &mut Formatter<'_>, name: &str, plan: &Plan, p: &Program) -> fmt::
             b.offset,
             if b.zeroed { ", counters" } else { "" }
         )?;
+    }
+    for pause in &p.pauses {
+        let name = |id: BufferId| p.buffers.get(id.0 as usize).map_or("?", |b| &b.name);
+        writeln!(f, "  before launch {}: the CPU makes {} of {}", pause.at, name(pause.to), name(pause.from))?;
     }
     for l in &p.launches {
         let [x, y, z] = l.grid;

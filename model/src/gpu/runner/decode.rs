@@ -109,8 +109,9 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
-        // States that cannot forget a token take none that may be nobody's.
-        let ahead = if self.graph.is_recurrent() { 1 } else { AHEAD };
+        // States that cannot forget a token take none that may be nobody's. What the CPU computes is waited for.
+        let alone = self.graph.is_recurrent() || self.resident.aside.is_some();
+        let ahead = if alone { 1 } else { AHEAD };
         let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
         // The recording for those that take part; none where they are others than before.
         let mut recording = None;
