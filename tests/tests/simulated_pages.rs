@@ -136,8 +136,8 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
         let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
-        let all = std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some();
-        returning::the_hosts(&scheduler, &mut host, 0.05, all);
+        // More texts than copies are a card's test.
+        returning::the_hosts(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
@@ -158,6 +158,5 @@ fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
         return;
     }
     let test = "states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942";
-    let names = ["mamba", "qwen3next", "rwkv7", "lfm2"].map(|name| format!("archs/{name}.gguf"));
-    returning(test, &names.each_ref().map(String::as_str), "gfx942:sramecc+:xnack-");
+    returning(test, &["archs/mamba.gguf", "archs/qwen3next.gguf"], "gfx942:sramecc+:xnack-");
 }
