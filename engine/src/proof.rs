@@ -144,7 +144,8 @@ impl Verdicts {
         let cache = self.engine.cache();
         if !self.recorded {
             // From now on a mark that is not there is one that was lost.
-            cache.put_record(&self.all, b"");
+            // What another process has kept since stays.
+            cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
         cache.put_record(&self.now, Mark::now(None).text().as_bytes());
     }

@@ -270,7 +270,7 @@ async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interr
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
         let rest = until.saturating_duration_since(Instant::now());
         // All at once: nobody's rest is spent on another's.
-        let stops = loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.scheduler.stop(rest)));
+        let stops = loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.stop(rest)));
         for stop in stops.collect::<Vec<_>>() {
             let _ = stop.await;
         }

@@ -15,8 +15,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Memory that a model takes beside its weights to make vectors: rows of a prompt, a sequence's keys and values.
-const BESIDE_WEIGHTS: u64 = 512 << 20;
+/// Memory that a model takes to make vectors beside its weights, keys and values, and what is left to who answers: rows of a
+/// prompt, launches that are recorded later.
+const BESIDE_WEIGHTS: u64 = 1 << 30;
 
 /// A model that answers.
 pub struct Loaded {
@@ -40,6 +41,8 @@ pub struct Loaded {
     pub parameters: u64,
     /// Bytes that all sequences take when they are full.
     pub kv: u64,
+    /// Bytes that one of them takes.
+    context_bytes: u64,
     /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host,
     /// which no step with drafts was shown to make good: there it is on where it is asked for.
     pub lookup: bool,
@@ -89,6 +92,7 @@ impl Loaded {
             graph.weights.iter().map(|w| w.elems() as u64).sum(),
         );
         let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
+        let context_bytes = served.open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64);
         let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, mut session, .. } = model;
         let held_tokens = seated(&mut session, served);
@@ -116,6 +120,7 @@ impl Loaded {
             weights,
             parameters,
             kv,
+            context_bytes,
             engine,
             n_vocab,
             grammars: OnceLock::new(),
@@ -152,6 +157,14 @@ impl Loaded {
             return Ok(self.scheduler.clone());
         }
         self.vectors.get_or_init(|| self.pooled(options)).clone()
+    }
+
+    /// Ends both openings: what runs is finished first, for so long at most.
+    pub fn stop(&self, rest: Duration) {
+        self.scheduler.stop(rest);
+        if let Some(Ok(vectors)) = self.vectors.get() {
+            vectors.stop(Duration::ZERO);
+        }
     }
 
     /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for its weights once more,
@@ -204,7 +217,7 @@ impl Loaded {
         one && open.memory.is_none()
             && !open.stream
             && open.host_layers.unwrap_or(0) + open.host_experts == 0
-            && free > self.weights + self.weights / 8 + BESIDE_WEIGHTS
+            && free > self.weights + self.weights / 8 + self.context_bytes + BESIDE_WEIGHTS
     }
 
     /// Kernels that were compiled here, and those that were there.

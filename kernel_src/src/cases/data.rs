@@ -14,13 +14,15 @@ pub struct Random {
     state: u64,
     /// What cases have in common that are to cost little.
     few: Option<Arc<Few>>,
+    /// Where the first matrix of these began in rows that all share, and how many there were.
+    begun: Option<(usize, usize)>,
 }
 
 impl Random {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
-        Random { state: seed, few: None }
+        Random { state: seed, few: None, begun: None }
     }
 
     /// The same for cases that are to cost little: matrices repeat a few rows, which are made once for all
@@ -30,9 +32,18 @@ impl Random {
         Random { few: Some(Arc::clone(few)), ..self }
     }
 
+    /// Where the next matrix begins in so many rows that all share: no two of a case begin alike, or a kernel that
+    /// reads the one for the other would be right.
+    fn turn(&mut self, distinct: usize) -> usize {
+        let (first, before) = self.begun.unwrap_or_else(|| (self.below(distinct), 0));
+        self.begun = Some((first, before + 1));
+        // The number of rows is a prime.
+        (first + before * STEP) % distinct.max(1)
+    }
+
     /// Others of the same kind, from another seed.
     pub(super) fn again(&self, seed: u64) -> Random {
-        Random { state: seed, few: self.few.clone() }
+        Random { state: seed, few: self.few.clone(), begun: self.begun }
     }
 
     /// So many rows, or those that differ in a case that is to cost little.
@@ -109,6 +120,8 @@ pub(super) struct Rows {
 /// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that
 /// no tile of rows falls on its own values when it is read in another's place.
 const DISTINCT: usize = 509;
+/// From where one matrix of a case begins in rows that all share to where the next does.
+const STEP: usize = 23;
 /// Up to so many, all rows differ.
 const ALL: usize = 2048;
 /// Threads that lay rows out where somebody waits for them.
@@ -201,8 +214,7 @@ impl Matrix {
         };
         let (row_bytes, record) = (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
         let distinct = made.values.len().checked_div(cols).unwrap_or(0);
-        // Matrices of a case are not the same, and neither are those of two cases.
-        let first = if few.is_some() { random.below(distinct) } else { 0 };
+        let first = if few.is_some() { random.turn(distinct) } else { 0 };
         Ok(Matrix {
             raw: Content::turned(Arc::clone(&made.raw), first * row_bytes, rows * row_bytes),
             records: Content::turned(Arc::clone(&made.records), first * record, rows * record),

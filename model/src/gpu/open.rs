@@ -270,17 +270,22 @@ pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
 /// The options with as many sequences as there is memory for beside all of the model's weights, where fewer will do, and
 /// their plan.
 fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(OpenOptions, Plan), SessionError> {
-    let (mut options, mut found) = (request.options.clone(), asked);
+    let mut options = request.options.clone();
     if !options.fewer || options.stream {
-        return Ok((options, found));
+        return Ok((options, asked));
     }
     let free = free_memory(device)?.0;
     let budget = options.memory.unwrap_or(free).min(free);
-    while found.memory.total() > budget && options.sequences > OpenOptions::FEW {
+    let mut fewer = None;
+    while fewer.as_ref().unwrap_or(&asked).memory.total() > budget && options.sequences > OpenOptions::FEW {
         options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
-        found = plan(&Request { options: &options, ..*request })?;
+        fewer = Some(plan(&Request { options: &options, ..*request })?);
     }
-    Ok((options, found))
+    Ok(match fewer {
+        Some(fewer) if fewer.memory.total() <= budget => (options, fewer),
+        // Layers are streamed whatever their number: then many share a copy.
+        _ => (request.options.clone(), asked),
+    })
 }
 
 /// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of it: with

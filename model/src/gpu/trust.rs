@@ -9,7 +9,7 @@
 //!
 //! What the host must compute is made by some threads for all kernels of an opening, from rows that all of
 //! its matrices share ([`Few`]). One copy brings what buffers begin with to the device, which makes all of
-//! them itself ([`Sources`]). Runs are one after the other, in one stretch of memory; weights do not set out
+//! them itself ([`Sources`]). Runs are one after the other, in one stretch of memory; no further matrix sets out
 //! meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
@@ -337,7 +337,10 @@ impl<'e> Proofs<'e> {
             Ok(Err(why)) => Ok(Verdict::Wrong(why)),
             Err(why) if self.device.memory().is_ok() => Ok(Verdict::Unproven(why.to_string())),
             // A fault ends all on the device: the verdict is kept, and the next start takes the next variant.
-            Err(_) => self.device.memory().map(|_| Verdict::Right),
+            Err(fault) => {
+                self.device.memory()?;
+                Ok(Verdict::Wrong(fault.to_string()))
+            }
         }
     }
 }

@@ -25,8 +25,10 @@ pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], 
     let Some(pages) = session.pages() else { return true };
     let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
     let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
+    // One token at least is computed.
+    let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).unwrap_or_default();
     let there = match session.graph().is_recurrent() {
-        true => prefixes.find_copy(&job.tokens).map_or(vec![], |begun| begun.pages),
+        true => prefixes.find_copy(asked).map_or(vec![], |begun| begun.pages),
         false => prefixes.find(&job.tokens).0,
     };
     let shared = there.into_iter().filter(|page| session.page_users(*page) > 1).count();
@@ -90,6 +92,7 @@ impl Worker {
         self.keep_pages(id, tokens);
         let Some(session) = self.session.as_mut().filter(|_| self.reuse) else { return };
         if session.graph().is_recurrent()
+            && session.reaches(id)
             && let Some(copy) = self.prefixes.place_copy(tokens, session.copies())
             && !session.keep_states(id, copy).unwrap_or(false)
         {

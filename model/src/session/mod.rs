@@ -219,7 +219,8 @@ impl Session {
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
-        let options = &OpenOptions { early, drafts, persistent, stream, ..options.clone() };
+        // Each would decide for itself how many sequences fit.
+        let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, gguf, shards, options);
         let runner = runner.map_err(|apart| match apart {
             Apart::Link(why) => Ok(why),
@@ -252,6 +253,7 @@ impl Session {
         // All kernels are waited for, on each device; a token is launches.
         let options = &OpenOptions {
             early: false,
+            fewer: false,
             persistent: Persistence::Off,
             context: Some(options.context_of(&graph)),
             ..options.clone()

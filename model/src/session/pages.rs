@@ -16,7 +16,15 @@ impl Session {
     /// [`SessionError::NoSequence`].
     pub fn pages_needed(&self, id: SequenceId, tokens: usize) -> Result<usize, SessionError> {
         let len = self.sequence(id)?.len;
-        Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, len, len + tokens)))
+        // States that do not reach there are made again from the beginning, and so is what lies in shared pages.
+        let from = |gpu: &GpuRunner| if gpu.reaches(id.slot, len) { len } else { 0 };
+        Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, from(gpu), len + tokens)))
+    }
+
+    /// Whether a sequence's states that do not grow are those of its last token.
+    pub(crate) fn reaches(&self, id: SequenceId) -> bool {
+        let len = self.sequence(id).map_or(0, |s| s.len);
+        self.gpu().is_some_and(|gpu| gpu.reaches(id.slot, len))
     }
 
     /// Who has a page: sequences and others.

@@ -537,7 +537,7 @@ impl GpuRunner {
     }
 
     /// Whether a slot's states hold its first `len` tokens and no more.
-    fn reaches(&self, slot: usize, len: usize) -> bool {
+    pub(crate) fn reaches(&self, slot: usize, len: usize) -> bool {
         // At position 0 they are zeros, whatever they were.
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }

@@ -24,10 +24,12 @@ impl GpuRunner {
         self.one_launch_late = false;
         // What is replayed may not go while it runs.
         self.resident.stream.synchronize()?;
-        self.resident.persistent = Some(Persistent::new(&self.resident, kernel)?);
-        self.recordings.retain(|((rows, _), _)| *rows != 1);
-        let recorded = if self.captures { self.records() } else { Ok(()) };
-        let refused = match recorded {
+        let ready = Persistent::new(&self.resident, kernel).and_then(|one| {
+            self.resident.persistent = Some(one);
+            self.recordings.retain(|((rows, _), _)| *rows != 1);
+            if self.captures { self.records() } else { Ok(()) }
+        });
+        let refused = match ready {
             Ok(()) => {
                 early.one_launch_taken(Ok(at));
                 return Ok(true);
