@@ -20,13 +20,14 @@ static void make_folders(const std::string& path) {
     mkdir(path.c_str(), 0700);
 }
 std::string folder() {
-    static const std::string path = [] {
+    // Never taken down: a thread may load a kernel while its process ends.
+    static const std::string& path = *new std::string([] {
         const char *own = getenv("KJIT_HIPSIM_DIR"), *temp = getenv("TMPDIR");
         std::string p = own ? own : std::string(temp ? temp : "/tmp") + "/kjit-hipsim-" + std::to_string(getuid());
         make_folders(p + "/sources");
         make_folders(p + "/objects");
         return p;
-    }();
+    }());
     return path;
 }
 bool read_file(const std::string& path, std::string& to) {
@@ -77,7 +78,7 @@ int run(const std::vector<std::string>& arguments, const std::string& cwd, std::
 }
 
 std::string real_clang() {
-    static const std::string found = [] {
+    static const std::string& found = *new std::string([] {
         const char* asked = getenv("KJIT_HIPSIM_CLANG");
         if (asked) return strcmp(asked, "none") == 0 ? std::string() : std::string(asked);
         for (const char* name : {"clang-22", "clang-21", "clang-20", "clang-19"}) {
@@ -85,7 +86,7 @@ std::string real_clang() {
             if (run({name, "--version"}, "", log) == 0) return std::string(name);
         }
         return std::string();
-    }();
+    }());
     return found;
 }
 

@@ -46,8 +46,6 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
             assert_eq!(gpu.plan().decode.pauses.len(), taken);
             assert!(gpu.plan().memory.weights < weights, "{n}: {} of {weights}", gpu.plan().memory.weights);
             weights = gpu.plan().memory.weights;
-            let compiled = gpu.statistics().kernels.compiled;
-            assert_eq!(compiled, 0, "no kernel that the device alone does without");
             let mut seen = side_by_side::scores(&mut session, &mut host, 3);
             if precise {
                 // Off as the device alone is: there one row has another expert, whose score is near.
