@@ -1,0 +1,165 @@
+//! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices that have layers each.
+
+use super::pages::one_gpu;
+use super::{KvType, OpenOptions, Persistence, Session, SessionError};
+use crate::gguf::Gguf;
+use crate::gpu::{Apart, GpuRunner};
+use crate::graph::Graph;
+use crate::host::{HostRunner, Isa};
+use crate::placement::{Layers, Place, Stage, experts_apart, shard};
+use kjit_engine::{Device, Engine};
+use std::sync::Arc;
+
+impl Session {
+    /// On the CPU. The graph must have been built from this file.
+    ///
+    /// # Errors
+    /// The graph does not fit the file, or memory for the state of a sequence is refused.
+    pub fn on_cpu(gguf: Arc<Gguf>, graph: Graph, options: &OpenOptions) -> Result<Session, SessionError> {
+        Session::on_cpu_with(gguf, graph, options, Isa::best())
+    }
+
+    /// The same with an instruction set of [`Isa::available`].
+    ///
+    /// # Errors
+    /// As [`Session::on_cpu`].
+    pub fn on_cpu_with(
+        gguf: Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+        isa: Isa,
+    ) -> Result<Session, SessionError> {
+        let runner = HostRunner::new(gguf, graph, options, isa)?;
+        let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
+        Ok(Session::with(
+            Stage::Host(Box::new(runner)),
+            options.sequences,
+            context,
+            n_vocab,
+            options.chunk_on_cpu(),
+            options.kv_stored(),
+        ))
+    }
+
+    /// On a GPU. Kernels are compiled (or found) while the weights travel.
+    ///
+    /// # Errors
+    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not compile.
+    pub fn on_gpu(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, SessionError> {
+        let (part, whole) = match options.host_experts {
+            0 => (graph, None),
+            n => {
+                let (part, taken, of) = experts_apart(&graph, n).map_err(|e| SessionError::Device(e.to_string()))?;
+                (part, Some((graph, format!("the CPU computes the experts of {taken} of {of} layers that have some"))))
+            }
+        };
+        let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
+        let whole = whole.map(|(graph, said)| {
+            runner.remark(vec![said]);
+            graph
+        });
+        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
+        // Halves are the most that a GPU keeps.
+        let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
+        // Whole prompts: between pieces the device would wait for the host. Where the CPU computes, too, a prompt
+        // may take minutes, and can be ended between pieces.
+        let piece = if options.host_experts > 0 { options.chunk_on_cpu() } else { usize::MAX };
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
+        Ok(Session { whole, ..session })
+    }
+
+    /// On several GPUs that compute each layer together: each has its share of heads and rows. `Err(Ok(why))`:
+    /// they cannot, since they do not reach each other; layers may go one behind the other there.
+    ///
+    /// # Errors
+    /// A model that so many devices cannot share, what one of them says.
+    pub fn on_gpus(
+        engine: &Engine,
+        devices: &[Device],
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, Result<String, SessionError>> {
+        one_gpu(options).map_err(Err)?;
+        let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
+        let shards = shards.collect::<Result<Vec<_>, _>>();
+        let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
+        let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
+        // Each would decide for itself how many sequences fit.
+        let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
+        let runner = GpuRunner::together(engine, devices, gguf, shards, options);
+        let runner = runner.map_err(|apart| match apart {
+            Apart::Link(why) => Ok(why),
+            Apart::Other(error) => Err(error),
+        })?;
+        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
+        let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        Ok(Session { whole: Some(graph), ..session })
+    }
+
+    /// On several devices: each of these places has so many layers, in this order.
+    ///
+    /// # Errors
+    /// A model that cannot be cut there, other numbers of layers than it has, what one of the devices says.
+    pub fn on_stages(
+        engine: &Engine,
+        stages: &[(Place, usize)],
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, SessionError> {
+        one_gpu(options)?;
+        let layers = Layers::of(&graph).map_err(|e| SessionError::Device(e.to_string()))?;
+        let sum: usize = stages.iter().map(|(_, n)| n).sum();
+        if sum != layers.len() || stages.iter().any(|(_, n)| *n == 0) {
+            let (of, each) = (layers.len(), stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "));
+            return Err(SessionError::Device(format!("{each} layers on the devices, of {of} that the model has")));
+        }
+        // All kernels are waited for, on each device; a token is launches.
+        let options = &OpenOptions {
+            early: false,
+            fewer: false,
+            persistent: Persistence::Off,
+            context: Some(options.context_of(&graph)),
+            ..options.clone()
+        };
+        let (mut before, mut first) = (None, 0);
+        for (place, n) in stages {
+            let part = layers.part(&graph, first..first + n);
+            first += n;
+            let stage = match place {
+                Place::Cpu => {
+                    Stage::Host(Box::new(HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before)))
+                }
+                Place::Gpu(device) => {
+                    Stage::Gpu(Box::new(GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?))
+                }
+            };
+            before = Some(Box::new(stage));
+        }
+        let Some(last) = before else { return Err(SessionError::Device("there is no device".to_owned())) };
+        let (context, n_vocab) = (options.context_of(&graph), graph.n_vocab());
+        let context = graph.positions.map_or(context, |n| n.min(context));
+        let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
+        let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
+        let kv = match (&*last, options.kv_stored()) {
+            // Halves are the most that a GPU keeps.
+            (Stage::Gpu(_), KvType::F32) => KvType::F16,
+            (_, kv) => kv,
+        };
+        let session = Session::with(*last, options.sequences, context, n_vocab, piece, kv);
+        Ok(Session { whole: Some(graph), ..session })
+    }
+
+    fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
+        let sequences = (0..sequences.max(1)).map(|_| None).collect();
+        Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
+    }
+}
