@@ -32,7 +32,7 @@ const USUAL_TOKENS: usize = 128;
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
 pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let loaded = model(&mut f, &service)?;
+    let loaded = model(&mut f, &service).await?;
     let text = f.needed_text("prompt")?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);
@@ -142,7 +142,8 @@ fn card(service: &Service, worker: &Worker, port: u16) -> Value {
     let mut card = json!({
         "id": worker.id, "model_ref": worker.model_ref, "port": port, "ready": false, "running": 0, "queued": 0
     });
-    let (Ok(loaded), Some(map)) = (service.model(None), card.as_object_mut()) else { return card };
+    let loaded = service.meant(None).ok().and_then(|(_, seen)| seen.loaded);
+    let (Some(loaded), Some(map)) = (loaded, card.as_object_mut()) else { return card };
     let status = loaded.scheduler.status();
     let device = &loaded.device;
     map.insert("ready".to_owned(), (!service.stopping()).into());

@@ -6,11 +6,12 @@
 //! | `options`, `listen`, `tls`, `connection` | how it is set up; sockets and signals; certificates; how long a write may wait |
 //! | `routes`, `keys` | what every request goes through, and where to; who is let in |
 //! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
-//! | `service`, `loaded` | what requests share; the model, opened and opened again |
+//! | `service`, `models`, `loaded` | what requests share; which models are loaded; a model, opened and opened again |
 //! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; answers by a schema |
 //! | `generation`, `streamed` | one answer, from tokens to pieces of text; pieces to a body |
 //! | `openai`, `ollama`, `fleet` | the dialects |
 //! | `metrics`, `status`, `page` | what it does, for machines and for people |
+//! | `inside` | the same without sockets, for tests |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -25,10 +26,12 @@ mod conversation;
 mod fields;
 mod fleet;
 mod generation;
+mod inside;
 mod keys;
 mod listen;
 mod loaded;
 mod metrics;
+mod models;
 mod ollama;
 mod openai;
 mod options;
@@ -42,6 +45,7 @@ mod streamed;
 mod tls;
 
 pub use fleet::check_hive;
+pub use inside::Inside;
 pub use keys::{Keys, Origins};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};

@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::fleet;
-use crate::loaded::{Loaded, Others};
+use crate::loaded::Loaded;
 use crate::options::{Limits, Options};
 use crate::routes::routes;
 use crate::service::Service;
@@ -96,8 +96,10 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));
     let here = Here { scheme: if service.options.tls.is_some() { "https" } else { "http" }, address: here };
-    let files: Vec<String> = service.options.models.iter().map(|model| model.path.display().to_string()).collect();
-    (service.options.say)(&format!("listening on {here}, loading {}", files.join(", ")));
+    let mut files = service.options.models.iter().map(|model| model.path.display().to_string());
+    let (first, others) = (files.next().unwrap_or_default(), files.collect::<Vec<_>>().join(", "));
+    let later = if others.is_empty() { others } else { format!("; when they are asked for: {others}") };
+    (service.options.say)(&format!("listening on {here}, loading {first}{later}"));
     let mut load = load(&service, here)?;
     if let Some(worker) = service.options.worker.clone() {
         tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.address.port()));
@@ -133,39 +135,34 @@ impl fmt::Display for Here {
     }
 }
 
-/// Opens the models on a thread of its own, one after the other: each has the memory that those before it left.
-/// What is wrong comes through the channel.
+/// A thread of its own loads the first model, then what is asked for. What is wrong at the start comes through the channel.
 fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
     let open = move || {
-        let _ = to.send(load_all(&service, here));
+        let line = |loaded: &Loaded| serving(loaded, here);
+        let begun = service.models.begin(&service.options, &line);
+        let good = begun.is_ok();
+        let _ = to.send(begun);
+        if good {
+            service.models.keep(&service.options, &line);
+        }
     };
     std::thread::Builder::new().name("kjit-load".to_owned()).spawn(open)?;
     Ok(opened)
 }
 
-fn load_all(service: &Service, here: Here) -> Result<(), String> {
-    let others = Arc::new(Others::default());
-    for (at, served) in service.options.models.iter().enumerate() {
-        let loaded = Loaded::open(&service.options, served, &others).map_err(|why| match at {
-            0 => why,
-            // What there is room for depends on what is there.
-            _ => format!("{} beside {at} other model{}: {why}", served.name(), if at > 1 { "s" } else { "" }),
-        })?;
-        let (status, device) = (loaded.scheduler.status(), &loaded.device);
-        let room = if loaded.encoder {
-            format!("texts of {} tokens", loaded.context)
-        } else if status.room < status.slots.saturating_mul(loaded.context) {
-            format!("{} sequences of {} tokens, {} together", status.slots, loaded.context, status.room)
-        } else {
-            format!("{} sequences of {} tokens", status.slots, loaded.context)
-        };
-        let line = format!("serving {} on {here}: {device}, {room}", served.name());
-        service.set_loaded(at, Arc::new(loaded));
-        (service.options.say)(&line);
-    }
-    Ok(())
+/// What is said of a model that is there.
+fn serving(loaded: &Loaded, here: Here) -> String {
+    let (status, device) = (loaded.scheduler.status(), &loaded.device);
+    let room = if loaded.encoder {
+        format!("texts of {} tokens", loaded.context)
+    } else if status.room < status.slots.saturating_mul(loaded.context) {
+        format!("{} sequences of {} tokens, {} together", status.slots, loaded.context, status.room)
+    } else {
+        format!("{} sequences of {} tokens", status.slots, loaded.context)
+    };
+    format!("serving {} on {here}: {device}, {room}", loaded.name())
 }
 
 /// Lets connections in, as many as may be there at once.
@@ -234,7 +231,7 @@ impl Door {
 }
 
 /// Answers what comes over a connection, until it ends or it is time to go.
-async fn answer<S>(stream: S, limits: &Limits, router: Router, stopping: &mut watch::Receiver<bool>)
+pub async fn answer<S>(stream: S, limits: &Limits, router: Router, stopping: &mut watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -260,7 +257,7 @@ async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interr
     let say = service.options.say;
     let deadline = service.options.limits.stop;
     let until = Instant::now() + deadline;
-    let loaded: Vec<Arc<Loaded>> = service.loaded().cloned().collect();
+    let loaded: Vec<Arc<Loaded>> = service.models.loaded();
     let busy = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
     say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
     let Door { stopping, alive, mut gone, .. } = door;

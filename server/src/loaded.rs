@@ -6,13 +6,15 @@ use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::device::{DeviceChoice, DeviceTaken};
 use kjit_model::gguf::Gguf;
-use kjit_model::graph::Pooling;
+use kjit_model::graph::{Graph, Pooling};
+use kjit_model::model::OpenError;
+use kjit_model::placement::{DivideError, PlacementError};
 use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
-use kjit_model::session::{OpenOptions, Output, Session};
+use kjit_model::session::{OpenOptions, Output, Session, SessionError};
 use kjit_model::tokenizer::Tokenizer;
 use kjit_model::{Model, arch};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Memory that a model takes to make vectors beside its weights, keys and values, and what is left to who answers: rows of a
@@ -53,8 +55,11 @@ pub struct Loaded {
     /// Made when the first answer is constrained.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Makes vectors of texts where the model itself makes text: a second opening, made when somebody asks.
-    vectors: OnceLock<Result<Scheduler, String>>,
+    vectors: OnceLock<Result<(Scheduler, Option<Listed>), String>>,
     others: Arc<Others>,
+    /// It has less than it would have where nothing else is loaded.
+    lacks_room: bool,
+    _listed: Listed,
 }
 
 impl Loaded {
@@ -62,14 +67,13 @@ impl Loaded {
     ///
     /// # Errors
     /// One line: what is wrong with the file or the device.
-    pub fn open(options: &Options, served: &Served, others: &Arc<Others>) -> Result<Loaded, String> {
+    pub fn open(options: &Options, served: &Served, others: &Arc<Others>) -> Result<Loaded, NotLoaded> {
         let line = |error: &dyn std::fmt::Display| error.to_string();
-        let model =
-            Model::open_with(&served.path, &served.open, options.engine.clone()).map_err(|error| line(&error))?;
+        let model = Model::open_with(&served.path, &served.open, options.engine.clone())?;
         model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
         if served.must_page && model.session.pages().is_none() {
             let why = "keys and values in pages are a GPU's, and the CPU computes, which takes memory as tokens come";
-            return Err(format!("--kv-pages on: {why} ({})", model.device()));
+            return Err(format!("--kv-pages on: {why} ({})", model.device()).into());
         }
         let template = match &options.template {
             Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
@@ -82,15 +86,14 @@ impl Loaded {
         if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
             (options.say)(&note);
         }
-        if let Some(streamed) = model.session.gpu().and_then(|gpu| gpu.statistics().streamed) {
-            (options.say)(&streamed.to_string());
-        }
+        let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
+        streamed.iter().for_each(|streamed| (options.say)(&streamed.to_string()));
+        let asked = &served.open;
+        let fewer = asked.fewer && model.session.gpu().is_some() && model.session.sequences() < asked.sequences;
+        let lacks_room = fewer || streamed.is_some() && !asked.stream && asked.memory.is_none();
         let graph = model.session.graph();
         let arch = model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
-        let (weights, parameters) = (
-            graph.weights.iter().map(|w| w.bytes() as u64).sum(),
-            graph.weights.iter().map(|w| w.elems() as u64).sum(),
-        );
+        let (weights, parameters) = sizes(graph);
         let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
         let context_bytes = served.open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64);
         let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
@@ -105,7 +108,7 @@ impl Loaded {
             ..SchedulerOptions::default()
         };
         let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
-        others.add(&device.label, &scheduler);
+        let listed = others.add(&device.label, &scheduler);
         let lookup = options.lookup.unwrap_or(!device.is_gpu());
         Ok(Loaded {
             lookup,
@@ -126,6 +129,8 @@ impl Loaded {
             grammars: OnceLock::new(),
             vectors: OnceLock::new(),
             others: Arc::clone(others),
+            lacks_room,
+            _listed: listed,
         })
     }
 
@@ -156,20 +161,49 @@ impl Loaded {
         if self.encoder {
             return Ok(self.scheduler.clone());
         }
-        self.vectors.get_or_init(|| self.pooled(options)).clone()
+        let vectors = self.vectors.get_or_init(|| self.pooled(options));
+        vectors.as_ref().map(|(scheduler, _)| scheduler.clone()).map_err(String::clone)
     }
 
     /// Ends both openings: what runs is finished first, for so long at most.
     pub fn stop(&self, rest: Duration) {
         self.scheduler.stop(rest);
-        if let Some(Ok(vectors)) = self.vectors.get() {
+        if let Some(Ok((vectors, _))) = self.vectors.get() {
             vectors.stop(Duration::ZERO);
+        }
+    }
+
+    /// Whether something that was asked of it is not done.
+    pub fn is_busy(&self) -> bool {
+        let vectors = self.vectors.get().and_then(|made| made.as_ref().ok()).map(|(scheduler, _)| scheduler);
+        let busy = |scheduler: &Scheduler| {
+            let status = scheduler.status();
+            status.running + status.waiting > 0
+        };
+        busy(&self.scheduler) || vectors.is_some_and(busy)
+    }
+
+    /// Whether it has less than it would have where nothing else is loaded: layers that are copied for each step, or fewer
+    /// sequences.
+    pub fn lacks_room(&self) -> bool {
+        self.lacks_room
+    }
+
+    /// What is known of it when it is not loaded.
+    pub fn card(&self) -> Card {
+        Card {
+            arch: self.arch.clone(),
+            encoder: self.encoder,
+            chats: self.template.is_ok(),
+            weights: self.weights,
+            parameters: self.parameters,
+            context: self.context,
         }
     }
 
     /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for its weights once more,
     /// else on the CPU.
-    fn pooled(&self, options: &Options) -> Result<Scheduler, String> {
+    fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<Listed>), String> {
         let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
         let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
         // Of a file that does not say how, all tokens count alike.
@@ -195,8 +229,8 @@ impl Loaded {
                     let reopen = Some(again(options, &served, &self.device.label, &self.others));
                     let scheduler = Scheduler::start(model.session, SchedulerOptions { reopen, ..scheduling });
                     let scheduler = scheduler.map_err(no_thread)?;
-                    self.others.add(&self.device.label, &scheduler);
-                    return Ok(scheduler);
+                    let listed = self.others.add(&self.device.label, &scheduler);
+                    return Ok((scheduler, Some(listed)));
                 }
                 Ok(_) => (options.say)("vectors: there is no room for the model once more: the CPU makes them"),
                 Err(error) => (options.say)(&format!("vectors: {error}: the CPU makes them")),
@@ -204,7 +238,7 @@ impl Loaded {
         }
         let open = OpenOptions { device: DeviceChoice::Cpu, memory: None, ..open };
         let model = Model::open_with(&served.path, &open, options.engine.clone()).map_err(|error| line(&error))?;
-        Scheduler::start(model.session, scheduling).map_err(no_thread)
+        Scheduler::start(model.session, scheduling).map(|scheduler| (scheduler, None)).map_err(no_thread)
     }
 
     /// Whether one GPU computes, all of whose memory may be taken, and what is free of it holds the weights with something
@@ -238,6 +272,78 @@ impl Loaded {
     }
 }
 
+/// Why a model is not loaded.
+#[derive(Debug)]
+pub struct NotLoaded {
+    /// In one line.
+    pub line: String,
+    /// Memory could not be had: there may be more when others are gone.
+    pub room: bool,
+}
+
+impl From<String> for NotLoaded {
+    fn from(line: String) -> NotLoaded {
+        NotLoaded { line, room: false }
+    }
+}
+
+impl From<OpenError> for NotLoaded {
+    fn from(error: OpenError) -> NotLoaded {
+        let memory = |source: &SessionError| matches!(source, SessionError::Memory { .. });
+        let room = match &error {
+            OpenError::Found { source, .. } | OpenError::Asked { source, .. } | OpenError::Cpu(source) => memory(source),
+            OpenError::Placement(PlacementError::Device { source, .. }) => memory(source),
+            OpenError::Placement(PlacementError::Divide(DivideError::Room { .. })) => true,
+            _ => false,
+        };
+        NotLoaded { line: error.to_string(), room }
+    }
+}
+
+/// What is known of a model whether it is loaded or not.
+pub struct Card {
+    /// `general.architecture`.
+    pub arch: String,
+    /// It makes vectors, no text.
+    pub encoder: bool,
+    /// It has a chat template.
+    pub chats: bool,
+    /// Bytes of all weights.
+    pub weights: u64,
+    /// Elements of all weights.
+    pub parameters: u64,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+}
+
+impl Card {
+    /// Of a model that is not loaded.
+    ///
+    /// # Errors
+    /// A line: what is wrong with the file.
+    pub fn read(served: &Served) -> Result<Card, String> {
+        let line = |error: &dyn std::fmt::Display| format!("{}: {error}", served.path.display());
+        let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
+        let graph = arch::build(&gguf).map_err(|error| line(&error))?;
+        let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|error| line(&error))?;
+        let (weights, parameters) = sizes(&graph);
+        Ok(Card {
+            arch: graph.arch.clone(),
+            encoder: graph.pooling.is_some(),
+            chats: ChatTemplate::from_gguf(&gguf, &tokenizer).is_ok(),
+            weights,
+            parameters,
+            context: served.open.context_of(&graph),
+        })
+    }
+}
+
+/// Bytes and elements of all weights.
+fn sizes(graph: &Graph) -> (u64, u64) {
+    let weights = || graph.weights.iter();
+    (weights().map(|w| w.bytes() as u64).sum(), weights().map(|w| w.elems() as u64).sum())
+}
+
 /// Has a session's sequences share the memory that was named for them, where they can; the tokens that fit then.
 fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     let (bytes, sequences) = served.shared_memory?;
@@ -253,21 +359,41 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
 /// The models of a server, by their devices. A fault of a device ends what all of them have there, and it can
 /// be opened again only when the last one has dropped it, also one that computes nothing and has seen no fault.
 #[derive(Default)]
-pub struct Others(Mutex<Vec<(String, Scheduler)>>);
+pub struct Others(Mutex<Vec<One>>);
+
+/// One of them: a number that no other has, its device, what asks it.
+type One = (u64, String, Scheduler);
+
+/// One of [`Others`] for as long as this lives.
+struct Listed(Arc<Others>, u64);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // The scheduler is dropped without the lock.
+        let gone: Vec<One> = self.0.all().extract_if(.., |(number, ..)| *number == self.1).collect();
+        drop(gone);
+    }
+}
 
 impl Others {
-    fn add(&self, device: &str, scheduler: &Scheduler) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((device.to_owned(), scheduler.clone()));
+    fn all(&self) -> MutexGuard<'_, Vec<One>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(self: &Arc<Others>, device: &str, scheduler: &Scheduler) -> Listed {
+        let mut all = self.all();
+        let number = all.iter().map(|(number, ..)| number + 1).max().unwrap_or(0);
+        all.push((number, device.to_owned(), scheduler.clone()));
+        Listed(Arc::clone(self), number)
     }
 
     /// Has all others on this device open their sessions again; whether there are any.
     fn renew(&self, device: &str, path: &Path) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let here: Vec<_> = all.iter().filter(|(on, _)| on == device).collect();
+        let all = self.all().clone();
+        let here: Vec<_> = all.iter().filter(|(_, on, _)| on == device).collect();
         if here.len() > 1 {
             let why = format!("the device failed while another model ran ({})", path.display());
-            here.iter().for_each(|(_, scheduler)| scheduler.renew(&why));
+            here.iter().for_each(|(.., scheduler)| scheduler.renew(&why));
         }
         here.len() > 1
     }

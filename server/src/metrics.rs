@@ -37,12 +37,15 @@ pub fn text(service: &Service) -> String {
     out.gauge("kjit_http_connections", "Open connections", connections as f64);
     out.gauge("kjit_up_seconds", "Seconds since the start", service.started.elapsed().as_secs_f64());
     let several = service.options.models.len() > 1;
-    for (served, loaded) in service.models() {
+    for (served, seen) in service.all() {
         // One model's lines need no name.
         out.labels = several.then(|| format!("model=\"{}\"", escaped(served.name()))).into_iter().collect();
-        out.gauge("kjit_ready", "1 when the model is loaded", f64::from(u8::from(loaded.is_some())));
-        if let Some(loaded) = loaded {
-            out.model(loaded);
+        out.gauge("kjit_ready", "1 when the model is loaded", f64::from(u8::from(seen.loaded.is_some())));
+        out.gauge("kjit_requests_for_load", "Requests that wait until the model is loaded", seen.counts.waiting as f64);
+        out.counter("kjit_model_loads_total", "Times that the model was loaded", seen.counts.loads);
+        out.counter("kjit_model_unloads_total", "Times that it was unloaded", seen.counts.unloads);
+        if let Some(loaded) = seen.loaded {
+            out.model(&loaded);
         }
     }
     out.finish()

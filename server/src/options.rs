@@ -39,8 +39,10 @@ impl Served {
 
 /// How a server is set up.
 pub struct Options {
-    /// The models, opened one after the other. A request that names none means the first.
+    /// The models: the first is opened at once, each other one when it is asked for. A request that names none means the first.
     pub models: Vec<Served>,
+    /// A model that nobody asked for so long is closed; none: only where another needs its room.
+    pub idle_unload: Option<Duration>,
     /// The engine of a GPU.
     pub engine: Config,
     /// A chat template instead of the files'.

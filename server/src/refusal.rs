@@ -106,6 +106,11 @@ impl Refusal {
         Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why) }
     }
 
+    /// 503: the start is not over.
+    pub fn loading() -> Refusal {
+        Refusal::unavailable(2, "the model is being loaded")
+    }
+
     /// 500
     pub fn internal(why: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)

@@ -1,6 +1,6 @@
 //! The routes, and what every request goes through before it reaches one.
 
-use crate::loaded::Loaded;
+use crate::models::Seen;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
@@ -210,7 +210,8 @@ async fn show(State(service): Shared, request: Request) -> Response {
     let answer = async |service: Arc<Service>, body: Bytes, _: Option<String>| {
         let asked: Option<Value> = serde_json::from_slice(&body).ok();
         let name = asked.as_ref().and_then(|asked| asked.get("model").or(asked.get("name"))?.as_str());
-        Ok(json_response(&ollama::show(service.model(name)?.as_ref())))
+        let card = service.meant(name)?.1.card.ok_or_else(Refusal::loading)?;
+        Ok(json_response(&ollama::show(&card)))
     };
     answered(service, request, answer).await
 }
@@ -223,11 +224,11 @@ async fn ps(State(service): Shared) -> Response {
     with_models(&service, || ollama::tags(&service, true))
 }
 
-/// Answers when the first model is there.
+/// Answers when the first model was loaded.
 fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
-    match service.model(None) {
-        Ok(_) => json_response(&answer()),
-        Err(refusal) => refusal.response(Dialect::Ollama),
+    match service.meant(None).ok().and_then(|(_, seen)| seen.card) {
+        Some(_) => json_response(&answer()),
+        None => Refusal::loading().response(Dialect::Ollama),
     }
 }
 
@@ -237,23 +238,23 @@ async fn models(State(service): Shared) -> Response {
 
 async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
     match service.meant(Some(&name)) {
-        Ok((_, loaded)) => json_response(&openai::model_card(&service, &name, loaded.map(Arc::as_ref))),
+        Ok((_, seen)) => json_response(&openai::model_card(&service, &name, &seen)),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }
 
-/// 200 when requests to every model are answered.
+/// 200 when requests are answered: to models that are not loaded, too, which are then.
 async fn health(State(service): Shared) -> Response {
     use kjit_model::serve::State as Is;
-    let word = |loaded: Option<&Arc<Loaded>>| match loaded.map(|loaded| loaded.scheduler.status().state) {
-        None => "loading",
-        Some(_) if service.stopping() => "stopping",
-        Some(Is::Ready) => "ok",
+    let word = |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state) {
+        // The start: nothing can be answered before the first is there.
+        None if at == 0 && seen.card.is_none() => "loading",
+        _ if service.stopping() => "stopping",
+        None | Some(Is::Ready) => "ok",
         Some(Is::Reopening) => "reopening",
         Some(Is::Stopping | Is::Ended) => "stopping",
     };
-    let words: Vec<&str> = service.models().map(|(_, loaded)| word(loaded)).collect();
-    let bad = words.into_iter().find(|word| *word != "ok");
+    let bad = service.all().map(|(_, seen)| seen).enumerate().map(word).find(|word| *word != "ok");
     let mut response = json_response(&json!({ "status": bad.unwrap_or("ok") }));
     if bad.is_some() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

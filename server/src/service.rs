@@ -1,12 +1,13 @@
-//! What all requests share: the models as far as they are there, and what is counted.
+//! What all requests share: the models, and what is counted.
 
 use crate::loaded::Loaded;
 use crate::metrics::Metrics;
+use crate::models::{Models, Seen};
 use crate::openai::unix_time;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What all requests share.
@@ -19,8 +20,8 @@ pub struct Service {
     pub started: Instant,
     /// The same in seconds since 1970.
     pub started_unix: u64,
-    /// The models, in the options' order, each from when it is there on.
-    loaded: Vec<OnceLock<Arc<Loaded>>>,
+    /// Which models are loaded.
+    pub models: Models,
     stopping: AtomicBool,
 }
 
@@ -28,7 +29,7 @@ impl Service {
     /// Without a model yet.
     pub fn new(options: Options) -> Service {
         Service {
-            loaded: options.models.iter().map(|_| OnceLock::new()).collect(),
+            models: Models::new(options.models.len()),
             options,
             metrics: Metrics::default(),
             started: Instant::now(),
@@ -37,16 +38,10 @@ impl Service {
         }
     }
 
-    /// The model at this place of the options is there.
-    pub fn set_loaded(&self, at: usize, loaded: Arc<Loaded>) {
-        if let Some(place) = self.loaded.get(at) {
-            let _ = place.set(loaded);
-        }
-    }
-
     /// Nothing new is taken from now on.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.models.stop();
     }
 
     /// Whether nothing new is taken.
@@ -54,38 +49,39 @@ impl Service {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// All models, and whether they are there.
-    pub fn models(&self) -> impl Iterator<Item = (&Served, Option<&Arc<Loaded>>)> {
-        self.options.models.iter().zip(self.loaded.iter().map(OnceLock::get))
+    /// All models, each as it is.
+    pub fn all(&self) -> impl Iterator<Item = (&Served, Seen)> {
+        self.options.models.iter().enumerate().filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
     }
 
-    /// Those that are there.
-    pub fn loaded(&self) -> impl Iterator<Item = &Arc<Loaded>> {
-        self.loaded.iter().filter_map(OnceLock::get)
-    }
-
-    /// The model that a request means, and whether it is there: where it names none, the first.
+    /// The place of the model that a request means: where it names none, the first.
     ///
     /// # Errors
     /// None is called so.
-    pub fn meant(&self, name: Option<&str>) -> Result<(&Served, Option<&Arc<Loaded>>), Refusal> {
-        let mut models = self.models();
-        match name {
-            Some(name) => models.find(|(served, _)| served.is(name)).ok_or_else(|| {
-                let all: Vec<&str> = self.options.models.iter().map(Served::name).collect();
-                Refusal::no_model(name, &all)
-            }),
-            None => models.next().ok_or_else(|| Refusal::internal("no model is served")),
-        }
+    pub fn place(&self, name: Option<&str>) -> Result<usize, Refusal> {
+        let Some(name) = name else { return Ok(0) };
+        self.options.models.iter().position(|served| served.is(name)).ok_or_else(|| {
+            let all: Vec<&str> = self.options.models.iter().map(Served::name).collect();
+            Refusal::no_model(name, &all)
+        })
     }
 
-    /// The same, which must be there.
+    /// The model that a request means, as it is.
     ///
     /// # Errors
-    /// None is called so, or it is being loaded.
-    pub fn model(&self, name: Option<&str>) -> Result<Arc<Loaded>, Refusal> {
-        let (_, loaded) = self.meant(name)?;
-        loaded.cloned().ok_or_else(|| Refusal::unavailable(2, "the model is being loaded"))
+    /// None is called so.
+    pub fn meant(&self, name: Option<&str>) -> Result<(&Served, Seen), Refusal> {
+        let at = self.place(name)?;
+        let served = self.options.models.get(at);
+        served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
+    }
+
+    /// The model that a request means, loaded if it was not.
+    ///
+    /// # Errors
+    /// None is called so, or it cannot be loaded.
+    pub async fn model(&self, name: Option<&str>) -> Result<Arc<Loaded>, Refusal> {
+        self.models.get(self.place(name)?, self.options.max_queue).await
     }
 
     /// Does work that takes a while on a thread for such.

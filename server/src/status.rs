@@ -1,13 +1,12 @@
 //! `GET /status`: what the server does, as JSON, for people's tools and the page.
 
-use crate::loaded::Loaded;
+use crate::models::Seen;
 use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use kjit_model::gpu::PageCount;
 use kjit_model::serve::{Histogram, State};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// All of it, of the model that is named, else the first. The driver is asked for its memory: not for an async
@@ -16,20 +15,24 @@ use std::sync::atomic::Ordering;
 /// # Errors
 /// No model is called so.
 pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal> {
-    let (served, loaded) = service.meant(name)?;
+    let (served, seen) = service.meant(name)?;
     let server = json!({
         "name": served.name(), "version": env!("CARGO_PKG_VERSION"), "up_s": service.started.elapsed().as_secs_f64(),
         "connections": service.metrics.connections.load(Ordering::Relaxed), "stopping": service.stopping()
     });
-    let one = |(served, loaded): (&Served, Option<&Arc<Loaded>>)| {
-        let s = loaded.map(|loaded| loaded.scheduler.status());
-        let state = s.as_ref().map_or("loading", |s| word(s.state));
+    let one = |(served, seen): (&Served, Seen)| {
+        let s = seen.loaded.as_ref().map(|loaded| loaded.scheduler.status());
+        let state = s.as_ref().map_or_else(|| away(&seen), |s| word(s.state));
         let (running, waiting) = s.map_or((0, 0), |s| (s.running, s.waiting));
-        json!({ "name": served.name(), "state": state, "running": running, "waiting": waiting })
+        let counts = seen.counts;
+        json!({
+            "name": served.name(), "state": state, "running": running, "waiting": waiting + counts.waiting,
+            "loads": counts.loads, "unloads": counts.unloads
+        })
     };
-    let models: Vec<Value> = service.models().map(one).collect();
-    let Some(loaded) = loaded else {
-        return Ok(json!({ "state": "loading", "server": server, "models": models }));
+    let models: Vec<Value> = service.all().map(one).collect();
+    let Some(loaded) = &seen.loaded else {
+        return Ok(json!({ "state": away(&seen), "server": server, "models": models }));
     };
     let s = loaded.scheduler.status();
     let (compiled, cached) = loaded.kernels();
@@ -76,6 +79,11 @@ pub fn parameter(query: &str, name: &str) -> Option<String> {
         rest = after.get(used..).unwrap_or_default();
     }
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// How a model is that is not loaded.
+fn away(seen: &Seen) -> &'static str {
+    if seen.moving || seen.card.is_none() { "loading" } else { "unloaded" }
 }
 
 fn word(state: State) -> &'static str {

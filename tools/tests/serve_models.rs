@@ -1,5 +1,5 @@
-//! `kjit serve A B`: several models at once, each asked by its name, each with what memory the others left, all
-//! of them there again after a fault of their device.
+//! `kjit serve A B`: several models, each asked by its name, loaded when it is asked for, unloaded when nobody does or
+//! another needs its room; all of them there again after a fault of their device.
 
 #[path = "support/served.rs"]
 mod served;
@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::{error_line, kjit, model, smollm2};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -34,6 +35,11 @@ fn send(server: &Served, body: &Value) -> TcpStream {
     stream
 }
 
+fn states(server: &Served) -> Vec<(String, String)> {
+    let status = server.get("/status").json();
+    names(&status, "models", "name").into_iter().zip(names(&status, "models", "state")).collect()
+}
+
 fn names(document: &Value, list: &str, name: &str) -> Vec<String> {
     document[list].as_array().unwrap().iter().map(|one| one[name].as_str().unwrap().to_owned()).collect()
 }
@@ -44,7 +50,29 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     command.arg("serve").arg(smollm2()).arg(model("tiny/tiny-llama-q4_k_m.gguf"));
     let flags = ["--alias", "smol", "--alias", "tiny", "-c", "256", "--max-sequences", "2", "--precise"];
     let mut server = Served::by(command.args(["--port", "0", "--device", "cpu"]).args(flags));
-    assert!(server.line().starts_with("serving tiny on "), "one after the other");
+    // Those that are not loaded are known, and the server is ready.
+    server.wait_for("tiny was looked at", |s| s["models"][1]["state"] == "unloaded");
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(states(&server), [("smol".to_owned(), "ready".to_owned()), ("tiny".to_owned(), "unloaded".to_owned())]);
+    assert_eq!(names(&server.get("/api/tags").json(), "models", "name").len(), 4);
+    assert_eq!(names(&server.get("/api/ps").json(), "models", "name").len(), 2);
+    assert_eq!(server.post("/api/show", &json!({ "model": "tiny" })).json()["details"]["family"], "llama");
+    assert_eq!(server.get("/status?model=tiny").json()["state"], "unloaded");
+    let loaded = |server: &Served| -> Vec<bool> {
+        let models = server.get("/v1/models").json();
+        models["data"].as_array().unwrap().iter().map(|card| card["loaded"].as_bool().unwrap()).collect()
+    };
+    assert_eq!(loaded(&server), [true, true, false, false]);
+    // Many ask at once: it is loaded once, and all have their answer.
+    let asked: Vec<String> = std::thread::scope(|threads| {
+        let all: Vec<_> = (0..4).map(|_| threads.spawn(|| text(&server, "tiny", json!([5, 6, 7, 8])))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(asked.iter().all(|one| *one == asked[0]), "{asked:?}");
+    assert!(server.line().starts_with("tiny is asked for: loading "));
+    assert!(server.line().starts_with("serving tiny on "));
+    assert_eq!(server.get("/status").json()["models"][1]["loads"], 1);
+    assert_eq!(loaded(&server), [true; 4]);
     // What each says when it is alone.
     let (ids, words) = (json!([5, 6, 7, 8]), json!("The sky is"));
     let alone = Served::with(
@@ -52,6 +80,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
         &["--precise"],
     );
     let tiny = text(&alone, "tiny-llama-q4_k_m", ids.clone());
+    assert_eq!(asked[0], tiny);
     drop(alone);
     let smol = text(&server, "smol", words.clone());
     assert_eq!(text(&server, "tiny", ids.clone()), tiny);
@@ -84,11 +113,11 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     assert_eq!(server.get("/health").status, 200);
     let status = server.get("/status?model=tiny").json();
     assert_eq!(names(&status, "models", "name"), ["smol", "tiny"]);
-    assert_eq!((&status["server"]["name"], &status["requests"]["done"]), (&json!("tiny"), &json!(3)));
+    assert_eq!((&status["server"]["name"], &status["requests"]["done"]), (&json!("tiny"), &json!(7)));
     assert_eq!(server.get("/status").json()["server"]["name"], "smol");
     assert_eq!(server.get("/status?model=gpt-4").status, 404);
     let metrics = server.get("/metrics").body;
-    for line in ["kjit_requests_done_total{model=\"tiny\"} 3", "kjit_ready{model=\"smol\"} 1"] {
+    for line in ["kjit_requests_done_total{model=\"tiny\"} 7", "kjit_ready{model=\"smol\"} 1", "kjit_model_loads_total{model=\"tiny\"} 1"] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
     let heads = metrics.lines().filter(|l| l.starts_with("# TYPE kjit_slots gauge")).count();
@@ -139,10 +168,10 @@ fn simulated(more: &[(&str, &str)]) -> Command {
 fn a_fault_of_the_device_that_they_share_ends_no_model() {
     let mut command = simulated(&[("KJIT_HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
     let server = Served::by(command.args(["-c", "128", "--max-sequences", "2"]));
-    assert!(server.line().starts_with("serving b on "));
     let ids = json!([5, 6, 7, 8]);
     let before = text(&server, "a", ids.clone());
     assert_eq!(text(&server, "b", ids.clone()), before);
+    assert!(server.line().starts_with("b is asked for: ") && server.line().starts_with("serving b on "));
     // a fails, while b has nothing to do and would not see it.
     let failed = answer(&mut send(&server, &body("a", ids.clone(), 100, false))).unwrap();
     assert_eq!(failed.status, 503, "{failed:?}");
@@ -160,14 +189,94 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
     assert_eq!(server.get("/health").status, 200);
 }
 
-#[test]
-fn the_second_model_has_the_memory_that_the_first_left_or_the_end_is_a_line() {
-    // Room for the weights' way to the device, and for one model's keys and values.
+/// A card with room for the weights' way to it, and for one model's keys and values: not for two.
+fn narrow() -> Served {
     let mut command = simulated(&[("KJIT_HIPSIM_MEMORY", "110000000")]);
-    let output = command.args(["--max-sequences", "2", "-c", "16384"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.len() == 3 && lines[1].starts_with("serving a on "), "{said}");
-    assert!(lines[2].contains("b beside 1 other model: ") && lines[2].contains(" would fit"), "{said}");
+    // The simulated device is slow where others compute, too.
+    let flags = ["--max-sequences", "2", "-c", "16384", "--stop-timeout", "300"];
+    Served::by(command.args(flags))
+}
+
+#[test]
+fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended_for_it() {
+    let mut server = narrow();
+    let ids = json!([5, 6, 7, 8]);
+    let before = text(&server, "a", ids.clone());
+    for (there, gone) in [("b", "a"), ("a", "b")] {
+        assert_eq!(text(&server, there, ids.clone()), before, "{there}");
+        assert!(server.line().starts_with(&format!("{there} is asked for: loading ")));
+        assert_eq!(server.line(), format!("{gone} is unloaded: {there} needs the room"));
+        assert!(server.line().starts_with(&format!("serving {there} on ")));
+    }
+    assert_eq!(states(&server).iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>(), ["ready", "unloaded"]);
+    let status = server.get("/status?model=b").json();
+    assert_eq!((&status["models"][0]["loads"], &status["models"][1]["unloads"]), (&json!(2), &json!(1)), "{status}");
+    // b waits while a answers. Who goes away does not wait any more, and what nobody waits for is not loaded.
+    let mut running = send(&server, &body("a", ids.clone(), 24, true));
+    assert!(running.read(&mut [0; 64]).unwrap() > 0);
+    let leaving = send(&server, &body("b", ids.clone(), 8, false));
+    server.wait_for("it waits", |s| s["models"][1]["waiting"] == 1);
+    drop(leaving);
+    server.wait_for("it left", |s| s["models"][1]["waiting"] == 0 && s["models"][1]["state"] == "unloaded");
+    assert!(server.line().starts_with("b is asked for: loading "));
+    let mut waiting = send(&server, &body("b", ids.clone(), 8, false));
+    server.wait_for("another waits", |s| s["models"][1]["waiting"] == 1);
+    assert_eq!(server.get("/health").status, 200);
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "a's answer is whole: {rest}");
+    let said = answer(&mut waiting).unwrap();
+    assert_eq!(said.json()["choices"][0]["text"], before.as_str(), "{said:?}");
+    // The end while one waits for its model: what runs is finished, who waits is told.
+    let mut running = send(&server, &body("b", ids.clone(), 24, true));
+    assert!(running.read(&mut [0; 64]).unwrap() > 0);
+    let mut waiting = send(&server, &body("a", ids, 8, false));
+    server.wait_for("a is waited for", |s| s["models"][0]["waiting"] == 1);
+    assert_eq!(server.end(), Some(0));
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let said = answer(&mut waiting).unwrap();
+    assert!(said.status == 503 && said.body.contains("the server is stopping"), "{said:?}");
+}
+
+#[test]
+fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf"));
+    let server = Served::with(&mut command, &["--idle-unload", "1", "--alias", "tiny"]);
+    let before = text(&server, "tiny", json!([5, 6, 7, 8]));
+    // An answer that takes longer is no idle time.
+    let long = send(&server, &body("tiny", json!([5, 6]), 900, true));
+    drop(long);
+    let start = Instant::now();
+    assert_eq!(server.line(), "tiny is unloaded: nobody asked for it for 1 s");
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(states(&server)[0].1, "unloaded");
+    assert_eq!((server.get("/health").status, server.get("/v1/models").json()["data"][0]["loaded"].clone()), (200, json!(false)));
+    let metrics = server.get("/metrics").body;
+    for line in ["kjit_ready 0", "kjit_model_loads_total 1", "kjit_model_unloads_total 1"] {
+        assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+    }
+    assert_eq!(text(&server, "tiny", json!([5, 6, 7, 8])), before);
+    assert!(server.line().starts_with("tiny is asked for: loading "));
+    assert!(server.line().starts_with("serving tiny on "));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_told_to_who_asked_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.gguf");
+    std::fs::copy(model("tiny/tiny-llama-q4_k_m.gguf"), &file).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf")).arg(&file);
+    let server = Served::with(&mut command, &["--alias", "a", "--alias", "b"]);
+    server.wait_for("b was looked at", |s| s["models"][1]["state"] == "unloaded");
+    std::fs::rename(&file, dir.path().join("away.gguf")).unwrap();
+    let said = server.post("/v1/completions", &body("b", json!([5, 6]), 2, false));
+    assert!(said.status == 500 && said.body.contains("'b' cannot be loaded: "), "{said:?}");
+    let before = text(&server, "a", json!([5, 6, 7, 8]));
+    // It is tried anew for who asks again.
+    std::fs::rename(dir.path().join("away.gguf"), &file).unwrap();
+    assert_eq!(text(&server, "b", json!([5, 6, 7, 8])), before);
 }

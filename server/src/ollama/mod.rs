@@ -3,10 +3,11 @@
 pub mod answer;
 pub mod request;
 
-use crate::loaded::Loaded;
+use crate::loaded::{Card, Loaded};
+use crate::models::Seen;
+use crate::options::Served;
 use crate::service::Service;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of Ollama's API that is spoken: clients ask for it before they use what came with it.
@@ -33,48 +34,51 @@ pub fn now() -> String {
     moment(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-fn details(loaded: &Loaded) -> Value {
+fn details(card: &Card) -> Value {
     json!({
-        "format": "gguf", "family": loaded.arch, "families": [loaded.arch],
-        "parameter_size": format!("{:.1}M", loaded.parameters as f64 / 1e6), "quantization_level": "", "parent_model": ""
+        "format": "gguf", "family": card.arch, "families": [card.arch],
+        "parameter_size": format!("{:.1}M", card.parameters as f64 / 1e6), "quantization_level": "", "parent_model": ""
     })
 }
 
-/// `GET /api/tags` and, with `running`, `GET /api/ps`.
+/// `GET /api/tags`: all models. `GET /api/ps`, with `running`: those that are loaded.
 pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
-    let one = |loaded: &Loaded, name: &String| {
+    let one = |of: &Card, loaded: Option<&Loaded>, name: &String| {
         let mut card = json!({
-            "name": name, "model": name, "modified_at": modified, "size": loaded.weights, "digest": "",
-            "details": details(loaded)
+            "name": name, "model": name, "modified_at": modified, "size": of.weights, "digest": "", "details": details(of)
         });
-        if let Some(map) = card.as_object_mut().filter(|_| running) {
+        if let (Some(map), Some(loaded)) = (card.as_object_mut(), loaded.filter(|_| running)) {
             map.insert("size_vram".to_owned(), if loaded.device.is_gpu() { loaded.weights } else { 0 }.into());
             map.insert("context_length".to_owned(), loaded.context.into());
         }
         card
     };
-    let of = |loaded: &Arc<Loaded>| loaded.served.names.iter().map(|name| one(loaded, name)).collect::<Vec<_>>();
-    json!({ "models": service.loaded().flat_map(of).collect::<Vec<_>>() })
+    let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
+        let loaded = seen.loaded;
+        let shown = seen.card.filter(|_| loaded.is_some() || !running);
+        shown.iter().flat_map(|card| served.names.iter().map(|name| one(card, loaded.as_deref(), name))).collect()
+    };
+    json!({ "models": service.all().flat_map(of).collect::<Vec<_>>() })
 }
 
 /// `POST /api/show`.
-pub fn show(loaded: &Loaded) -> Value {
+pub fn show(card: &Card) -> Value {
     let mut can = vec![];
-    if loaded.encoder {
+    if card.encoder {
         can.push("embedding");
     } else {
         can.push("completion");
-        if loaded.template.is_ok() {
+        if card.chats {
             can.push("tools");
         }
     }
-    let arch = &loaded.arch;
+    let arch = &card.arch;
     json!({
-        "modelfile": "", "parameters": "", "template": "", "details": details(loaded), "capabilities": can,
+        "modelfile": "", "parameters": "", "template": "", "details": details(card), "capabilities": can,
         "model_info": {
-            "general.architecture": arch, "general.parameter_count": loaded.parameters,
-            format!("{arch}.context_length"): loaded.context
+            "general.architecture": arch, "general.parameter_count": card.parameters,
+            format!("{arch}.context_length"): card.context
         }
     })
 }

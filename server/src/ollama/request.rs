@@ -38,7 +38,7 @@ pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) ->
     }
     let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
-    let (loaded, asked) = read(&mut f, &service)?;
+    let (loaded, asked) = read(&mut f, &service).await?;
     f.done()?;
     let written = Some(written).filter(|written| !written.is_empty());
     let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
@@ -57,7 +57,7 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let text = f.text("prompt")?.unwrap_or_default();
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let (loaded, asked) = read(&mut f, &service)?;
+    let (loaded, asked) = read(&mut f, &service).await?;
     f.done()?;
     if raw || loaded.template.is_err() {
         if system.is_some() {
@@ -136,10 +136,10 @@ async fn run(
 }
 
 /// What both have.
-fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked), Refusal> {
+async fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked), Refusal> {
     // How long a model stays loaded is not a request's to say.
     f.ignore(&["keep_alive"]);
-    let loaded = model(f, service)?;
+    let loaded = model(f, service).await?;
     f.refuse(&[
         ("logprobs", "are given by /v1/chat/completions"),
         ("top_logprobs", "are given by /v1/chat/completions"),

@@ -35,7 +35,7 @@ struct Asked {
 
 /// Answers.
 pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let (loaded, asked) = read(&service, &body)?;
+    let (loaded, asked) = read(&service, &body).await?;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
         let loaded = Arc::clone(&loaded);
@@ -77,7 +77,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     Ok(json_response(&document(&loaded, &manner, answers)))
 }
 
-fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Refusal> {
+async fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -86,7 +86,7 @@ fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Refusal>
         ("function_call", "is an old form: give tool_choice"),
         ("verbosity", "is not supported"),
     ])?;
-    let loaded = model(&mut f, service)?;
+    let loaded = model(&mut f, service).await?;
     let turns = turns(&mut f, &loaded)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);

@@ -80,7 +80,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     f.refuse(&[("suffix", "is not supported: give the model's own words for it in the prompt")])?;
-    let loaded = model(&mut f, &service)?;
+    let loaded = model(&mut f, &service).await?;
     let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);

@@ -59,7 +59,7 @@ async fn vectors(
 pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    let loaded = model(&mut f, &service)?;
+    let loaded = model(&mut f, &service).await?;
     let texts = texts(&mut f, "input", MOST)?;
     let packed = match f.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -92,7 +92,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
 pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&["keep_alive", "options"]);
-    let loaded = model(&mut f, &service)?;
+    let loaded = model(&mut f, &service).await?;
     if f.flag("truncate")? == Some(true) {
         return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
     }

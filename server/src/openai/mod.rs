@@ -9,6 +9,7 @@ mod scores;
 use crate::fields::Fields;
 use crate::generation::{Done, Ended};
 use crate::loaded::Loaded;
+use crate::models::Seen;
 use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
@@ -98,9 +99,10 @@ pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl Into
     })
 }
 
-/// The model that is asked for.
-pub fn model(fields: &mut Fields, service: &Service) -> Result<Arc<Loaded>, Refusal> {
-    service.model(fields.text("model")?.as_deref())
+/// The model that is asked for, loaded if it was not.
+pub async fn model(fields: &mut Fields, service: &Service) -> Result<Arc<Loaded>, Refusal> {
+    let name = fields.text("model")?;
+    service.model(name.as_deref()).await
 }
 
 /// `stream`, and whether usage comes at its end.
@@ -120,15 +122,18 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, bool), Refusal> {
 
 /// `GET /v1/models`, and one of them.
 pub fn models(service: &Service) -> Value {
-    let of = |(served, loaded): (&'_ Served, Option<&'_ Arc<Loaded>>)| -> Vec<Value> {
-        served.names.iter().map(|name| model_card(service, name, loaded.map(Arc::as_ref))).collect()
+    let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
+        served.names.iter().map(|name| model_card(service, name, &seen)).collect()
     };
-    let all: Vec<Value> = service.models().flat_map(of).collect();
+    let all: Vec<Value> = service.all().flat_map(of).collect();
     json!({ "object": "list", "data": all })
 }
 
 /// `GET /v1/models/{name}`.
-pub fn model_card(service: &Service, name: &str, loaded: Option<&Loaded>) -> Value {
-    let context = loaded.map(|loaded| loaded.context);
-    json!({ "id": name, "object": "model", "created": service.started_unix, "owned_by": "kjit", "max_model_len": context })
+pub fn model_card(service: &Service, name: &str, seen: &Seen) -> Value {
+    let context = seen.card.as_ref().map(|card| card.context);
+    json!({
+        "id": name, "object": "model", "created": service.started_unix, "owned_by": "kjit", "max_model_len": context,
+        "loaded": seen.loaded.is_some()
+    })
 }

@@ -5,11 +5,15 @@ use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Seconds that one of several models stays loaded when nobody asks for it.
+const IDLE: u64 = 300;
 
 /// `kjit serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The models, each a file, a folder or hf:ORG/REPO:QUANT; several are all there at once, and a request says which
+    /// The models, each a file, a folder or hf:ORG/REPO:QUANT; of several the first is loaded at the start, each other one when a request asks for it
     #[arg(
         value_name = "MODEL",
         required_unless_present = "model_file",
@@ -83,6 +87,10 @@ pub struct Serve {
     /// Seconds for a request's headers, and that an idle connection is kept
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
+    /// Seconds after which a model that nobody asked for is unloaded, and loaded again when somebody does (0: never;
+    /// default: 300 with several models, never with one)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    pub idle_unload: Option<u64>,
     /// Seconds for what runs when the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
@@ -109,6 +117,12 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// How long a model stays loaded that nobody asks for; none: for ever.
+    pub fn idle_unload(&self) -> Option<Duration> {
+        let usual = if self.models.len() > 1 { IDLE } else { 0 };
+        Some(self.idle_unload.unwrap_or(usual)).filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
     /// Bytes for keys and values.
     pub fn kv_memory(&self) -> Option<u64> {
         self.kv_memory.map(|size| size.0)

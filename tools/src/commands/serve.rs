@@ -60,6 +60,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     };
     let options = Options {
         models: served(args, &paths, &open)?,
+        idle_unload: args.idle_unload(),
         engine: config(shared),
         template: args.template.clone(),
         host,
@@ -204,23 +205,29 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         );
     }
     let most = args.max_sequences.unwrap_or(MOST_SEQUENCES);
-    match paged {
-        true => {
-            let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
-            let fits =
-                |n: usize| left(n).filter(|left| *left >= token.saturating_mul(context as u64)).map(|left| (n, left));
-            let (n, left) = (1..=most).rev().find_map(fits).unwrap_or((1, bytes));
-            // States alone take none of it for a token: pages are counted all the same.
-            let tokens = left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
-            Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
-        }
-        false => Ok((fit.min(most), None)),
+    if !paged {
+        return Ok((fit.min(most), None));
     }
+    let (n, left) = beside_states(bytes, state, token.saturating_mul(context as u64), most, args.max_sequences.is_some());
+    // States alone take none of it for a token: pages are counted all the same.
+    let tokens = left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+    Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
+}
+
+/// So many sequences with states that do not grow, and the bytes that these leave for pages: for a whole context at least. States
+/// take half of it at most where nobody said how many sequences are wanted: with next to no pages they would wait for each other.
+fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool) -> (usize, u64) {
+    let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
+    let half = if asked || context == 0 { 0 } else { bytes / 2 };
+    let fits = |least: u64, n: usize| left(n).filter(|left| *left >= least.max(context)).map(|left| (n, left));
+    let found = (1..=most).rev().find_map(|n| fits(half, n));
+    // Where not even one leaves so much: a few, and what is left.
+    found.or_else(|| (1..=most.min(USUAL_SEQUENCES)).rev().find_map(|n| fits(0, n))).unwrap_or((1, bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::short;
+    use super::{beside_states, short};
     use std::path::Path;
 
     #[test]
@@ -234,5 +241,20 @@ mod tests {
         }
         assert_eq!(short(Path::new("/models/small-0.6b.Q8_0.gguf")).as_deref(), Some("small-0.6b.Q8_0"));
         assert_eq!(short(Path::new("/")), None);
+    }
+
+    #[test]
+    fn large_states_leave_half_of_the_memory_to_pages() {
+        const GB: u64 = 1 << 30;
+        let (state, context) = (100 << 20, 32 << 20);
+        // 64 with as many copies would take more than there is, and 50 all but what one context needs.
+        assert_eq!(beside_states(10 * GB, state, context, 64, false), (25, 10 * GB - 50 * state));
+        // Who names a number has it, as long as a context is left.
+        assert_eq!(beside_states(10 * GB, state, context, 40, true), (40, 10 * GB - 80 * state));
+        assert_eq!(beside_states(10 * GB, state, context, 64, true).0, 51);
+        // States alone, small ones, and memory for a few only.
+        assert_eq!(beside_states(10 * GB, state, 0, 64, false), (51, 10 * GB - 102 * state));
+        assert_eq!(beside_states(10 * GB, 1 << 20, context, 64, false), (64, 10 * GB - (128 << 20)));
+        assert_eq!(beside_states(GB + context, state, context, 64, false).0, 2);
     }
 }

@@ -1,7 +1,9 @@
 """Real clients ask a server that is given by its address; whatever is not as their users expect it is an AssertionError."""
 import json
 import sys
+import time
 import typing
+import urllib.request
 
 import ollama
 import openai
@@ -60,6 +62,21 @@ tools[0]["function"]["parameters"] |= {"required": ["city"], "additionalProperti
 tools[0]["function"]["parameters"]["properties"]["city"] |= {"maxLength": 9}
 called = client.chat.completions.create(model=name, messages=messages, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=60)
 assert list(json.loads(called.choices[0].message.tool_calls[0].function.arguments)) == ["city"], called
+
+# Who closes a stream has nothing computed any more.
+def status():
+    asked = urllib.request.Request(f"{address}/status", headers={"Authorization": f"Bearer {key}"})
+    return json.load(urllib.request.urlopen(asked))
+
+
+cancelled = status()["requests"]["cancelled"]
+stream = client.chat.completions.create(model=name, messages=messages, max_tokens=900, stream=True, extra_body={"ignore_eos": True})
+next(iter(stream))
+stream.close()
+until = time.time() + 60
+while status()["requests"]["cancelled"] == cancelled or status()["slots"]["running"]:
+    assert time.time() < until, status()
+    time.sleep(0.05)
 
 for wrong, kind in [
     (lambda: openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0).models.list(), openai.AuthenticationError),

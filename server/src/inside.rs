@@ -1,0 +1,47 @@
+//! A server without sockets: what comes over a connection is answered, whatever the connection is. For tests and fuzzers.
+
+use crate::listen::answer;
+use crate::options::Options;
+use crate::routes::routes;
+use crate::service::Service;
+use axum::Router;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+/// A server that nobody reaches but by [`Inside::answer`]. It runs in the runtime of whoever calls that.
+pub struct Inside {
+    service: Arc<Service>,
+    router: Router,
+    stopping: watch::Sender<bool>,
+}
+
+impl Inside {
+    /// Loads the first model; the others are known, and nothing loads them.
+    ///
+    /// # Errors
+    /// A line: what is wrong with a model.
+    pub fn open(options: Options) -> Result<Inside, String> {
+        let service = Arc::new(Service::new(options));
+        service.models.begin(&service.options, &|loaded| loaded.name().to_owned())?;
+        Ok(Inside { router: routes(&service), service, stopping: watch::Sender::new(false) })
+    }
+
+    /// Answers what comes over this connection, until it ends.
+    pub async fn answer<S>(&self, connection: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut stopping = self.stopping.subscribe();
+        answer(connection, &self.service.options.limits, self.router.clone(), &mut stopping).await;
+    }
+
+    /// Requests that are being answered, or wait for it.
+    pub fn busy(&self) -> usize {
+        let of = |loaded: &Arc<crate::loaded::Loaded>| {
+            let status = loaded.scheduler.status();
+            status.running + status.waiting
+        };
+        self.service.models.loaded().iter().map(of).sum()
+    }
+}
