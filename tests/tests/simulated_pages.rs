@@ -2,8 +2,9 @@
 //! that share pages, and lose them, are answered as the host answers them.
 
 use kjit_model::gguf::Gguf;
-use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
-use kjit_model::session::{KvType, OpenOptions, Session};
+use kjit_model::sample::{SampleOptions, TokenMask};
+use kjit_model::serve::{Constraint, Failure, Reason, Scheduler, SchedulerOptions};
+use kjit_model::session::{After, KvType, OpenOptions, SequenceId, Session};
 use kjit_tests::asked::{Asked, Got, ask};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
@@ -159,4 +160,84 @@ fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
     }
     let test = "states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942";
     returning(test, &["archs/mamba.gguf", "archs/qwen3next.gguf"], "gfx942:sramecc+:xnack-");
+}
+
+/// Allows no token at all.
+struct Nothing(usize);
+
+impl Constraint for Nothing {
+    fn allowed(&mut self) -> Result<TokenMask, String> {
+        Ok(TokenMask::new(self.0, []))
+    }
+
+    fn accept(&mut self, _: u32) -> Result<bool, String> {
+        Ok(true)
+    }
+}
+
+#[test]
+fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short() {
+    let test = "a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
+    let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions {
+            threads: 2,
+            sequences: 3,
+            paged: Some(4 * PAGE),
+            ..returning::options(OpenOptions::default())
+        };
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let vocab = host.n_vocab();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+
+        // Two run ahead. One pauses: the other has the token, too, that its states have.
+        let ids = [1, 2].map(|_| session.add(SampleOptions::default()).unwrap());
+        let (first, second) = (text(1, 5, vocab), text(2, 9, vocab));
+        let decode = |session: &mut Session, starts: &[(SequenceId, &[u32])], most: usize| {
+            let mut came = [vec![], vec![]];
+            let sink = &mut |id: SequenceId, token| {
+                let came = &mut came[usize::from(id != ids[0])];
+                came.push(token);
+                if id == ids[0] && came.len() == most { After::Pause } else { After::Go }
+            };
+            session.decode(starts, sink).unwrap();
+            came
+        };
+        let begun = decode(&mut session, &[(ids[0], &first), (ids[1], &second)], 3);
+        assert_eq!(begun.each_ref().map(Vec::len), [3, 3]);
+        assert_eq!(ids.map(|id| session.len(id).unwrap()), [first.len() + 2, second.len() + 2]);
+        let went = decode(&mut session, &[(ids[0], &begun[0][2..]), (ids[1], &begun[1][2..])], 3);
+        for (i, prompt) in [&first, &second].into_iter().enumerate() {
+            let all = [&prompt[..], &begun[i], &went[i]].concat();
+            let gap = gap(&mut host, &all, prompt.len());
+            assert!(gap < 0.05, "sequence {i}: a token is {gap} below the host's choice");
+        }
+        ids.iter().for_each(|id| session.remove(*id).unwrap());
+
+        // All four pages are taken: one is of two texts, each has one of its own, and one is of who will fail.
+        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let system = text(77, PAGE + 12, vocab);
+        let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());
+        let asked: Vec<Asked> = texts.iter().map(|p| ask(&scheduler, p, 30, |_| {})).collect();
+        asked.iter().for_each(|asked| _ = asked.tokens(2));
+        let fails = ask(&scheduler, &text(5, 5, vocab), 4, |r| r.constraint = Some(Box::new(Nothing(vocab)))).got();
+        assert!(matches!(&fails.end, Err(Failure::Request(why)) if why.contains("no token is allowed")), "{fails:?}");
+        let before = scheduler.status().pages.unwrap();
+        assert!(before.used >= 3, "{before:?}");
+        for (i, (asked, prompt)) in asked.into_iter().zip(&texts).enumerate() {
+            let got = asked.got();
+            assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 30), "{i}");
+            let gap = gap(&mut host, &[&prompt[..], &got.ids].concat(), prompt.len());
+            assert!(gap < 0.05, "{i}: a token is {gap} below the host's choice");
+        }
+        let status = scheduler.status();
+        assert_eq!((status.failed, status.done, status.reopened), (1, 2, 0), "{status:?}");
+        assert!(scheduler.stop(Duration::from_secs(60)));
+        assert_eq!(Simulated::here().fault(0), "");
+    });
 }

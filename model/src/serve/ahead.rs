@@ -88,6 +88,8 @@ impl Worker {
         self.seen.steps += 1;
         match done {
             Ok(Ok(())) => {}
+            // Nothing was done: such a step puts somebody back.
+            Ok(Err(SessionError::Pages { .. })) => return self.step_together(),
             Ok(Err(SessionError::Lost(why))) => return self.fault(Failure::Device(why)),
             Ok(Err(error)) => return self.fault(Failure::Device(error.to_string())),
             Err(failure) => return self.fault(failure),

@@ -66,7 +66,7 @@ impl Worker {
         if session.graph().is_recurrent() {
             // Those that run are at other positions: what they leave behind is in the tree.
             let begun = self.prefixes.find_copy(asked);
-            self.prefixes.touch(asked);
+            self.prefixes.touch_copy(asked);
             let id = session.add(job.sampling.clone())?;
             let Some(Begun { pages, len, copy }) = begun else { return Ok((id, 0)) };
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;

@@ -80,13 +80,37 @@ impl Prefixes {
 
     /// The longest beginning of these tokens of which the states are kept, too.
     pub fn find_copy(&self, tokens: &[u32]) -> Option<Begun> {
-        let (path, len) = self.path(tokens, 1);
-        let nodes: Vec<&Node> = path.into_iter().filter_map(|at| self.node(at)).collect();
-        // All nodes of a path but the last one are whole pages.
-        let with = nodes.iter().enumerate().rev().filter_map(|(i, node)| Some((i, node.copy?)));
-        let (len, copy) = with.map(|(i, (n, copy))| (i * PAGE + n, copy)).find(|(n, _)| *n <= len)?;
-        let pages = nodes.iter().take(len.div_ceil(PAGE)).map(|node| node.page).collect();
+        let (way, len, copy) = self.way_to_copy(tokens)?;
+        let pages = way.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect();
         Some(Begun { pages, len, copy })
+    }
+
+    /// The copy at which these tokens begin was of use, and so were the pages on its way.
+    pub fn touch_copy(&mut self, tokens: &[u32]) {
+        self.now += 1;
+        for at in self.way_to_copy(tokens).map_or(vec![], |(way, ..)| way) {
+            if let Some(Some(node)) = self.nodes.get_mut(at) {
+                node.used = self.now;
+            }
+        }
+    }
+
+    /// The nodes to the last copy that these tokens come by, their tokens up to it, and the copy. Of two texts that part
+    /// within a page the one may have a copy before that place, and the other not.
+    fn way_to_copy(&self, tokens: &[u32]) -> Option<(Vec<usize>, usize, usize)> {
+        let (mut way, mut parent, mut found) = (vec![], None, None);
+        while let Some(rest) = tokens.get(way.len() * PAGE..).filter(|rest| !rest.is_empty()) {
+            let here = self.children(parent).iter().filter_map(|at| Some((*at, self.node(*at)?)));
+            let here: Vec<_> = here.map(|(at, node)| (common(&node.tokens, rest), at, node.copy)).collect();
+            let copies = here.iter().filter_map(|(n, at, copy)| Some((copy.filter(|(m, _)| m <= n)?, *at)));
+            if let Some(((n, copy), at)) = copies.max() {
+                found = Some(([&way[..], &[at]].concat(), way.len() * PAGE + n, copy));
+            }
+            let Some((_, at, _)) = here.into_iter().find(|(n, ..)| *n == PAGE) else { break };
+            way.push(at);
+            parent = Some(at);
+        }
+        found
     }
 
     /// Which of `copies` is to have the states behind these tokens, whose pages are kept: one that nobody has, or that
@@ -292,6 +316,34 @@ mod tests {
         // With its page a copy goes, too.
         tree.forget(|page| page == 13);
         assert_eq!((tree.find_copy(&longer), tree.copies()), (None, 1));
+    }
+
+    #[test]
+    fn a_copy_with_few_tokens_of_its_page_is_found_and_counts_as_used_when_it_is() {
+        let mut tree = Prefixes::default();
+        let copied = |tree: &mut Prefixes, seed, len, page| {
+            let text = text(seed, len);
+            tree.enter(&text, &[page, page + 1]);
+            tree.place_copy(&text, 2).unwrap();
+            text
+        };
+        // An answer that ends three tokens behind a page, and another text.
+        let short = copied(&mut tree, 1, PAGE + 3, 10);
+        let other = copied(&mut tree, 2, PAGE + 40, 20);
+        let turn = [&short[..], &text(3, 9)].concat();
+        tree.touch_copy(&turn);
+        copied(&mut tree, 4, PAGE + 40, 30);
+        assert_eq!(tree.find_copy(&turn).map(|begun| begun.len), Some(PAGE + 3), "it was used last");
+        assert_eq!(tree.find_copy(&other), None);
+        // Another way on behind the copy, in the same page: whoever has as much in common with both begins at the copy.
+        let mut tree = Prefixes::default();
+        let one = copied(&mut tree, 1, PAGE + 20, 10);
+        let longer = [&one[..], &text(5, 40)].concat();
+        tree.enter(&longer, &[10, 12]);
+        let parted = [&longer[..PAGE + 30], &text(6, 30)].concat();
+        tree.enter(&parted, &[10, 13]);
+        let asked = [&longer[..PAGE + 30], &text(7, 30)].concat();
+        assert_eq!(tree.find_copy(&asked).map(|begun| (begun.pages, begun.len)), Some((vec![10, 12], PAGE + 20)));
     }
 
     fn tokens(tree: &Prefixes) -> usize {

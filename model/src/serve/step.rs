@@ -37,6 +37,11 @@ impl Worker {
         if self.can_run_ahead() {
             return self.run_ahead();
         }
+        self.step_together()
+    }
+
+    /// The same, one token of each answer.
+    pub(super) fn step_together(&mut self) -> Option<Refused> {
         let mut take = self.compose();
         if self.held_tokens < usize::MAX {
             self.make_room(take.iter().sum());
@@ -186,6 +191,11 @@ impl Worker {
         mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
+        // A step failed for somebody else, and states that cannot go back are made again, in pages that were not there. Who
+        // is not alone goes on when there are some: `make_pages` sees to it.
+        if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
+            return Ok(None);
+        }
         let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
         let given = given.map_err(refused)?;
         r.forget_dry();

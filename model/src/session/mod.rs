@@ -426,7 +426,8 @@ impl Session {
     ///
     /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
     /// a sequence has penalties, biases or a mask, all are decoded step by step instead. Where the pages that
-    /// sequences share run out, all of them pause.
+    /// sequences share run out, all of them pause. Where states cannot go back the sink has each one's token of a
+    /// step before all pause.
     ///
     /// # Errors
     /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.

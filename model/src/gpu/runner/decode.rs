@@ -56,6 +56,9 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> (Vec<usize>, Result<(), SessionError>) {
+        if let Err(error) = self.all_have_place(tasks) {
+            return (tasks.iter().map(|t| t.first).collect(), Err(error));
+        }
         let mut running: Vec<Running> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);
@@ -76,7 +79,6 @@ impl GpuRunner {
     /// Puts everything in place, up to each sequence's last token; a single prompt is fed whole, and its
     /// first token chosen.
     fn begin(&mut self, tasks: &[Task<'_>], running: &mut [Running], choice: Choice) -> Result<(), SessionError> {
-        self.all_have_place(tasks)?;
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -148,7 +150,7 @@ impl GpuRunner {
                     (r.next, r.written, r.fed) = (r.next + 1, r.next + 2, r.next + 1);
                 }
             }
-            let mut any = false;
+            let (mut any, mut pause) = (false, false);
             for (index, (r, t)) in
                 running.iter_mut().zip(tasks.iter_mut()).enumerate().filter(|(_, (r, _))| r.ahead() > 0)
             {
@@ -163,6 +165,8 @@ impl GpuRunner {
                 t.sampler.accept(token);
                 match sink(index, token) {
                     After::Go => {}
+                    // A state that cannot go back has the token that comes for each of the others: they are told it, too.
+                    After::Pause if self.graph.is_recurrent() => pause = true,
                     After::Pause => return Ok(()),
                     After::End => {
                         // What was launched for it is nobody's.
@@ -170,7 +174,7 @@ impl GpuRunner {
                     }
                 }
             }
-            if !any {
+            if !any || pause {
                 return Ok(());
             }
         }

@@ -27,6 +27,8 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
+        // Where there are no pages nothing is done, and nobody's states are lost for it.
+        self.all_have_place(tasks)?;
         let done = self.try_step(tasks, late);
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
@@ -36,7 +38,6 @@ impl GpuRunner {
     }
 
     fn try_step(&mut self, tasks: &mut [Task<'_>], mut late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
-        self.all_have_place(tasks)?;
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Whose last token goes with those of others.
         let joins = |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
