@@ -291,7 +291,9 @@ impl From<OpenError> for NotLoaded {
     fn from(error: OpenError) -> NotLoaded {
         let memory = |source: &SessionError| matches!(source, SessionError::Memory { .. });
         let room = match &error {
-            OpenError::Found { source, .. } | OpenError::Asked { source, .. } | OpenError::Cpu(source) => memory(source),
+            OpenError::Found { source, .. } | OpenError::Asked { source, .. } | OpenError::Cpu(source) => {
+                memory(source)
+            }
             OpenError::Placement(PlacementError::Device { source, .. }) => memory(source),
             OpenError::Placement(PlacementError::Divide(DivideError::Room { .. })) => true,
             _ => false,

@@ -294,7 +294,10 @@ impl Models {
             return self.put(
                 at,
                 Err(match busy {
-                    true => Refusal::unavailable(10, format!("'{name}' has no room beside the models that answer: {}", why.line)),
+                    true => Refusal::unavailable(
+                        10,
+                        format!("'{name}' has no room beside the models that answer: {}", why.line),
+                    ),
                     false => Refusal::internal(format!("'{name}' cannot be loaded: {}", why.line)),
                 }),
             );

@@ -6,8 +6,8 @@ use crate::models::{Models, Seen};
 use crate::openai::unix_time;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What all requests share.

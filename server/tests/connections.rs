@@ -14,7 +14,22 @@ fn dice(state: &mut u64, n: usize) -> usize {
 
 /// What stands in requests, in places where it should not.
 const WORDS: [&[u8]; 16] = [
-    b"\"", b"\\", b"{", b"]", b",", b"null", b"-1", b"1e999", b"\xff", b"\r\n", b"\r\n\r\n", b"chunked", b"\\u0000", b":", b"9", b"tools",
+    b"\"",
+    b"\\",
+    b"{",
+    b"]",
+    b",",
+    b"null",
+    b"-1",
+    b"1e999",
+    b"\xff",
+    b"\r\n",
+    b"\r\n\r\n",
+    b"chunked",
+    b"\\u0000",
+    b":",
+    b"9",
+    b"tools",
 ];
 
 #[test]

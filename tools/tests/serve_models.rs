@@ -117,7 +117,11 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     assert_eq!(server.get("/status").json()["server"]["name"], "smol");
     assert_eq!(server.get("/status?model=gpt-4").status, 404);
     let metrics = server.get("/metrics").body;
-    for line in ["kjit_requests_done_total{model=\"tiny\"} 7", "kjit_ready{model=\"smol\"} 1", "kjit_model_loads_total{model=\"tiny\"} 1"] {
+    for line in [
+        "kjit_requests_done_total{model=\"tiny\"} 7",
+        "kjit_ready{model=\"smol\"} 1",
+        "kjit_model_loads_total{model=\"tiny\"} 1",
+    ] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }
     let heads = metrics.lines().filter(|l| l.starts_with("# TYPE kjit_slots gauge")).count();
@@ -253,7 +257,10 @@ fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
     assert_eq!(server.line(), "tiny is unloaded: nobody asked for it for 1 s");
     assert!(start.elapsed() < Duration::from_secs(20));
     assert_eq!(states(&server)[0].1, "unloaded");
-    assert_eq!((server.get("/health").status, server.get("/v1/models").json()["data"][0]["loaded"].clone()), (200, json!(false)));
+    assert_eq!(
+        (server.get("/health").status, server.get("/v1/models").json()["data"][0]["loaded"].clone()),
+        (200, json!(false))
+    );
     let metrics = server.get("/metrics").body;
     for line in ["kjit_ready 0", "kjit_model_loads_total 1", "kjit_model_unloads_total 1"] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");

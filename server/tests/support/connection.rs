@@ -3,8 +3,8 @@
 //! route's number (a digit) and a line's end are that body, sent as it should be.
 
 use kjit_engine::Config;
-use kjit_model::session::OpenOptions;
 use kjit_model::DeviceChoice;
+use kjit_model::session::OpenOptions;
 use kjit_server::{Inside, Keys, Limits, Options, Origins, Served};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,10 @@ fn sent(bytes: &[u8]) -> Vec<u8> {
     let route = bytes.first().and_then(|digit| ROUTES.get(usize::from(digit.wrapping_sub(b'0'))));
     match (route, bytes.get(1), bytes.get(2..)) {
         (Some(route), Some(b'\n'), Some(body)) => {
-            let head = format!("POST {route} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+            let head = format!(
+                "POST {route} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
             [head.as_bytes(), body].concat()
         }
         _ => bytes.to_vec(),

@@ -208,7 +208,8 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     if !paged {
         return Ok((fit.min(most), None));
     }
-    let (n, left) = beside_states(bytes, state, token.saturating_mul(context as u64), most, args.max_sequences.is_some());
+    let (n, left) =
+        beside_states(bytes, state, token.saturating_mul(context as u64), most, args.max_sequences.is_some());
     // States alone take none of it for a token: pages are counted all the same.
     let tokens = left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
