@@ -1,8 +1,10 @@
 //! Experts on the CPU beside a simulated AMD device that has all else: the host's logits and tokens, alone and side by
 //! side, with less memory on the device.
 
-use kjit_model::placement::experts_apart;
-use kjit_model::session::{KvType, OpenOptions, Session, SessionError};
+use kjit_model::gpu::plan_for;
+use kjit_model::placement::{experts_apart, experts_here};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{HostPrompts, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
@@ -37,7 +39,9 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         let mut weights = whole;
         // The CPU rounds rows to eight bits, as it does alone: where two experts' scores are near, another is chosen.
         for (n, precise) in [(1, false), (99, true)] {
-            let mut session = open(&all, &OpenOptions { host_experts: n, precise, ..here.clone() }).unwrap();
+            let host_prompts = HostPrompts::Compute;
+            let with = OpenOptions { host_experts: n, host_prompts, precise, ..here.clone() };
+            let mut session = open(&all, &with).unwrap();
             let gpu = session.gpu().unwrap();
             let (taken, of) = (n.min(3), 3);
             let said = format!("the CPU computes the experts of {taken} of {of} layers that have some");
@@ -67,6 +71,96 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         let error = open(&all, &OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
         assert!(error.contains("a larger --host-experts"), "{error}");
     });
+}
+
+/// Scores behind prompts of several pieces, and of each row of one.
+fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
+    let vocab = session.n_vocab() as u32;
+    let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
+    let id = session.add(SampleOptions::default()).unwrap();
+    let mut rows = vec![];
+    // Two whole pieces and a part of one; none of them a single token, which is the CPU's.
+    for (tokens, want) in [(ids(37, 37), Want::Last), (ids(11, 5), Want::All), (ids(3, 2), Want::Last)] {
+        let logits = session.feed(id, &tokens, want).unwrap();
+        rows.push(logits.iter().map(|x| x.to_bits()).collect());
+    }
+    session.remove(id).unwrap();
+    rows
+}
+
+#[test]
+fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alone() {
+    let test = "a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alone";
+    if model_path(EXPERTS).is_none() {
+        return;
+    }
+    setup("gfx90a:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let all = Several::new(EXPERTS, TEMPORARY, WORKER);
+        let here = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let before = Simulated::here().alive();
+        let want = prompts(&mut open(&all, &here).unwrap());
+        let apart = |n, host_prompts| OpenOptions { host_experts: n, host_prompts, ..here.clone() };
+        for n in [1, 99] {
+            let copying = apart(n, HostPrompts::Copy);
+            let mut session = open(&all, &copying).unwrap();
+            let gpu = session.gpu().unwrap();
+            let (plan, told) = (gpu.plan(), gpu.statistics());
+            let streaming = plan.streaming.as_ref().unwrap();
+            assert_eq!(streaming.layers.len(), n.min(3));
+            assert_eq!(gpu.copied().unwrap().bytes, streaming.bytes());
+            assert_eq!(told.streamed, None, "a token's step copies nothing");
+            // The ring is counted before anything is opened.
+            let (part, ..) = experts_apart(&all.graph, n).unwrap();
+            let named = plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
+            let off = (named as f64 - told.peak as f64).abs() / told.peak as f64;
+            assert!(off < 0.05, "{named} were named, {} are in use", told.peak);
+            gpu.poison_ring();
+            Simulated::here().poison(gpu.plan());
+            assert!(prompts(&mut session) == want, "{n}: copied experts give other numbers");
+            // Between them single tokens, which the CPU has a part in.
+            let id = session.add(SampleOptions::default()).unwrap();
+            let row = session.feed(id, &[7], Want::Last).unwrap();
+            assert!(row.iter().all(|x| x.is_finite()));
+            session.remove(id).unwrap();
+            assert!(prompts(&mut session) == want, "{n}: and after the CPU's part");
+        }
+        // By rates: whatever they are here, they are said.
+        let session = open(&all, &apart(99, HostPrompts::Measured)).unwrap();
+        let gpu = session.gpu().unwrap();
+        let copied = gpu.copied().unwrap();
+        assert!(copied.from >= 2 && copied.rate > 0.0 && copied.token.is_some_and(|s| s > 0.0), "{copied:?}");
+        let said = format!("prompts of {} tokens and more have them copied to the card", copied.from);
+        assert!(gpu.remarks().iter().any(|line| line.contains(&said)), "{:?}", gpu.remarks());
+        let total = gpu.plan().memory.total();
+        drop(session);
+        // Where the ring has no room the CPU has prompts, too.
+        let memory = Some(total - 1);
+        let session = open(&all, &OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
+        let gpu = session.gpu().unwrap();
+        assert!(gpu.copied().is_none() && gpu.plan().memory.total() < total);
+        assert!(gpu.remarks().iter().any(|line| line.contains("MiB of the card")), "{:?}", gpu.remarks());
+        drop(session);
+        // Nor is a second copy of all experts made in the host's memory.
+        (1..200).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
+        let mut session = open(&all, &apart(99, HostPrompts::Copy)).unwrap();
+        let gpu = session.gpu().unwrap();
+        assert!(gpu.copied().is_none());
+        assert!(gpu.remarks().iter().any(|line| line.contains("cannot be locked")), "{:?}", gpu.remarks());
+        assert_eq!(prompts(&mut session).len(), want.len());
+        drop(session);
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+    });
+}
+
+#[test]
+fn what_was_taken_apart_is_the_same_graph_together() {
+    let Some(path) = model_path(EXPERTS) else { return };
+    let graph = kjit_model::arch::build(&kjit_model::gguf::Gguf::open(&path).unwrap()).unwrap();
+    for n in [1, 2, 99] {
+        assert!(experts_here(&experts_apart(&graph, n).unwrap().0).unwrap() == graph);
+    }
+    assert!(experts_here(&graph).is_none());
 }
 
 #[test]

@@ -1,14 +1,75 @@
 //! What the CPU computes in the midst of a pass: rows come from the device, and go back to it.
 //!
 //! The device waits meanwhile, and the host waits for the device before: two waits for each layer.
+//!
+//! For a prompt the device can do it all, where it has a ring that experts are copied through (`ring.rs`): a copy
+//! takes as long for one token as for thousands, and the CPU as long for each. From how many tokens on that is
+//! sooner follows from both rates, which are measured when the model is opened.
 
-use super::plan::{Pause, Plan, Program};
+use super::plan::{Pause, Plan, Program, Streaming};
+use super::ring::Ring;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Op, State, StateKind};
 use crate::host::{HostRunner, Isa};
-use crate::session::{OpenOptions, SessionError};
+use crate::session::{HostPrompts, OpenOptions, SessionError};
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the CPU's rate is measured in, at most: rows are doubled until they take half of it.
+const BOUND: Duration = Duration::from_millis(20);
+/// Rows that it is measured with at most: as many have all experts of most mixtures.
+const ROWS: usize = 64;
+
+/// Rows, at most, that come from the device so soon that the CPU's threads stay awake for them: some tens of µs for
+/// one.
+const FEW: usize = 64;
+/// How long at most.
+const SOON: Duration = Duration::from_millis(1);
+
+/// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Copied {
+    /// From so many tokens on, of those that go through at once.
+    pub from: usize,
+    /// Bytes that are copied for them.
+    pub bytes: u64,
+    /// Bytes a second of these copies.
+    pub rate: f64,
+    /// Seconds that the CPU takes for a token of a prompt; none where nobody asked.
+    pub token: Option<f64>,
+}
+
+impl Copied {
+    /// By measured rates, or as it was asked for.
+    pub(super) fn of(aside: &Aside, plan: &Plan, ring: &Ring, asked: HostPrompts) -> Result<Option<Copied>> {
+        let bytes = plan.streaming.as_ref().map_or(0, Streaming::bytes);
+        let rate = ring.streamed.rate;
+        Ok(match asked {
+            HostPrompts::Compute => None,
+            HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, token: None }),
+            HostPrompts::Measured => {
+                let token = aside.seconds_a_row(plan)? * plan.decode.pauses.len() as f64;
+                Some(Copied { from: even(bytes as f64 / rate, token), bytes, rate, token: Some(token) })
+            }
+        })
+    }
+}
+
+/// Tokens from which copying takes no longer than computing; never one.
+fn even(copy: f64, token: f64) -> usize {
+    let tokens = copy / token;
+    if tokens.is_finite() { (tokens.ceil() as usize).max(2) } else { usize::MAX }
+}
+
+impl std::fmt::Display for Copied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Copied { from, bytes, rate, token } = *self;
+        let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
+        write!(f, "prompts of {from} tokens and more have them copied to the card, {gb:.1} GB at {rate:.1} GB/s")?;
+        token.map_or(Ok(()), |token| write!(f, " (the CPU takes {:.1} ms a token)", token * 1e3))
+    }
+}
 
 /// The CPU's part of a model whose other parts are on a device.
 pub(super) struct Aside {
@@ -41,6 +102,37 @@ impl Aside {
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk }))
     }
 
+    /// Seconds that a row of a prompt takes in the first layer of this plan that is the CPU's, as far as that can be
+    /// told in [`BOUND`]: the more rows, the fewer bytes of weights each.
+    fn seconds_a_row(&self, plan: &Plan) -> Result<f64> {
+        let Some(pause) = plan.decode.pauses.first() else { return Ok(0.0) };
+        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let width = host.graph().ops.get(pause.op).and_then(|op| op.reads().first().copied());
+        let width = width.map_or(0, |v| host.graph().value(v).width);
+        let most = ROWS.min(self.chunk).min(host.context()).max(1);
+        // Rows that differ, so that their experts do.
+        let mut seed = 1u64;
+        let x = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 40) as f32 / (1 << 23) as f32 - 1.0
+        });
+        let x: Vec<f32> = x.take(most * width).collect();
+        let start = Instant::now();
+        let mut rows = 1;
+        loop {
+            let now = Instant::now();
+            let part = x.get(..rows * width).unwrap_or_default();
+            let done = host.run_op(SLOT, pause.op, 0, &vec![0; rows], &[part]);
+            done.map_err(|e| Error::Buffer(e.to_string()))?;
+            let took = now.elapsed();
+            // Twice as many would take twice as long.
+            if rows >= most || start.elapsed() + 2 * took > BOUND {
+                return Ok(took.as_secs_f64() / rows as f64);
+            }
+            rows = (2 * rows).min(most);
+        }
+    }
+
     /// Computes what comes at a pause, for so many rows.
     pub fn compute(
         &self,
@@ -51,8 +143,13 @@ impl Aside {
     ) -> Result<()> {
         let here = self.rows.slice(..from.len())?;
         stream.copy_out(from, &here)?;
-        stream.synchronize()?;
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        // A token's rows come soon. (A prompt's take longer than it is worth to keep the CPU busy.)
+        let start = Instant::now();
+        while rows <= FEW && start.elapsed() < SOON && !stream.is_idle()? {
+            host.stay_awake();
+        }
+        stream.synchronize()?;
         let ids = vec![0; self.chunk.min(rows)];
         let (x, mut made) = (here.read(<[f32]>::to_vec)?, vec![]);
         for part in x.chunks((from.len() / rows.max(1) * self.chunk).max(1)) {
@@ -72,4 +169,20 @@ const SLOT: usize = 0;
 /// Elements of a buffer's rows of singles, of which a program has so many.
 pub(super) fn rows_of(program: &Program, buffer: &DeviceBuffer<f32>, rows: usize) -> Result<DeviceBuffer<f32>> {
     buffer.slice(..buffer.len() / (program.tokens as usize).max(1) * rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even;
+
+    #[test]
+    fn a_prompt_is_copied_from_where_that_takes_no_longer() {
+        // 17 GB at 55 GB/s; 14.4 ms a token.
+        assert_eq!(even(0.31, 0.0144), 22);
+        assert_eq!(even(0.31, 0.31), 2);
+        assert_eq!(even(0.0, 0.1), 2);
+        // A rate that could not be measured.
+        assert_eq!(even(f64::INFINITY, 0.1), usize::MAX);
+        assert_eq!(even(0.0, 0.0), usize::MAX);
+    }
 }

@@ -33,6 +33,7 @@ mod trust;
 pub mod tune;
 mod upload;
 
+pub use aside::Copied;
 pub use early::{Early, EarlyStatus};
 pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};

@@ -1,6 +1,6 @@
 //! Opening a session on a GPU: plan, then compile and upload side by side.
 
-use super::aside::Aside;
+use super::aside::{Aside, Copied};
 use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Parts, Plan, PlanError, Request, plan};
 use super::resident::{DraftWords, Persistent, Resident, Words};
@@ -13,7 +13,7 @@ use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Op, Rope, WeightId};
-use crate::session::{KvType, OpenOptions, SessionError};
+use crate::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
 use kjit_kernels::copies;
@@ -165,13 +165,27 @@ impl GpuRunner {
         let keep = options.keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
         let kept = Kept::of(engine);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
-        let asked = plan(&request)?;
+        let mut asked = plan(&request)?;
+        // Copies of experts are worth no refusal.
+        let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
+        let mut request = request;
+        let mut left_out = None;
+        if let Some(ring) = asked.streaming.as_ref().filter(|_| asked.copying().is_some())
+            && asked.memory.total() > budget(device, options)?
+        {
+            let mib = ring.ring() >> 20;
+            left_out = Some(format!("the CPU computes experts for prompts, too: copies of them want {mib} MiB of the card"));
+            request.options = &computing;
+            asked = plan(&request)?;
+        }
         let (options, mut plan) = as_many_as_fit(device, &request, asked)?;
         let (options, request) = (&options, Request { options: &options, ..request });
         fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
         let opened = GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
-        opened.map_err(|error| what_helps(error, memory, options))
+        let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
+        runner.remark(left_out.into_iter().collect());
+        Ok(runner)
     }
 
     /// A plan that should fit.
@@ -220,6 +234,10 @@ impl GpuRunner {
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
         resident.aside = Aside::new(device, gguf, graph, &resident.plan, options)?;
+        let copied = match (&resident.aside, &resident.ring) {
+            (Some(aside), Some(ring)) => Copied::of(aside, &resident.plan, ring, options.host_prompts)?,
+            _ => None,
+        };
         let wanted = resident.plan.room().unwrap_or_default();
         if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
@@ -237,7 +255,8 @@ impl GpuRunner {
                 seconds: after.seconds - before.seconds,
             },
             weights: resident.plan.memory.weights,
-            streamed: resident.ring.as_ref().map(|ring| ring.streamed),
+            // Experts that are copied for prompts alone are no part of a step.
+            streamed: resident.ring.as_ref().filter(|_| resident.aside.is_none()).map(|ring| ring.streamed),
             kv: resident.plan.memory.kv,
             peak: total.saturating_sub(free),
             upload_s,
@@ -245,6 +264,7 @@ impl GpuRunner {
             proven,
         };
         let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
+        runner.copy_experts(copied);
         runner.remark(remarks);
         runner.remark(remark.into_iter().collect());
         Ok(runner)
@@ -267,6 +287,12 @@ pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     Ok((free.max(system), total))
 }
 
+/// Bytes that a model may take.
+fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    Ok(options.memory.unwrap_or(free).min(free))
+}
+
 /// The options with as many sequences as there is memory for beside all of the model's weights, where fewer will do, and
 /// their plan.
 fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(OpenOptions, Plan), SessionError> {
@@ -274,8 +300,7 @@ fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(Op
     if !options.fewer || options.stream {
         return Ok((options, asked));
     }
-    let free = free_memory(device)?.0;
-    let budget = options.memory.unwrap_or(free).min(free);
+    let budget = budget(device, &options)?;
     let mut fewer = None;
     while fewer.as_ref().unwrap_or(&asked).memory.total() > budget && options.sequences > OpenOptions::FEW {
         options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
@@ -507,11 +532,25 @@ fn upload(
     let (mut ring, mut remark) = (None, None);
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
-        let mut stock = Stock::new(device, gguf, graph, streaming)?;
-        remark = stock.remark.take();
-        if let Some((made, places)) = Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)? {
-            matrices.extend(places);
-            ring = Some(made);
+        // A second copy of all experts would be the host's, to save time of prompts: then the CPU computes those.
+        let stock = match streaming.prompt.is_some() {
+            true => Stock::locked(device, gguf, graph, streaming),
+            false => Stock::new(device, gguf, graph, streaming).map(Ok),
+        };
+        match stock? {
+            Ok(mut stock) => {
+                remark = stock.remark.take();
+                if let Some((made, places)) = Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)? {
+                    matrices.extend(places);
+                    ring = Some(made);
+                }
+            }
+            Err(why) => {
+                let label = device.label();
+                remark = Some(format!(
+                    "the CPU computes experts for prompts, too: the file's pages cannot be locked for {label} ({why})"
+                ));
+            }
         }
     }
     Ok(Uploaded { matrices, vectors, ring, remark })

@@ -227,7 +227,9 @@ impl Resident {
     /// waits where the CPU computes in between.
     pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
-        if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
+        // What the CPU computes in between is not copied.
+        let streaming = self.plan.streaming.as_ref().filter(|_| program.pauses.is_empty());
+        if let (Some(ring), Some(streaming)) = (&self.ring, streaming) {
             let stretches = streaming.stretches(launches);
             if !stretches.is_empty() {
                 let launch = |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);

@@ -60,12 +60,11 @@ impl Stock {
         graph: &Graph,
         streaming: &Streaming,
     ) -> std::result::Result<Stock, SessionError> {
-        let find = |l: &StreamedLayer| Ok((l.number, found(gguf, graph, l)?));
-        let all = streaming.layers.iter().map(find).collect::<Result<Vec<_>>>()?;
-        let why = match locked(device, gguf, &all) {
-            Ok(layers) => return Ok(Stock { layers, remark: None }),
+        let why = match Stock::locked(device, gguf, graph, streaming)? {
+            Ok(stock) => return Ok(stock),
             Err(why) => why,
         };
+        let all = all_found(gguf, graph, streaming)?;
         let bytes = streaming.bytes();
         let layers = copied(device, gguf, &all).map_err(|error| match error {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
@@ -83,11 +82,29 @@ impl Stock {
         Ok(Stock { layers, remark: Some(remark) })
     }
 
+    /// Locks what a plan streams, or says why that cannot be.
+    pub fn locked(
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: &Graph,
+        streaming: &Streaming,
+    ) -> std::result::Result<Result<Stock>, SessionError> {
+        let all = all_found(gguf, graph, streaming)?;
+        Ok(locked(device, gguf, &all).map(|layers| Stock { layers, remark: None }))
+    }
+
     /// A layer's pieces, each with its place in the slot.
     pub fn pieces(&self, layer: &StreamedLayer) -> Result<Vec<(u64, Piece)>> {
         let none = || Error::Buffer(format!("layer {} is not in host memory", layer.number));
         self.layers.get(&layer.number).cloned().ok_or_else(none)
     }
+}
+
+/// By layer: its number, and its matrices.
+type AllFound = Vec<(usize, Vec<Found>)>;
+
+fn all_found(gguf: &Gguf, graph: &Graph, streaming: &Streaming) -> Result<AllFound> {
+    streaming.layers.iter().map(|l| Ok((l.number, found(gguf, graph, l)?))).collect()
 }
 
 fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>> {

@@ -20,6 +20,7 @@ mod cpu;
 mod dot;
 pub(crate) mod elementwise;
 mod gemm;
+pub(crate) mod groups;
 mod kv;
 mod limit;
 mod matvec;

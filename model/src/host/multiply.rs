@@ -11,7 +11,7 @@ use super::simd::{Isa, LANES};
 use kjit_kernels::format::Encoding;
 
 /// Tokens from which decoding a panel of weights pays.
-const PANEL_TOKENS: usize = 8;
+pub(super) const PANEL_TOKENS: usize = 8;
 
 /// Tokens of a task where panels of rows are too few for the threads: by estimate, decoding a panel
 /// costs what 32 tokens do.

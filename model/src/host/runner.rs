@@ -298,6 +298,13 @@ impl HostRunner {
         Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
+    /// Keeps threads from falling asleep before the next operation: they look for a step some 30 µs long, and waking
+    /// them takes as long for each.
+    pub(crate) fn stay_awake(&mut self) {
+        let threads = self.pool.threads();
+        self.pool.run(threads, &|_| {});
+    }
+
     /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what [`Op::reads`]
     /// names, for `tokens` at positions from `first` on of the sequence in a slot (their ids matter to an
     /// embedding alone), and the results those of what [`Op::writes`] names. A write to the state writes the

@@ -65,6 +65,16 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
+/// The graph that [`experts_apart`] was given, from what it made of it; none where nothing is apart there.
+pub fn experts_here(graph: &Graph) -> Option<Graph> {
+    let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
+    let each = graph.ops.iter().flat_map(|op| match op {
+        Op::Elsewhere(elsewhere) => elsewhere.ops.clone(),
+        other => vec![other.clone()],
+    });
+    apart.then(|| Graph { ops: each.collect(), ..graph.clone() })
+}
+
 fn of_experts(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }

@@ -17,7 +17,7 @@ pub use choose::PlacementError;
 pub(crate) use choose::Wanted;
 pub use cut::{CutError, Layers};
 pub use divide::{DivideError, LayerNeed, Room, divide, needs};
-pub use experts::{ExpertsError, experts_apart};
+pub use experts::{ExpertsError, experts_apart, experts_here};
 pub use shard::{ShardError, shard};
 pub use stage::Place;
 pub(crate) use stage::{Made, Piece, Sink, Stage};

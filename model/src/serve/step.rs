@@ -115,11 +115,14 @@ impl Worker {
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
-        let aside = |s: &Session| s.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty());
+        let aside =
+            |s: &Session| s.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none());
         let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
         // Where layers are streamed a piece costs all their copies: as many tokens as go through at once.
-        let gpu = session.and_then(Session::gpu).filter(|gpu| gpu.statistics().streamed.is_some());
-        let chunk = gpu.and_then(|gpu| gpu.plan().prompts.last()).map(|p| p.tokens as usize);
+        let gpu = session.and_then(Session::gpu);
+        let streamed = gpu.filter(|gpu| gpu.statistics().streamed.is_some()).and_then(|gpu| gpu.plan().prompts.last());
+        let copied = gpu.filter(|gpu| gpu.copied().is_some()).and_then(|gpu| gpu.plan().copying());
+        let chunk = copied.or(streamed).map(|p| p.tokens as usize);
         let (usual, least) = match chunk {
             _ if on_cpu => (BUDGET_ON_CPU, 1),
             Some(chunk) => (chunk.max(BUDGET_ON_GPU), LEAST_ON_GPU),

@@ -14,7 +14,7 @@ mod pages;
 
 pub(crate) use embed::embeds;
 pub use error::{SessionError, check_scores};
-pub use options::{KvType, OpenOptions, Output, Persistence, Probe, Split};
+pub use options::{HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split};
 
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;

@@ -60,16 +60,21 @@ impl Session {
             }
         };
         let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
+        let copied = runner.copied();
         let whole = whole.map(|(graph, said)| {
-            runner.remark(vec![said]);
+            runner.remark(vec![copied.map_or(said.clone(), |copied| format!("{said}; {copied}"))]);
             graph
         });
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
         // Halves are the most that a GPU keeps.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         // Whole prompts: between pieces the device would wait for the host. Where the CPU computes, too, a prompt
-        // may take minutes, and can be ended between pieces.
-        let piece = if options.host_experts > 0 { options.chunk_on_cpu() } else { usize::MAX };
+        // may take minutes, and can be ended between pieces; so can one whose experts are copied for each piece.
+        let piece = match (options.host_experts, copied) {
+            (0, _) => usize::MAX,
+            (_, Some(_)) => options.chunk_on_gpu(),
+            (_, None) => options.chunk_on_cpu(),
+        };
         let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
         Ok(Session { whole, ..session })
     }

@@ -56,6 +56,19 @@ pub enum Persistence {
     Off,
 }
 
+/// Who computes a prompt's experts, where single tokens' are the CPU's ([`OpenOptions::host_experts`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HostPrompts {
+    /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU, the GPU: by rates
+    /// that are measured when the model is opened.
+    #[default]
+    Measured,
+    /// The CPU, whatever it takes; nothing is copied, and no memory of the GPU is kept for it.
+    Compute,
+    /// The GPU, from two tokens on.
+    Copy,
+}
+
 /// How a model is divided among several devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Split {
@@ -79,6 +92,8 @@ pub struct OpenOptions {
     /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass: as many as there
     /// are, at most.
     pub host_experts: usize,
+    /// Who computes those experts for prompts.
+    pub host_prompts: HostPrompts,
     /// What it is opened for.
     pub output: Output,
     /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was trained on,
@@ -130,6 +145,7 @@ impl Default for OpenOptions {
             split: Split::Layers,
             host_layers: None,
             host_experts: 0,
+            host_prompts: HostPrompts::Measured,
             output: Output::Own,
             context: None,
             sequences: 1,

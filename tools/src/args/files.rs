@@ -1,7 +1,7 @@
 //! The command line of what reads files, fetches and removes them.
 
 use super::Kv;
-use super::values::{Size, positive};
+use super::values::{Size, positive, whole};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
 use kjit_hub::Reference;
@@ -52,6 +52,9 @@ pub struct Inspect {
     /// The same with all layers streamed
     #[arg(long, conflicts_with = "graph")]
     pub stream: bool,
+    /// The same with the experts of the first N layers that have some on the CPU
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream"])]
+    pub host_experts: Option<usize>,
     /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as `run`)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,

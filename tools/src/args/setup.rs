@@ -2,7 +2,7 @@
 
 use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{Args, ValueEnum};
-use kjit_model::session::{KvType, Persistence, Split};
+use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
 
 /// How a model is set up.
 #[derive(Debug, Clone, Args)]
@@ -45,6 +45,28 @@ pub struct Placing {
     /// many as there are, at most)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
+    /// Who computes those experts for prompts: the GPU, to which they are copied, the CPU, or whoever is sooner by
+    /// rates that are measured at the start
+    #[arg(long, value_name = "HOW", default_value = "measured", requires = "host_experts")]
+    pub host_prompts: PromptsBy,
+}
+
+/// `--host-prompts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PromptsBy {
+    Measured,
+    Compute,
+    Copy,
+}
+
+impl From<PromptsBy> for HostPrompts {
+    fn from(by: PromptsBy) -> HostPrompts {
+        match by {
+            PromptsBy::Measured => HostPrompts::Measured,
+            PromptsBy::Compute => HostPrompts::Compute,
+            PromptsBy::Copy => HostPrompts::Copy,
+        }
+    }
 }
 
 /// `--split`.

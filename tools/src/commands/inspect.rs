@@ -7,10 +7,11 @@ use crate::report::{bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::{Engine, Target};
 use kjit_model::gguf::{Gguf, Summary};
-use kjit_model::gpu::plan::{MemoryNeed, Streaming};
+use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
-use kjit_model::session::{KvType, OpenOptions};
+use kjit_model::placement::experts_apart;
+use kjit_model::session::{HostPrompts, KvType, OpenOptions};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
-        Ok(graph) if args.memory.is_some() || args.stream => Some(Placed::of(graph, args, shared)?),
+        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() => Some(Placed::of(graph, args, shared)?),
         _ => None,
     };
     let memory = graph.map(|graph| Memory::of(&graph, args));
@@ -48,6 +49,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                 let doc = json!({
                     "arch": p.target.id(), "layers": p.layers, "streamed_layers": p.streamed, "streamed": p.bytes,
                     "weights": p.need.weights, "kv": p.need.kv, "rest": p.need.rest, "on_device": p.need.total(),
+                    "host_experts": p.experts.map(|e| e.taken), "copied_for_prompts": p.experts.map(|e| e.copied),
                 });
                 map.insert("placed".into(), doc);
             }
@@ -82,6 +84,16 @@ struct Placed {
     /// Bytes that are copied for each step.
     bytes: u64,
     need: MemoryNeed,
+    experts: Option<Experts>,
+}
+
+/// Experts that are the CPU's.
+#[derive(Clone, Copy)]
+struct Experts {
+    taken: usize,
+    of: usize,
+    /// Bytes that are copied for a prompt.
+    copied: u64,
 }
 
 impl Placed {
@@ -98,6 +110,9 @@ impl Placed {
             prefill_chunk: args.prefill_chunk,
             ..OpenOptions::default()
         };
+        if let Some(n) = args.host_experts.filter(|n| *n > 0) {
+            return Placed::with_experts(&engine, graph, target, (memory, n), options);
+        }
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(least) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
             bail!(
@@ -114,7 +129,35 @@ impl Placed {
             streamed: streaming.map_or(0, |s| s.layers.len()),
             bytes: streaming.map_or(0, Streaming::bytes),
             need: plan.memory,
+            experts: None,
         })
+    }
+
+    /// With the experts of so many layers on the CPU: as opening does it, prompts copy them where there is room.
+    fn with_experts(
+        engine: &Engine,
+        graph: &Graph,
+        target: Target,
+        (memory, n): (Option<u64>, usize),
+        options: OpenOptions,
+    ) -> anyhow::Result<Placed> {
+        let (part, taken, of) = experts_apart(graph, n)?;
+        let fits = |plan: &Plan| memory.is_none_or(|memory| plan.memory.total() <= memory);
+        let mut plan = plan_for(engine, &part, &target, &options)?;
+        if !fits(&plan) {
+            plan = plan_for(engine, &part, &target, &OpenOptions { host_prompts: HostPrompts::Compute, ..options })?;
+        }
+        if !fits(&plan) {
+            bail!(
+                "without the experts of {taken} of {of} layers the model takes {} MiB: --memory gives {} MiB; a larger \
+                 --host-experts or a smaller -c takes less",
+                (plan.memory.total() >> 20) + 1,
+                memory.unwrap_or_default() >> 20
+            );
+        }
+        let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
+        let (layers, need, experts) = (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied }));
+        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts })
     }
 }
 
@@ -135,6 +178,13 @@ impl std::fmt::Display for Placed {
         let parts = [need.weights, need.kv, need.rest].map(bytes);
         let [weights, kv, rest] = parts;
         write!(f, "on {}: {}: weights {weights} + KV {kv} + working memory {rest}", target.id(), bytes(need.total()))?;
+        if let Some(Experts { taken, of, copied }) = self.experts {
+            write!(f, "; the CPU has the experts of {taken} of {of} layers that have some")?;
+            return match copied {
+                0 => Ok(()),
+                copied => write!(f, ", {} are copied there for a long prompt", bytes(copied)),
+            };
+        }
         match streamed {
             0 => write!(f, "; all {layers} layers stay there"),
             n => write!(

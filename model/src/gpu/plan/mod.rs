@@ -548,7 +548,12 @@ impl Plan {
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
         let batches = self.batches.iter().chain(&self.drafts).map(|b| &b.program);
-        std::iter::once(&self.decode).chain(&self.prompts).chain(batches).collect()
+        std::iter::once(&self.decode).chain(&self.prompts).chain(batches).chain(self.copying()).collect()
+    }
+
+    /// The program for prompts whose experts are copied to the device, where the CPU has them for single tokens.
+    pub fn copying(&self) -> Option<&Program> {
+        self.streaming.as_ref().and_then(|s| s.prompt.as_ref())
     }
 
     /// How often a cache has the bytes that [`Plan::caches`] says.

@@ -82,6 +82,7 @@ impl Display for Plan {
             writeln!(f, "prompts go token by token: {why}")?;
         }
         self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))?;
+        self.copying().into_iter().try_for_each(|p| program(f, "prompt with its experts copied", self, p))?;
         self.batches.iter().try_for_each(|b| program(f, "sequences side by side", self, &b.program))?;
         self.drafts.iter().try_for_each(|b| program(f, "drafted tokens", self, &b.program))
     }

@@ -10,11 +10,15 @@
 //! the device are laid out there after each copy (`repack`), in a place that all streamed layers share: some
 //! 5 % of the copy's time on a card of 4 TB/s at 55 GB/s, and beside the next copy. Such a layer's slot is
 //! free again at once; one with matrices that are read where they land keeps it until it is computed.
+//!
+//! Experts that the CPU has for single tokens travel in the same way for a prompt of many: one pass over them serves
+//! all its tokens. That has a program of its own, and nothing else reads what travels then.
 
 use super::arena::ALIGN;
-use super::{Bind, JobId, Launch, MemoryNeed, Plan};
-use crate::graph::{Graph, WeightId};
-use std::collections::{BTreeMap, HashMap};
+use super::{Bind, JobId, Launch, MemoryNeed, Plan, Program};
+use crate::graph::op::Operation;
+use crate::graph::{Graph, Op, WeightId};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// Slots of the ring.
@@ -59,7 +63,7 @@ impl StreamedLayer {
 }
 
 /// The layers that are streamed, and the memory that all of them share.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Streaming {
     /// In the model's order.
@@ -72,6 +76,9 @@ pub struct Streaming {
     pub laid: u64,
     /// The layer of each matrix, as an index in `layers`.
     pub layer_of: HashMap<WeightId, usize>,
+    /// The one program that copies, for many tokens of a prompt, where others have the CPU compute in between; none
+    /// where all copy.
+    pub prompt: Option<Program>,
 }
 
 /// A stretch of launches that need one streamed layer.
@@ -170,6 +177,23 @@ impl Plan {
         Err(least)
     }
 
+    /// Streams the matrices of what is the CPU's in all other programs, for this one.
+    pub(super) fn copy_experts(&mut self, graph: &Graph, program: Program) {
+        let apart: HashSet<WeightId> = graph
+            .ops
+            .iter()
+            .filter_map(|op| if let Op::Elsewhere(apart) = op { Some(apart.matrices()) } else { None })
+            .flatten()
+            .collect();
+        let mut layers = self.matrices_by_layer(graph);
+        layers.iter_mut().for_each(|(_, matrices)| matrices.retain(|m| apart.contains(&m.weight)));
+        layers.retain(|(_, matrices)| !matrices.is_empty());
+        let streaming = Streaming { prompt: Some(program), ..streaming(&layers, layers.len()) };
+        let leave: u64 = streaming.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum();
+        self.memory.weights = self.memory.weights - leave + streaming.ring();
+        self.streaming = Some(streaming);
+    }
+
     /// Bytes that a matrix takes where it stays on the device.
     fn room_of(&self, graph: &Graph, m: &StreamedMatrix) -> u64 {
         match m.job {
@@ -200,7 +224,7 @@ impl Plan {
 /// `k` of these layers streamed.
 fn streaming(all: &[(usize, Vec<One>)], k: usize) -> Streaming {
     let picked = all.iter().enumerate().filter(|(i, _)| streams(*i, all.len(), k)).map(|(_, layer)| layer);
-    let mut s = Streaming { layers: vec![], of: all.len(), slot: 0, laid: 0, layer_of: HashMap::new() };
+    let mut s = Streaming { layers: vec![], of: all.len(), slot: 0, laid: 0, layer_of: HashMap::new(), prompt: None };
     for (index, (number, matrices)) in picked.enumerate() {
         let (mut lands, mut laid) = (0, 0);
         let mut places = vec![];

@@ -9,7 +9,8 @@ use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanE
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
 use crate::graph::{Graph, Op, State, StateId, StateKind, ValueId, WeightId};
-use crate::session::{KvType, OpenOptions, Persistence};
+use crate::placement::experts_here;
+use crate::session::{HostPrompts, KvType, OpenOptions, Persistence};
 use kjit_engine::Target;
 use kjit_kernels::Family;
 use kjit_kernels::kv::{KvStorage, PAGE};
@@ -71,7 +72,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     fit::check(graph)?;
     let pages = pages(request)?;
     let steps = fuse(graph);
-    let mut planner = Planner::new(request, &steps)?;
+    let source = Source::of(graph, &steps)?;
+    let mut planner = Planner::new(request, source)?;
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (persistent, no_persistent) = match (options.persistent, sequences) {
@@ -86,6 +88,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let packets = persistent.as_ref().map_or(0, |one| one.packets);
     let context = request.context();
     let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
+    let mut copying = planner.copying(chunk)?;
+    // Where experts are copied from some number of tokens on, the CPU has pieces of its own size at most.
+    let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
         return Err(unsupported("a text at once", why));
@@ -98,7 +103,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let mut drafts = if options.drafts { planner.drafts()? } else { None };
     let mut base = decode.base + decode.arena;
-    for p in prompts.iter_mut().chain(batches.iter_mut().chain(&mut drafts).map(|b| &mut b.program)) {
+    let others = batches.iter_mut().chain(&mut drafts).map(|b| &mut b.program);
+    for p in prompts.iter_mut().chain(others).chain(&mut copying) {
         p.base = base;
         base += p.arena;
     }
@@ -139,6 +145,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + tables + packets },
     };
     plan.memory.rest = plan.memory.rest.saturating_add(plan.inbox());
+    if let Some(program) = copying {
+        plan.copy_experts(graph, program);
+    }
     Ok(plan)
 }
 
@@ -186,16 +195,30 @@ fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     Ok(Some(tokens.div_ceil(PAGE).max(context.div_ceil(PAGE))))
 }
 
-/// What the programs of a plan share while they are made.
-struct Planner<'a> {
-    request: &'a Request<'a>,
+/// What programs are made from.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    graph: &'a Graph,
     steps: &'a [Step],
-    context: u32,
-    storage: KvStorage,
     /// What the first of the steps that make logits reads.
     head: ValueId,
     /// Which that is.
     first: usize,
+}
+
+impl<'a> Source<'a> {
+    fn of(graph: &'a Graph, steps: &'a [Step]) -> Result<Source<'a>, PlanError> {
+        let (first, head) = head_of(graph, steps)?;
+        Ok(Source { graph, steps, head, first })
+    }
+}
+
+/// What the programs of a plan share while they are made.
+struct Planner<'a> {
+    request: &'a Request<'a>,
+    source: Source<'a>,
+    context: u32,
+    storage: KvStorage,
     jobs: Jobs,
     matrices: Vec<WeightId>,
     vectors: Vec<WeightId>,
@@ -205,7 +228,7 @@ struct Planner<'a> {
 type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<u64>, Vec<WeightId>, u64);
 
 impl<'a> Planner<'a> {
-    fn new(request: &'a Request<'a>, steps: &'a [Step]) -> Result<Self, PlanError> {
+    fn new(request: &'a Request<'a>, source: Source<'a>) -> Result<Self, PlanError> {
         let options = request.options;
         let context = request.context();
         let context = u32::try_from(context).map_err(|_| PlanError::Context(context))?;
@@ -214,21 +237,25 @@ impl<'a> Planner<'a> {
             KvType::F32 | KvType::F16 => KvStorage::F16,
             KvType::Q8_0 => KvStorage::Q8_0,
         };
-        let (first, head) = head_of(request.graph, steps)?;
         let (jobs, matrices, vectors) = (Jobs::default(), vec![], vec![]);
-        Ok(Planner { request, steps, context, storage, head, first, jobs, matrices, vectors })
+        Ok(Planner { request, source, context, storage, jobs, matrices, vectors })
     }
 
     fn program(&mut self, what: For) -> Result<Program, PlanError> {
-        let &Request { graph, target, keep, tuned, .. } = self.request;
+        self.program_of(self.source, what)
+    }
+
+    fn program_of(&mut self, source: Source<'_>, what: For) -> Result<Program, PlanError> {
+        let &Request { target, keep, tuned, .. } = self.request;
+        let Source { graph, steps: all, head, first } = source;
         // What the steps for logits read, and for prompts nothing else does, stays.
         let (tokens, steps, kept) = match what {
-            For::Token => (1, self.steps, keep.to_vec()),
-            For::Batch(n) => (n, self.steps, keep.to_vec()),
-            For::Drafts => (DRAFTED, self.steps, keep.to_vec()),
+            For::Token => (1, all, keep.to_vec()),
+            For::Batch(n) => (n, all, keep.to_vec()),
+            For::Drafts => (DRAFTED, all, keep.to_vec()),
             For::Prompt(n) => {
-                let body = self.steps.get(..self.first).unwrap_or(self.steps);
-                (n, body, keep.iter().copied().chain([self.head, graph.logits]).collect())
+                let body = all.get(..first).unwrap_or(all);
+                (n, body, keep.iter().copied().chain([head, graph.logits]).collect())
             }
         };
         let mut lower = Lower {
@@ -241,7 +268,7 @@ impl<'a> Planner<'a> {
             jobs: &mut self.jobs,
             matrices: &mut self.matrices,
             vectors: &mut self.vectors,
-            program: Builder::new(graph, self.steps, tokens, &kept),
+            program: Builder::new(graph, all, tokens, &kept),
             batch: matches!(what, For::Batch(_) | For::Drafts),
             drafted: what == For::Drafts,
             products: vec![],
@@ -251,7 +278,7 @@ impl<'a> Planner<'a> {
         };
         for (i, step) in steps.iter().enumerate() {
             lower.program.step(i);
-            lower.later = self.steps.get(i + 1..).unwrap_or(&[]);
+            lower.later = all.get(i + 1..).unwrap_or(&[]);
             match what {
                 For::Token => lower.decode_step(step)?,
                 For::Batch(_) | For::Drafts => lower.batch_step(step)?,
@@ -261,9 +288,31 @@ impl<'a> Planner<'a> {
         if !matches!(what, For::Prompt(_)) && !graph.makes_rows() {
             lower.choices()?;
         }
-        let head = lower.buffer_of(self.head)?;
+        let head = lower.buffer_of(head)?;
         let products = lower.products.into_iter().map(|(used, ..)| used).collect();
-        Ok(lower.program.finish(products, head, self.first))
+        Ok(lower.program.finish(products, head, first))
+    }
+
+    /// The program for prompts whose experts are copied to the device, where they are the CPU's for single tokens;
+    /// none where that was not asked for, or kernels do not cover them.
+    fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
+        let &Request { graph, options, .. } = self.request;
+        let whole = experts_here(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
+        let (Some(whole), Some(&tokens)) = (whole, chunks(chunk).last()) else { return Ok(None) };
+        if fit::check(&whole).is_err() {
+            return Ok(None);
+        }
+        let steps = fuse(&whole);
+        let source = Source::of(&whole, &steps)?;
+        let before = (self.jobs.clone(), self.matrices.clone(), self.vectors.clone());
+        match self.program_of(source, For::Prompt(tokens)) {
+            Ok(program) => Ok(Some(program)),
+            Err(PlanError::Unsupported { .. }) => {
+                (self.jobs, self.matrices, self.vectors) = before;
+                Ok(None)
+            }
+            Err(other) => Err(other),
+        }
     }
 
     /// The programs for prompts, or why there are none: then nothing is compiled for them.
@@ -290,7 +339,7 @@ impl<'a> Planner<'a> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
         let whole = !graph.hands_on && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
-        if graph.is_recurrent() || !whole || self.steps.iter().any(apart) || self.context <= DRAFTED {
+        if graph.is_recurrent() || !whole || self.source.steps.iter().any(apart) || self.context <= DRAFTED {
             return Ok(None);
         }
         let before = self.jobs.clone();

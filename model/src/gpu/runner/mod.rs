@@ -23,6 +23,7 @@ mod together;
 pub use pages::PageCount;
 pub(crate) use together::Apart;
 
+use super::aside::Copied;
 use super::early::Early;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
@@ -75,6 +76,8 @@ pub struct GpuRunner {
     one_launch_late: bool,
     /// The layers before, on another device.
     before: Option<staged::Before>,
+    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
+    copied: Option<Copied>,
     /// Which pages are whose, and the number of each to copy it from; none where each slot has a place of its own.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
 }
@@ -200,6 +203,7 @@ impl GpuRunner {
             early,
             remarks: vec![],
             before: None,
+            copied: None,
             pages: None,
         };
         if let Some(pages) = runner.resident.plan.pages {
@@ -258,6 +262,16 @@ impl GpuRunner {
     /// What was still to come when the model was opened, and how that went; none if nothing was.
     pub fn early(&self) -> Option<&Early> {
         self.early.as_ref()
+    }
+
+    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens; none where they never
+    /// are.
+    pub fn copied(&self) -> Option<Copied> {
+        self.copied
+    }
+
+    pub(super) fn copy_experts(&mut self, when: Option<Copied>) {
+        self.copied = when;
     }
 
     /// What opening took and what is held.
@@ -373,8 +387,9 @@ impl GpuRunner {
     }
 
     fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
-        let found = self.resident.plan.prompts.get(index);
-        found.ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
+        let plan = &self.resident.plan;
+        let copying = || plan.copying().filter(|_| index == plan.prompts.len());
+        plan.prompts.get(index).or_else(copying).ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
     }
 
     /// The launches for a token of each of so many sequences.

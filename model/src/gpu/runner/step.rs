@@ -214,6 +214,9 @@ impl GpuRunner {
     fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
         let many = left > 1 && self.prompts_ready(at)?;
         let prompts = &self.resident.plan.prompts;
+        if many && self.copied.is_some_and(|copied| left >= copied.from) {
+            return Ok(Some(prompts.len()));
+        }
         let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
         Ok(fits.filter(|_| many))
     }

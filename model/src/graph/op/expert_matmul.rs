@@ -3,8 +3,7 @@
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
 use crate::host::Run;
-use crate::host::multiply::{Product, multiply};
-use crate::host::share::Shared;
+use crate::host::groups::{Group, multiply_groups};
 
 /// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves all.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,34 +53,25 @@ impl Operation for ExpertMatMul {
         args
     }
 
-    /// Every (token, slot) with its expert's matrix; those of one expert are gathered and multiplied
-    /// together.
+    /// Every (token, slot) with its expert's matrix; those of one expert are multiplied together.
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (x, experts) = (host.input(self.x), host.input(self.experts));
         let slots = host.graph.value(self.experts).width;
         let shared = host.graph.value(self.x).slots == 1;
         let w = host.graph.weight(self.weight);
-        let (rows, cols) = (w.rows, w.cols);
+        let rows = w.rows;
         let bias = self.bias.map(|b| host.weights.vector(b));
         let mut uses: Vec<(usize, usize)> = experts.iter().map(|&e| e as usize).zip(0..).collect();
         uses.sort_unstable();
-        let (mut gathered, mut results) = (vec![], vec![]);
-        for run in uses.chunk_by(|a, b| a.0 == b.0) {
-            gathered.clear();
-            for &(_, slot) in run {
-                let row = if shared { slot / slots } else { slot };
-                gathered.extend_from_slice(&x[row * cols..][..cols]);
-            }
-            results.resize(run.len() * rows, 0.0);
+        let group = |run: &[(usize, usize)]| {
             let expert = run[0].0;
             let w = host.weights.matrix(host.graph, self.weight, expert);
             let bias = bias.map(|b| &b[expert * rows..][..rows]);
-            let product = Product { w, bias, out: Shared::new(&mut results[..run.len() * rows]) };
-            multiply(host.pool, host.isa, &gathered, run.len(), &[product], host.rounded.as_deref_mut());
-            for (&(_, slot), y) in run.iter().zip(results.chunks_exact(rows)) {
-                outs[0][slot * rows..][..rows].copy_from_slice(y);
-            }
-        }
+            let each = run.iter().map(|&(_, slot)| (if shared { slot / slots } else { slot }, slot));
+            Group { w, bias, rows: each.collect() }
+        };
+        let groups: Vec<Group<'_>> = uses.chunk_by(|a, b| a.0 == b.0).map(group).collect();
+        multiply_groups(host.pool, host.isa, x, &groups, outs[0], host.rounded.is_some());
     }
 }
 
