@@ -174,7 +174,8 @@ impl GpuRunner {
             && asked.memory.total() > budget(device, options)?
         {
             let mib = ring.ring() >> 20;
-            left_out = Some(format!("the CPU computes experts for prompts, too: copies of them want {mib} MiB of the card"));
+            left_out =
+                Some(format!("the CPU computes experts for prompts, too: copies of them want {mib} MiB of the card"));
             request.options = &computing;
             asked = plan(&request)?;
         }

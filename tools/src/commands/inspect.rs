@@ -31,7 +31,9 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
-        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() => Some(Placed::of(graph, args, shared)?),
+        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() => {
+            Some(Placed::of(graph, args, shared)?)
+        }
         _ => None,
     };
     let memory = graph.map(|graph| Memory::of(&graph, args));

@@ -389,7 +389,10 @@ impl GpuRunner {
     fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
         let plan = &self.resident.plan;
         let copying = || plan.copying().filter(|_| index == plan.prompts.len());
-        plan.prompts.get(index).or_else(copying).ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
+        plan.prompts
+            .get(index)
+            .or_else(copying)
+            .ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
     }
 
     /// The launches for a token of each of so many sequences.
