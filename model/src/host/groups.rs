@@ -26,11 +26,20 @@ pub struct Group<'a> {
     pub bias: Option<&'a [f32]>,
     /// Which rows of the input, and which of the result.
     pub rows: Vec<(usize, usize)>,
+    /// Which of the results.
+    pub out: usize,
 }
 
-/// Multiplies the rows of `x` by groups into the rows of `out`, each of which is one group's. All matrices have the
-/// same shape and format. Where `rounded`, few rows are multiplied as integers.
-pub fn multiply_groups(pool: &mut Pool, isa: Isa, x: &[f32], groups: &[Group<'_>], out: &mut [f32], rounded: bool) {
+/// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's. All matrices have
+/// the same shape and format. Where `rounded`, few rows are multiplied as integers.
+pub fn multiply_groups(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &[f32],
+    groups: &[Group<'_>],
+    outs: &mut [&mut [f32]],
+    rounded: bool,
+) {
     let Some(first) = groups.first() else { return };
     let (cols, height) = (first.w.cols, first.w.rows);
     let blocks = matches!(first.w.format.encoding, Encoding::Blocks(_));
@@ -78,10 +87,10 @@ pub fn multiply_groups(pool: &mut Pool, isa: Isa, x: &[f32], groups: &[Group<'_>
     for g in 0..groups.len() {
         tasks.extend((0..height).step_by(run(g)).map(|row| (g, row)));
     }
-    let out = Shared::new(out);
+    let outs: Vec<Shared<'_>> = outs.iter_mut().map(|out| Shared::new(out)).collect();
     pool.run(tasks.len(), &|task| {
         let (g, row) = tasks[task];
-        let Group { w, bias, rows: uses } = &groups[g];
+        let Group { w, bias, rows: uses, out } = &groups[g];
         let (rows, x, tokens) = (run(g).min(height - row), input(g), uses.len());
         let mut made = vec![0.0; tokens * rows];
         // The same rows as a matrix of their own.
@@ -100,7 +109,7 @@ pub fn multiply_groups(pool: &mut Pool, isa: Isa, x: &[f32], groups: &[Group<'_>
         }
         for ((_, to), made) in uses.iter().zip(made.chunks_exact(rows)) {
             // SAFETY: no other task has these rows of the matrix for this row of the result.
-            unsafe { out.part(to * height + row, rows) }.copy_from_slice(made);
+            unsafe { outs[*out].part(to * height + row, rows) }.copy_from_slice(made);
         }
     });
 }

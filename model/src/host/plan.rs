@@ -1,12 +1,13 @@
 //! In which order, for which rows and in which buffers a graph is run.
 
+use crate::graph::op::goes_with;
 use crate::graph::{Graph, Op, ValueId};
 
 /// Operations that are run together, and what they need.
 pub struct Step {
     /// Index of the first operation.
     pub first: usize,
-    /// Successive operations: several only for products with the same input, which share their work.
+    /// Successive operations: several only for products with the same input (and experts), which share their work.
     pub count: usize,
     /// Whether all tokens' rows are computed, or only those whose logits are wanted.
     pub full: bool,
@@ -100,9 +101,8 @@ fn steps(graph: &Graph, full: &[bool]) -> Vec<Step> {
     let mut steps: Vec<Step> = vec![];
     for (i, op) in graph.ops.iter().enumerate() {
         let is_full = op.writes().first().is_none_or(|v| full[v.0 as usize]);
-        if let (Op::MatMul(this), Some(last)) = (op, steps.last_mut())
-            && let Op::MatMul(before) = &graph.ops[last.first]
-            && this.x == before.x
+        if let Some(last) = steps.last_mut()
+            && goes_with(op, &graph.ops[last.first], graph)
             && last.full == is_full
         {
             last.count += 1;

@@ -1,6 +1,6 @@
 //! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
 
-use super::{Op, Operation, run_together};
+use super::{Op, Operation, goes_with, run_together};
 use crate::graph::{Graph, ValueId, WeightId};
 use crate::host::Run;
 
@@ -50,8 +50,9 @@ impl Operation for Elsewhere {
         let (graph, rows, x) = (host.graph, host.rows, host.input(self.x));
         let elems = |v: &ValueId| rows * graph.value(*v).slots * graph.value(*v).width;
         let mut made: Vec<(ValueId, Vec<f32>)> = vec![];
-        for op in &self.ops {
-            let mut now: Vec<(ValueId, Vec<f32>)> = op.writes().iter().map(|v| (*v, vec![0.0; elems(v)])).collect();
+        for ops in self.ops.chunk_by(|before, op| goes_with(op, before, graph)) {
+            let mut now: Vec<(ValueId, Vec<f32>)> =
+                ops.iter().flat_map(Op::writes).map(|v| (v, vec![0.0; elems(&v)])).collect();
             let input = |v: ValueId| match made.iter().find(|(of, _)| *of == v) {
                 Some((_, rows)) => rows.as_slice(),
                 None => x,
@@ -70,7 +71,7 @@ impl Operation for Elsewhere {
                 inputs: &input,
             };
             let mut results: Vec<&mut [f32]> = now.iter_mut().map(|(_, rows)| rows.as_mut_slice()).collect();
-            run_together(std::slice::from_ref(op), &mut run, &mut results);
+            run_together(ops, &mut run, &mut results);
             made.append(&mut now);
         }
         if let Some((_, rows)) = made.iter().find(|(of, _)| *of == self.out) {

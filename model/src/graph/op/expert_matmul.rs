@@ -53,26 +53,42 @@ impl Operation for ExpertMatMul {
         args
     }
 
-    /// Every (token, slot) with its expert's matrix; those of one expert are multiplied together.
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, experts) = (host.input(self.x), host.input(self.experts));
-        let slots = host.graph.value(self.experts).width;
-        let shared = host.graph.value(self.x).slots == 1;
-        let w = host.graph.weight(self.weight);
-        let rows = w.rows;
-        let bias = self.bias.map(|b| host.weights.vector(b));
-        let mut uses: Vec<(usize, usize)> = experts.iter().map(|&e| e as usize).zip(0..).collect();
-        uses.sort_unstable();
-        let group = |run: &[(usize, usize)]| {
+        expert_products(&[self], host, outs);
+    }
+}
+
+impl ExpertMatMul {
+    /// Whether the host does both together: they have the same input and experts, and matrices of one shape.
+    pub(crate) fn goes_with(&self, other: &ExpertMatMul, graph: &Graph) -> bool {
+        let (a, b) = (graph.weight(self.weight), graph.weight(other.weight));
+        (self.x, self.experts) == (other.x, other.experts)
+            && (a.rows, a.cols, a.format.ggml_id) == (b.rows, b.cols, b.format.ggml_id)
+    }
+}
+
+/// Products that go together: every (token, slot) with its expert's matrices; those of one expert are multiplied
+/// together.
+pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    let Some(first) = ops.first() else { return };
+    let (x, experts) = (host.input(first.x), host.input(first.experts));
+    let slots = host.graph.value(first.experts).width;
+    let shared = host.graph.value(first.x).slots == 1;
+    let mut uses: Vec<(usize, usize)> = experts.iter().map(|&e| e as usize).zip(0..).collect();
+    uses.sort_unstable();
+    let mut groups = vec![];
+    for (out, op) in ops.iter().enumerate() {
+        let rows = host.graph.weight(op.weight).rows;
+        let bias = op.bias.map(|b| host.weights.vector(b));
+        groups.extend(uses.chunk_by(|a, b| a.0 == b.0).map(|run| {
             let expert = run[0].0;
-            let w = host.weights.matrix(host.graph, self.weight, expert);
+            let w = host.weights.matrix(host.graph, op.weight, expert);
             let bias = bias.map(|b| &b[expert * rows..][..rows]);
             let each = run.iter().map(|&(_, slot)| (if shared { slot / slots } else { slot }, slot));
-            Group { w, bias, rows: each.collect() }
-        };
-        let groups: Vec<Group<'_>> = uses.chunk_by(|a, b| a.0 == b.0).map(group).collect();
-        multiply_groups(host.pool, host.isa, x, &groups, outs[0], host.rounded.is_some());
+            Group { w, bias, rows: each.collect(), out }
+        }));
     }
+    multiply_groups(host.pool, host.isa, x, &groups, outs, host.rounded.is_some());
 }
 
 impl Builder<'_> {

@@ -1,5 +1,6 @@
 //! Products with a matrix: where the time goes.
 
+use super::expert_matmul::expert_products;
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
 use crate::host::Run;
@@ -51,11 +52,22 @@ impl Operation for MatMul {
     }
 }
 
-/// Runs operations that the host does together: successive products of the same input, or one of any kind.
+/// Whether the host does an operation with the one before: products of the same input.
+pub(crate) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
+    match (op, before) {
+        (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
+        (Op::ExpertMatMul(this), Op::ExpertMatMul(before)) => this.goes_with(before, graph),
+        _ => false,
+    }
+}
+
+/// Runs operations that the host does together: successive ones that go with the first, or one of any kind.
 pub(crate) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let all: Vec<&MatMul> = ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
+    let experts = ops.iter().filter_map(|op| if let Op::ExpertMatMul(m) = op { Some(m) } else { None });
     match (ops, all.len()) {
         ([op], _) => op.run(host, outs),
+        (_, 0) => expert_products(&experts.collect::<Vec<_>>(), host, outs),
         _ => products(&all, host, outs),
     }
 }

@@ -50,7 +50,7 @@ pub use scan::ScanInputs;
 
 use super::{Graph, StateId, ValueId, WeightId};
 use crate::host::Run;
-pub(crate) use matmul::run_together;
+pub(crate) use matmul::{goes_with, run_together};
 
 /// What every operation says of itself.
 pub trait Operation: Into<Op> {
