@@ -69,11 +69,15 @@ pub fn multiply_groups(
     let of = |rows: Range<usize>| if alone { &x[..cols] } else { &gathered[rows.start * cols..rows.end * cols] };
     let input = |g: usize| of(starts[g]..starts[g] + if alone { 1 } else { groups[g].rows.len() });
     // Where all have the same row it is rounded once.
-    let of_groups = if alone { 1 } else { groups.len() };
+    let of_groups = match (rounded && blocks, alone) {
+        (false, _) => 0,
+        (true, true) => 1,
+        (true, false) => groups.len(),
+    };
     let mut small: Vec<Quantised> = vec![];
-    for g in 0..if rounded && blocks { of_groups } else { 0 } {
+    for (g, group) in groups.iter().enumerate().take(of_groups) {
         let mut to = Quantised::default();
-        if groups[g].rows.len() < PANEL_TOKENS {
+        if group.rows.len() < PANEL_TOKENS {
             // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
             unsafe { isa.run(Quantise { x: input(g), cols, to: &mut to }) };
         }
