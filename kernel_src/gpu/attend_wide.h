@@ -11,10 +11,12 @@
 #include "kv.h"
 #include "rope.h"
 #include "scores.h"
+#include "slices.h"
 
 template <class S> struct AttendWide {
     using K = Kv<S>;
     using Eight = typename K::Eight;
+    using Sum = Slices<S::GROUP, S::HEAD_DIM>;
     static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);  // of a row, and of a lane
@@ -30,6 +32,7 @@ template <class S> struct AttendWide {
         float key[HEAD_DIM];
         float share[GROUP][TILE];
         float most[GROUP], sum[GROUP], shrink[GROUP];
+        typename Sum::Shared slices;
     };
 
     // Where a cache's rows of one key head are.
@@ -154,7 +157,8 @@ template <class S> struct AttendWide {
         }
 
         const u64 out_at = ((u64)sequence * HEADS + head) * HEAD_DIM;
-        float* mine = a.part + (((u64)sequence * HEADS + head) * a.splits + share.x) * (HEAD_DIM + 2);
+        const u32 each = a.splits * Sum::EACH;
+        float* slices = a.part + ((u64)sequence * HEADS + head) * each;
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
             const u32 h = i / HEAD_DIM, e = i % HEAD_DIM;
             const float value = lds.head[h][e];
@@ -162,25 +166,22 @@ template <class S> struct AttendWide {
                 a.out[out_at + i] =
                     value / Scores<S>::all_shares(lds.most[h], lds.sum[h], a.sinks, head + h, 0.0f);
             } else {
-                float* p = mine + (u64)h * a.splits * (HEAD_DIM + 2);
+                float* p = slices + (u64)h * each + share.x * Sum::EACH;
                 p[e] = value;
                 if (e == 0) p[HEAD_DIM] = lds.most[h], p[HEAD_DIM + 1] = lds.sum[h];
             }
         }
         if (busy == 1) return;
         if (!last_block(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy)) return;
-        for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
-            const u32 h = i / HEAD_DIM, e = i % HEAD_DIM;
-            const float* p = a.part + ((u64)sequence * HEADS + head + h) * a.splits * (HEAD_DIM + 2);
-            float most = NEVER, sum = 0.0f, value = 0.0f;
-            for (u32 s = 0; s < busy; s++, p += HEAD_DIM + 2) {
-                float now = max_f32(most, p[HEAD_DIM]);
-                float old = exp2_hw(most - now), by = exp2_hw(p[HEAD_DIM] - now);
-                sum = sum * old + p[HEAD_DIM + 1] * by;
-                value = value * old + p[e] * by;
-                most = now;
-            }
-            a.out[out_at + i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + h, 0.0f);
+        Sum::weigh(lds.slices, slices, a.splits, busy);
+        for (u32 i = thread_id(); i < GROUP * HEAD_DIM / 4; i += KJ_BLOCK) {
+            const u32 h = i / (HEAD_DIM / 4);
+            const u32x4 v = Sum::columns(lds.slices, slices, a.splits, busy, h, i % (HEAD_DIM / 4));
+            const float all =
+                Scores<S>::all_shares(lds.slices.most[h], lds.slices.sum[h], a.sinks, head + h, 0.0f);
+            float* out = a.out + out_at + 4 * i;
+            out[0] = as_f32(v.x) / all, out[1] = as_f32(v.y) / all;
+            out[2] = as_f32(v.z) / all, out[3] = as_f32(v.w) / all;
         }
     }
 };

@@ -7,18 +7,20 @@
 //             first's
 //   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s further on
 //   table     pages of each slot (paged.h)
-//   part      TOKENS × HEADS × splits × (RANK + 2) f32 and counters, TOKENS × HEADS / GROUP u32 (zero before
+//   part      TOKENS × HEADS × splits × Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero before
 //             and after); null where splits is 1
 //   chosen    where KJ_CHOSEN is set (chosen.h)
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
-// TILE positions at a time are in shared memory as singles. LANES threads make a score of one of GROUP heads;
-// then each thread has columns of the result, of all these heads.
+// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often as the row has
+// more of them, and of them its part of every score; then, of the same elements as values, its columns of the
+// results of all GROUP heads. Queries are in shared memory, and no wave waits for another before the end.
 //
-// S: HEADS, GROUP, GROUP_P (the next power of two), RANK, TILE, ONE, and those of kv.h.
+// S: HEADS, GROUP, RANK, ONE, and those of kv.h.
 #pragma once
 #include "chosen.h"
 #include "kv.h"
+#include "slices.h"
 
 struct LatentArgs {
     const float *q, *row;
@@ -36,133 +38,179 @@ struct LatentArgs {
 
 template <class S> struct Latent {
     using K = Kv<S>;
+    using Eight = typename K::Eight;
+    using Sum = Slices<S::GROUP, S::RANK>;
     static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, GROUP = S::GROUP;
-    static constexpr u32 TILE = S::TILE, LANES = KJ_BLOCK / (S::GROUP_P * TILE);
-    static constexpr u32 COLUMNS = CEIL_DIV(RANK, KJ_BLOCK);
-    static_assert(LANES * S::GROUP_P * TILE == KJ_BLOCK && LANES <= KJ_WAVE && TILE <= KJ_WAVE, "threads");
+    static constexpr u32 AT_ONCE = 4, TILE = kj_waves * AT_ONCE;  // positions of a wave, and of a block
+    // Eights of a row, of a row's value, and how many of them a lane has.
+    static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
+    static constexpr u32 VALUES = CEIL_DIV(RANK, 8), COLUMNS = CEIL_DIV(VALUES, KJ_WAVE);
     static_assert(HEADS % GROUP == 0 && RANK <= HEAD_DIM, "whole groups");
+    static_assert(kj_page % AT_ONCE == 0, "what a wave has at once lies in one page");
     static constexpr float NEVER = -1e30f;  // a maximum before any score
 
     struct Shared {
-        float q[GROUP][HEAD_DIM];
-        float row[TILE][HEAD_DIM + LANES];  // one after the other begins LANES banks further on
-        float share[GROUP][TILE];
-        float most[GROUP], sum[GROUP], shrink[GROUP];
+        alignas(16) float q[GROUP][HEAD_DIM];
+        alignas(16) float value[kj_waves][8 * VALUES];  // of one head
+        float most[kj_waves][GROUP], sum[kj_waves][GROUP];
+        typename Sum::Shared slices;
     };
 
-    static_assert(kj_page % TILE == 0, "a tile lies in one page");
+    // A wave's results of what it has seen.
+    struct Seen {
+        float value[GROUP][COLUMNS][8];
+        float most[GROUP], sum[GROUP];
+    };
 
-    // Positions from `past` on are those of the rows at `fresh`, which are on their way to the cache.
-    // Chosen positions are read one by one; those of a tile else lie in one page.
-    STEP void load_tile(Shared& lds, const u8* cache, Pages pages, const float* fresh, Chosen chosen,
-                        u32 past, u32 capacity, u32 from, u32 end) {
-        // Of what is fresh alone nothing is read there: it may have no page.
-        const u8* rows = from < past ? K::page(cache, pages, from) : cache;
-        for (u32 c = thread_id(); c < TILE * (HEAD_DIM / 8); c += KJ_BLOCK) {
-            u32 t = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8);
-            float x[8];
-            u32 p = chosen_at(chosen, min_u32(from + t, end - 1));
-            if (p < past) {
-                K::values(K::load(rows, stretch(capacity), within(p), chunk), x);
-            } else {
-                UNROLL for (u32 e = 0; e < 8; e++) x[e] = fresh[(u64)(p - past) * HEAD_DIM + 8 * chunk + e];
-            }
-            UNROLL for (u32 e = 0; e < 8; e++) lds.row[t][8 * chunk + e] = x[e];
-        }
+    STEP u32 chunk_of(u32 n) { return lane_id() + n * KJ_WAVE; }
+
+    // Rows as they are kept, and rows on their way there.
+    template <u32 N> struct Kept { Eight eight[N][EACH]; };
+    struct Fresh { float x[EACH][8]; };
+    template <u32 N> STEP void values(const Kept<N>& rows, u32 i, u32 n, float (&x)[8]) {
+        K::values(rows.eight[i][n], x);
+    }
+    STEP void values(const Fresh& row, u32, u32 n, float (&x)[8]) {
+        UNROLL for (u32 e = 0; e < 8; e++) x[e] = row.x[n][e];
     }
 
-    // Scores of a tile, as powers of two of their distance from the maximum so far.
-    STEP void share_out(Shared& lds, u32 from, u32 end) {
-        u32 pair = thread_id() / LANES, h = pair / TILE, t = pair % TILE;
-        float s = 0.0f;
-        if (h < GROUP)
-            for (u32 e = thread_id() % LANES; e < HEAD_DIM; e += LANES)
-                s = fma_f32(lds.q[h][e], lds.row[t][e], s);
-        s = group_sum(s, LANES);
-        if (h < GROUP && thread_id() % LANES == 0) lds.share[h][t] = from + t < end ? s : as_f32(0xff800000u);
-        block_sync();
-        for (u32 head = wave_id(); head < GROUP; head += kj_waves) {
-            float score = lane_id() < TILE ? lds.share[head][lane_id()] : as_f32(0xff800000u);
-            float before = lds.most[head], most = max_f32(before, wave_max(score));
-            float p = exp2_hw(score - most), sum = wave_sum(p);
-            wave_sync();  // everybody has read
-            if (lane_id() < TILE) lds.share[head][lane_id()] = p;
-            if (lane_id() == 0) {
-                float by = exp2_hw(before - most);
-                lds.most[head] = most, lds.shrink[head] = by, lds.sum[head] = lds.sum[head] * by + sum;
+    // N rows, of which the first `count` are seen.
+    template <u32 N, class Rows> STEP void see(Shared& lds, Seen& seen, const Rows& rows, u32 count) {
+        float score[N][GROUP];
+        UNROLL for (u32 i = 0; i < N; i++) UNROLL for (u32 h = 0; h < GROUP; h++) score[i][h] = 0.0f;
+        UNROLL for (u32 n = 0; n < EACH; n++) {
+            if (CHUNKS % KJ_WAVE != 0 && chunk_of(n) >= CHUNKS) continue;
+            float x[N][8];
+            UNROLL for (u32 i = 0; i < N; i++) values(rows, i, n, x[i]);
+            UNROLL for (u32 h = 0; h < GROUP; h++) {
+                const float* at = &lds.q[h][8 * chunk_of(n)];
+                const u32x4 a = load16(at), b = load16(at + 4);
+                const float q[8] = {as_f32(a.x), as_f32(a.y), as_f32(a.z), as_f32(a.w),
+                                    as_f32(b.x), as_f32(b.y), as_f32(b.z), as_f32(b.w)};
+                UNROLL for (u32 i = 0; i < N; i++)
+                    UNROLL for (u32 e = 0; e < 8; e++) score[i][h] = fma_f32(q[e], x[i][e], score[i][h]);
             }
         }
+        UNROLL for (u32 h = 0; h < GROUP; h++) {
+            float most = seen.most[h], sum = 0.0f;
+            UNROLL for (u32 i = 0; i < N; i++) {
+                score[i][h] = wave_sum(score[i][h]);
+                if (N > 1 && i >= count) score[i][h] = as_f32(0xff800000u);
+                most = max_f32(most, score[i][h]);
+            }
+            UNROLL for (u32 i = 0; i < N; i++) sum += score[i][h] = exp2_hw(score[i][h] - most);
+            const float by = exp2_hw(seen.most[h] - most);
+            seen.most[h] = most, seen.sum[h] = fma_f32(seen.sum[h], by, sum);
+            UNROLL for (u32 n = 0; n < COLUMNS; n++)
+                UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] *= by;
+        }
+        UNROLL for (u32 n = 0; n < COLUMNS; n++)
+            UNROLL for (u32 i = 0; i < N; i++) {
+                float x[8];
+                values(rows, i, n, x);
+                UNROLL for (u32 h = 0; h < GROUP; h++)
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        seen.value[h][n][e] = fma_f32(score[i][h], x[e], seen.value[h][n][e]);
+            }
+    }
+
+    // Of the waves' results those of the block, to `to` where it is alone, else to its part.
+    STEP void together(Shared& lds, Seen& seen, float* out, float* part, u32 each, bool alone) {
+        if (lane_id() == 0)
+            UNROLL for (u32 h = 0; h < GROUP; h++)
+                lds.most[wave_id()][h] = seen.most[h], lds.sum[wave_id()][h] = seen.sum[h];
         block_sync();
+        UNROLL for (u32 h = 0; h < GROUP; h++) {
+            float most = NEVER, sum = 0.0f;
+            UNROLL for (u32 w = 0; w < kj_waves; w++) most = max_f32(most, lds.most[w][h]);
+            UNROLL for (u32 w = 0; w < kj_waves; w++)
+                sum = fma_f32(lds.sum[w][h], exp2_hw(lds.most[w][h] - most), sum);
+            const float by = exp2_hw(seen.most[h] - most);
+            UNROLL for (u32 n = 0; n < COLUMNS; n++)
+                if (VALUES % KJ_WAVE == 0 || chunk_of(n) < VALUES)
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        lds.value[wave_id()][8 * chunk_of(n) + e] = seen.value[h][n][e] * by;
+            block_sync();
+            for (u32 c = thread_id(); c < RANK; c += KJ_BLOCK) {
+                float v = 0.0f;
+                UNROLL for (u32 w = 0; w < kj_waves; w++) v += lds.value[w][c];
+                if (alone) out[h * RANK + c] = v / sum;
+                else part[(u64)h * each + c] = v;
+            }
+            if (!alone && thread_id() == 0) part[(u64)h * each + RANK] = most, part[(u64)h * each + RANK + 1] = sum;
+            block_sync();
+        }
     }
 
     STEP void step(LatentArgs a, Share share, Shared& lds) {
-        u32 token = share.z, head = share.y * GROUP;
-        u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
-        u32 past = a.position[slot], here = past + (S::ONE ? token : 0), end = chosen_of(here + 1);
-        Chosen chosen{CHOSEN(chosen_by(a.chosen, token))};
-        const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);
-        u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE, busy = CEIL_DIV(end, slice);
+        const u32 token = share.z, head = share.y * GROUP;
+        const u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
+        const u32 past = a.position[slot], here = past + (S::ONE ? token : 0), end = chosen_of(here + 1);
+        const Chosen chosen{CHOSEN(chosen_by(a.chosen, token))};
+        const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);  // of position `past`
+        const u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE, busy = CEIL_DIV(end, slice);
         if (share.x >= busy) return;
-        u32 from = share.x * slice, to = min_u32(from + slice, end);
-        u8* rows = a.rows + slot * a.sequence_bytes;
+        const u32 from = share.x * slice, to = min_u32(from + slice, end);
+        u8* cache = a.rows + slot * a.sequence_bytes;
         const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         const u64 first = (u64)token * HEADS + head;
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK)
             lds.q[i / HEAD_DIM][i % HEAD_DIM] = a.q[first * HEAD_DIM + i] * (a.scale * 1.44269504f);
-        for (u32 h = thread_id(); h < GROUP; h += KJ_BLOCK) lds.most[h] = NEVER, lds.sum[h] = 0.0f;
         if (to == end && share.y == 0 && wave_id() == 0)
-            K::store_row(K::page(rows, pages, here), stretch(a.capacity), within(here),
+            K::store_row(K::page(cache, pages, here), stretch(a.capacity), within(here),
                          a.row + (u64)token * HEAD_DIM);
         block_sync();
 
-        float acc[GROUP][COLUMNS];
-        UNROLL for (u32 h = 0; h < GROUP; h++)
-            UNROLL for (u32 i = 0; i < COLUMNS; i++) acc[h][i] = 0.0f;
-        NO_UNROLL for (u32 at = from; at < to; at += TILE) {
-            load_tile(lds, rows, pages, fresh, chosen, past, a.capacity, at, to);
-            block_sync();
-            share_out(lds, at, to);
-            UNROLL for (u32 h = 0; h < GROUP; h++)
-                UNROLL for (u32 i = 0; i < COLUMNS; i++) acc[h][i] *= lds.shrink[h];
-            UNROLL for (u32 i = 0; i < COLUMNS; i++) {
-                u32 c = thread_id() + i * KJ_BLOCK;
-                if (RANK % KJ_BLOCK != 0 && c >= RANK) break;
-                for (u32 t = 0; t < TILE; t++) {
-                    float v = lds.row[t][c];
-                    UNROLL for (u32 h = 0; h < GROUP; h++) acc[h][i] = fma_f32(lds.share[h][t], v, acc[h][i]);
+        Seen seen;
+        UNROLL for (u32 h = 0; h < GROUP; h++) {
+            seen.most[h] = NEVER, seen.sum[h] = 0.0f;
+            UNROLL for (u32 n = 0; n < COLUMNS; n++)
+                UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] = 0.0f;
+        }
+        NO_UNROLL for (u32 at = from + wave_id() * AT_ONCE; at < to; at += TILE) {
+            // Positions rise, so that where the last one is kept all are. Of what is fresh nothing is read in
+            // the cache: it may have no page.
+            if (chosen_at(chosen, min_u32(at + AT_ONCE, to) - 1) < past) {
+                const u8* rows = K::page(cache, pages, at);
+                Kept<AT_ONCE> kept;
+                UNROLL for (u32 i = 0; i < AT_ONCE; i++) {
+                    const u32 p = within(chosen_at(chosen, min_u32(at + i, to - 1)));
+                    UNROLL for (u32 n = 0; n < EACH; n++)
+                        kept.eight[i][n] = K::load(rows, stretch(a.capacity), p, min_u32(chunk_of(n), CHUNKS - 1));
+                }
+                see<AT_ONCE>(lds, seen, kept, to - at);
+            } else {
+                NO_UNROLL for (u32 i = at; i < min_u32(at + AT_ONCE, to); i++) {
+                    const u32 p = chosen_at(chosen, i);
+                    Fresh row;
+                    UNROLL for (u32 n = 0; n < EACH; n++) {
+                        const u32 c = min_u32(chunk_of(n), CHUNKS - 1);
+                        if (p < past) {
+                            K::values(K::load(K::page(cache, pages, p), stretch(a.capacity), within(p), c), row.x[n]);
+                        } else {
+                            const float* x = fresh + (u64)(p - past) * HEAD_DIM + 8 * c;
+                            UNROLL for (u32 e = 0; e < 8; e++) row.x[n][e] = x[e];
+                        }
+                    }
+                    see<1>(lds, seen, row, 1);
                 }
             }
-            block_sync();
         }
 
-        const u64 each = (u64)a.splits * (RANK + 2);
-        UNROLL for (u32 h = 0; h < GROUP; h++)
-            UNROLL for (u32 i = 0; i < COLUMNS; i++) {
-                u32 c = thread_id() + i * KJ_BLOCK;
-                if (RANK % KJ_BLOCK != 0 && c >= RANK) break;
-                if (busy == 1) {
-                    a.out[(first + h) * RANK + c] = acc[h][i] / lds.sum[h];
-                } else {
-                    float* p = a.part + (first + h) * each + share.x * (RANK + 2);
-                    p[c] = acc[h][i];
-                    if (c == 0) p[RANK] = lds.most[h], p[RANK + 1] = lds.sum[h];
-                }
-            }
+        const u32 each = a.splits * Sum::EACH;
+        float* part = a.part + first * each;
+        together(lds, seen, a.out + first * RANK, part + share.x * Sum::EACH, each, busy == 1);
         if (busy == 1) return;
         if (!last_block(a.counters + (u64)token * (HEADS / GROUP) + share.y, busy)) return;
-        for (u32 i = thread_id(); i < GROUP * RANK; i += KJ_BLOCK) {
-            u32 h = i / RANK, c = i % RANK;
-            const float* p = a.part + (first + h) * each;
-            float most = NEVER, sum = 0.0f, value = 0.0f;
-            for (u32 s = 0; s < busy; s++, p += RANK + 2) {
-                float now = max_f32(most, p[RANK]);
-                float old = exp2_hw(most - now), by = exp2_hw(p[RANK] - now);
-                sum = sum * old + p[RANK + 1] * by;
-                value = value * old + p[c] * by;
-                most = now;
-            }
-            a.out[first * RANK + i] = value / sum;
+        Sum::weigh(lds.slices, part, a.splits, busy);
+        for (u32 i = thread_id(); i < GROUP * CEIL_DIV(RANK, 4); i += KJ_BLOCK) {
+            const u32 h = i / CEIL_DIV(RANK, 4), c = i % CEIL_DIV(RANK, 4);
+            const u32x4 v = Sum::columns(lds.slices, part, a.splits, busy, h, c);
+            const u32 word[4] = {v.x, v.y, v.z, v.w};
+            float* out = a.out + (first + h) * RANK + 4 * c;
+            UNROLL for (u32 e = 0; e < 4; e++)
+                if (RANK % 4 == 0 || 4 * c + e < RANK) out[e] = as_f32(word[e]) / lds.slices.sum[h];
         }
     }
 };

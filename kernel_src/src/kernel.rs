@@ -194,6 +194,7 @@ const FILES: &[(&str, &str)] = files! {
     "scan.h"
     "scan.hip"
     "scores.h"
+    "slices.h"
     "small_gemm.h"
     "small_gemm.hip"
     "softmax.h"

@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
 use crate::matrix::{CONTEXT, Samples};
 use crate::top_keys::TopKeysSpec;
-use kjit_engine::{Constants, MatrixUnit, Target};
+use kjit_engine::{Constants, Target, Vendor};
 use std::fmt;
 
 /// Attention where a position's row is the key of all heads, and its beginning their value (DeepSeek-V2, arXiv
@@ -66,8 +66,6 @@ arguments! {
 
 const NAME: &str = "latent";
 const BLOCK: u32 = 256;
-/// Positions at a time.
-const TILE: usize = 8;
 
 /// The macro that `gpu/chosen.h` asks for.
 pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
@@ -78,14 +76,17 @@ pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
 }
 
 impl LatentSpec {
-    /// Elements of a row at most: eight of them and the queries of eight heads are in shared memory.
+    /// Elements of a row at most: the queries of four heads and a value of each wave are in shared memory.
     pub const WIDEST: usize = 640;
     /// Blocks of a compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 1;
 
     /// Query heads that a block computes together.
+    ///
+    /// Four: a lane keeps 16 columns of each in registers, and what slices left of eight would be twice as much for
+    /// the one block that adds it up.
     fn group(&self) -> usize {
-        (1..=8).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
+        (1..=4).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
     }
 
     /// Blocks that share a sequence's heads.
@@ -97,7 +98,7 @@ impl LatentSpec {
     /// Bytes of the working memory.
     #[must_use]
     pub fn part_bytes(&self, splits: u32, sequences: u32) -> usize {
-        self.heads * splits as usize * sequences as usize * (self.rank + 2) * 4
+        self.heads * splits as usize * sequences as usize * (self.rank + 2).next_multiple_of(4) * 4
     }
 
     /// Counters (u32).
@@ -138,14 +139,12 @@ impl Family for LatentSpec {
             .shape()
             .number("HEADS", self.heads)
             .number("GROUP", self.group())
-            .number("GROUP_P", self.group().next_power_of_two())
             .number("RANK", self.rank)
-            .number("TILE", TILE)
             .flag("ONE", self.one);
-        // Said, lest nvrtc stop at 64 registers and spill one (sm_80, sm_87); H200s' kernel was measured without.
-        let bounded = match target.arch().matrix {
-            MatrixUnit::MmaSync => Constants::new().set("KJ_MIN_BLOCKS", 2),
-            _ => Constants::new(),
+        // Said, lest nvrtc stop at fewer registers than a block of 256 threads may have, and spill.
+        let bounded = match target.vendor() {
+            Vendor::Nvidia => Constants::new().set("KJ_MIN_BLOCKS", 1),
+            Vendor::Amd => Constants::new(),
         };
         let macros = choosing(self.chosen, KvLayout::macros(self.paged, bounded));
         Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))
