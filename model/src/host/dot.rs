@@ -17,7 +17,7 @@ use super::quantise::{Quantised, Rounded};
 use super::scattered::Scattered;
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
-use kjit_kernels::format::{Encoding, GroupFactors, Offset};
+use kjit_kernels::format::{BlockScale, Encoding, GroupFactors, GroupScale, Offset};
 
 /// Chunks in a block of 256.
 const CHUNKS: usize = 256 / CHUNK;
@@ -50,7 +50,7 @@ impl Job for DotProduct<'_> {
                 Encoding::Blocks(_) => {
                     with_format!(self.0.w.format, F => self.all::<V, Blocks<F>>(),
                     else match Scattered::find(self.0.w.format) {
-                        Some(s) => self.each(|row, cols, t| scattered_blocks::<V>(&s, row, cols, self.0.x.rounded.row(t))),
+                        Some(s) => self.each(|t| self.0.x.rounded.row(t), |row, cols, x| scattered_blocks::<V>(&s, row, cols, x)),
                         None => self.unknown(),
                     })
                 }
@@ -65,22 +65,24 @@ impl DotProduct<'_> {
     #[inline(always)]
     unsafe fn all<V: Vector, R: Row>(&self) {
         // SAFETY: the instructions are there.
-        unsafe { self.each(|row, cols, t| R::dot::<V>(row, cols, R::input(self.0.x, cols, t))) }
+        unsafe { self.each(|t| R::input(self.0.x, self.0.w.cols, t), |row, cols, x| R::dot::<V>(row, cols, x)) }
     }
 
-    /// The product of each row with each token's input, as `dot` makes it of a row, its length and the token.
+    /// The product of each row with each token's input, as `dot` makes it of a row, its length and what `input` finds of
+    /// the token.
     ///
     /// # Safety
     /// As [`Job::run`].
     #[inline(always)]
-    unsafe fn each(&self, dot: impl Fn(&[u8], usize, usize) -> f32) {
+    unsafe fn each<X: Copy>(&self, input: impl Fn(usize) -> X, dot: impl Fn(&[u8], usize, X) -> f32) {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
         for t in 0..self.0.tokens {
+            let x = input(t);
             let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
             for (r, row) in (self.0.row..).zip(rows) {
                 let bias = self.0.bias.map_or(0.0, |b| b[r]);
                 // SAFETY: the results' place is the caller's promise.
-                unsafe { *self.0.out.add(t * self.0.stride + r) = dot(row, cols, t) + bias };
+                unsafe { *self.0.out.add(t * self.0.stride + r) = dot(row, cols, x) + bias };
             }
         }
     }
@@ -200,7 +202,33 @@ unsafe fn small_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
     unsafe {
         let mut acc = V::splat(0.0);
         let mut offset = [0.0f32; 2];
-        for c in 0..chunks {
+        let mut done = 0;
+        // Eight blocks at a time: their scales are found and multiplied together.
+        if let (BlockScale::F16(scale), GroupScale::One) = (f.scale, f.group_scale) {
+            let add = match f.offset {
+                Offset::None => Some(None),
+                Offset::Plus(at) => Some(Some(at)),
+                Offset::MinusScaled(_) => None,
+            };
+            while let (Some(add), true) = (add, 2 * done + 8 <= blocks) {
+                let at = row.as_ptr().add(2 * done * f.bytes);
+                let scales = V::scales(at.add(usize::from(scale)), f.bytes);
+                let scales = V::scaled(scales, x.scales.as_ptr().add(2 * done));
+                if let Some(add) = add {
+                    let offsets = V::scales(at.add(usize::from(add)), f.bytes);
+                    acc = acc.add_scaled(offsets, x.pairs.as_ptr().add(2 * done));
+                }
+                let q = x.q.as_ptr().add(done * CHUNK_BYTES);
+                let codes = |i: usize| V::codes::<F, 0>(at.add(i * f.bytes), at.add((i + 1) * f.bytes));
+                acc = acc
+                    .add_chunk::<0>(codes(0), bias, q, scales)
+                    .add_chunk::<1>(codes(2), bias, q.add(CHUNK_BYTES), scales)
+                    .add_chunk::<2>(codes(4), bias, q.add(2 * CHUNK_BYTES), scales)
+                    .add_chunk::<3>(codes(6), bias, q.add(3 * CHUNK_BYTES), scales);
+                done += 4;
+            }
+        }
+        for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
             // A last block by itself is taken twice: what it meets the second time is zero.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
@@ -219,6 +247,20 @@ unsafe fn small_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
     }
 }
 
+/// The scales and the offsets of the eight groups of a block whose six bits are packed as Q4_K has them: a byte for
+/// each, the first lowest.
+#[inline(always)]
+fn six_bits(packed: [u8; 12]) -> (u64, u64) {
+    let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
+    let (a, b, c) = (word(0), word(4), word(8));
+    let top = |w: u32| w >> 2 & 0x3030_3030;
+    let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    (
+        both(a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | top(a)),
+        both(b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | top(b)),
+    )
+}
+
 /// Blocks of 256.
 ///
 /// # Safety
@@ -230,6 +272,7 @@ unsafe fn large_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
     let has_offset = !matches!(f.offset, Offset::None);
     let blocks = cols / f.elems;
     assert!(row.len() >= blocks * f.bytes && x.q.len() >= blocks * CHUNKS * CHUNK_BYTES);
+    assert!(x.pairs.len() >= 2 * CHUNKS * blocks);
     // SAFETY: the instructions are there; blocks and chunks are in the row and in q, as was checked.
     unsafe {
         let mut acc = V::splat(0.0);
@@ -238,6 +281,20 @@ unsafe fn large_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
         for (b, (d, sums)) in inputs.enumerate().take(blocks) {
             let block = row.as_ptr().add(b * f.bytes);
             let q = x.q.as_ptr().add(b * CHUNKS * CHUNK_BYTES);
+            if let (GroupScale::SixBitPairs(at), BlockScale::F16(scale), Offset::MinusScaled(offset)) =
+                const { (F::BLOCK.group_scale, F::BLOCK.scale, F::BLOCK.offset) }
+            {
+                let half = |at: u16| V::half(block.add(usize::from(at)).cast::<u16>().read_unaligned());
+                let (s, o) = six_bits(block.add(usize::from(at)).cast::<[u8; 12]>().read());
+                let scales = V::scaled(V::scales_of(s, half(scale)), d.as_ptr());
+                acc = acc
+                    .add_scaled(V::scales_of(o, -half(offset)), x.pairs.as_ptr().add(2 * CHUNKS * b))
+                    .add_chunk::<0>(V::codes::<F, 0>(block, block), bias, q, scales)
+                    .add_chunk::<1>(V::codes::<F, 1>(block, block), bias, q.add(CHUNK_BYTES), scales)
+                    .add_chunk::<2>(V::codes::<F, 2>(block, block), bias, q.add(2 * CHUNK_BYTES), scales)
+                    .add_chunk::<3>(V::codes::<F, 3>(block, block), bias, q.add(3 * CHUNK_BYTES), scales);
+                continue;
+            }
             let (mut s, o) = sixteens::<V, F>(std::slice::from_raw_parts(block, f.bytes));
             for i in 0..4 * CHUNKS {
                 if has_offset {

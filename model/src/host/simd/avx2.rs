@@ -293,10 +293,78 @@ unsafe impl Vector for Avx2 {
         Avx2(a, a, b, b)
     }
 
-    /// Sixteen-bit products, added by pairs. (The instruction for bytes saturates at 16 bits: 8-bit codes
-    /// overflow it.)
     #[inline(always)]
-    unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+    unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.add_products(codes, bias, q, scales.map(|s| _mm256_set1_ps(s))) }
+    }
+
+    type Scales = __m256;
+
+    /// As [`Avx512`](super::avx512::Avx512) does it, for the same reason.
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, step: usize) -> __m256 {
+        // SAFETY: the instructions are there; eight halves and two bytes behind the first are readable.
+        unsafe {
+            let at = |i: usize| i32::from(p.add(i * step).cast::<i16>().read_unaligned());
+            let v = _mm_loadu_si32(p);
+            let v = _mm_insert_epi16::<1>(v, at(1));
+            let v = _mm_insert_epi16::<2>(v, at(2));
+            let v = _mm_insert_epi16::<3>(v, at(3));
+            let v = _mm_insert_epi16::<4>(v, at(4));
+            let v = _mm_insert_epi16::<5>(v, at(5));
+            let v = _mm_insert_epi16::<6>(v, at(6));
+            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, at(7)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of(bytes: u64, by: f32) -> __m256 {
+        // SAFETY: the instructions are there.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes.cast_signed()));
+            _mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_set1_ps(by))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scaled(scales: __m256, by: *const f32) -> __m256 {
+        // SAFETY: the instructions are there; eight floats are readable.
+        unsafe { _mm256_mul_ps(scales, _mm256_loadu_ps(by)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(mut self, scales: __m256, by: *const f32) -> Self {
+        // SAFETY: the instructions are there; eight floats are readable.
+        unsafe { self.3 = _mm256_fmadd_ps(scales, _mm256_loadu_ps(by), self.3) };
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn add_chunk<const C: usize>(self, codes: Self::Codes, bias: u8, q: *const u8, scales: __m256) -> Self {
+        // SAFETY: a chunk is readable at q.
+        unsafe {
+            let first = _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(2 * C as i32));
+            let second = _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(2 * C as i32 + 1));
+            self.add_products(codes, bias, q, [first, first, second, second])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
+        // SAFETY: half of a chunk is writable, says the caller.
+        unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
+    }
+}
+
+impl Avx2 {
+    /// Sixteen-bit products, added by pairs, times a scale for each sixteen. (The instruction for bytes saturates at
+    /// 16 bits: 8-bit codes overflow it.)
+    ///
+    /// # Safety
+    /// As [`Vector::add_dot`].
+    #[inline(always)]
+    unsafe fn add_products(mut self, codes: [__m128i; 4], bias: u8, q: *const u8, scales: [__m256; 4]) -> Self {
         // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two is below 2
         // · 128 · 32512 < 2^24.
         unsafe {
@@ -305,16 +373,10 @@ unsafe impl Vector for Avx2 {
                     _mm256_cvtepi8_epi16(_mm_sub_epi8(codes[i], _mm_set1_epi8(bias as i8))),
                     _mm256_loadu_si256(q.add(32 * i).cast()),
                 );
-                *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(scales[i]), *acc);
+                *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scales[i], *acc);
             }
         }
         self
-    }
-
-    #[inline(always)]
-    unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        // SAFETY: half of a chunk is writable, says the caller.
-        unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
 

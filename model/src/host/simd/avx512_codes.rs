@@ -38,17 +38,33 @@ const fn load(p: &[Piece; 4]) -> Load {
     }
 }
 
-/// The shift of each sixteen-bit element, or `None` if no element is shifted.
-const fn shifts(p: &[Piece; 4]) -> Option<[u16; 32]> {
+/// The shift of all sixteens that have one, and which elements of sixteen bits those are; a shift of 0: none has
+/// one. (`None`: they have several. Of the instructions, the one with a shift for each element is the slowest.)
+const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
+    let (mut shift, mut which) = (0, 0);
+    let mut i = 0;
+    while i < 4 {
+        if p[i].shift != 0 {
+            if shift != 0 && shift != p[i].shift {
+                return None;
+            }
+            shift = p[i].shift;
+            which |= 0xff << (8 * i);
+        }
+        i += 1;
+    }
+    Some((shift, which))
+}
+
+/// The shift of each sixteen-bit element.
+const fn shifts(p: &[Piece; 4]) -> [u16; 32] {
     let mut shifts = [0; 32];
-    let mut any = false;
     let mut i = 0;
     while i < 32 {
         shifts[i] = p[i / 8].shift as u16;
-        any |= shifts[i] != 0;
         i += 1;
     }
-    if any { Some(shifts) } else { None }
+    shifts
 }
 
 /// What is known of a plane at compile time.
@@ -56,12 +72,13 @@ const fn shifts(p: &[Piece; 4]) -> Option<[u16; 32]> {
 struct Known {
     pieces: [Piece; 4],
     load: Load,
-    shifts: Option<[u16; 32]>,
+    one_shift: Option<(u32, u32)>,
+    shifts: [u16; 32],
 }
 
 const fn known(f: &BlockFormat, plane: usize, c: usize) -> Known {
     let pieces = pieces(f, &f.planes[plane], c);
-    Known { pieces, load: load(&pieces), shifts: shifts(&pieces) }
+    Known { pieces, load: load(&pieces), one_shift: one_shift(&pieces), shifts: shifts(&pieces) }
 }
 
 const fn plane(f: &BlockFormat, plane: usize) -> Plane {
@@ -141,10 +158,8 @@ unsafe fn one_plane<F: Described, const C: usize, const P: usize>(first: *const 
                 _mm512_shuffle_i64x2::<0b01_01_00_00>(v, v)
             }
             Load::DoubledOfTwo => {
-                let low = _mm256_castsi128_si256(_mm_loadu_si128(first.add(at).cast()));
-                let both = _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(second.add(at).cast()));
-                let v = _mm512_castsi256_si512(both);
-                _mm512_shuffle_i64x2::<0b01_01_00_00>(v, v)
+                let low = _mm512_broadcast_i32x4(_mm_loadu_si128(first.add(at).cast()));
+                _mm512_mask_broadcast_i32x4(low, 0xff00, _mm_loadu_si128(second.add(at).cast()))
             }
             Load::Two => {
                 let low = _mm512_castsi256_si512(_mm256_loadu_si256(first.add(at).cast()));
@@ -158,9 +173,12 @@ unsafe fn one_plane<F: Described, const C: usize, const P: usize>(first: *const 
                 _mm512_inserti32x4::<3>(v, _mm_loadu_si128(from(k.pieces[3]).cast()))
             }
         };
-        if let Some(shifts) = k.shifts {
-            bytes = _mm512_srlv_epi16(bytes, _mm512_loadu_si512(shifts.as_ptr().cast()));
-        }
+        bytes = match k.one_shift {
+            Some((0, _)) => bytes,
+            Some((shift, u32::MAX)) => _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)),
+            Some((shift, which)) => _mm512_mask_srl_epi16(bytes, which, bytes, _mm_cvtsi32_si128(shift as i32)),
+            None => _mm512_srlv_epi16(bytes, _mm512_loadu_si512(k.shifts.as_ptr().cast())),
+        };
         if plane.bits < 8 {
             bytes = _mm512_and_si512(bytes, _mm512_set1_epi8(((1u16 << plane.bits) - 1) as i8));
         }

@@ -120,6 +120,32 @@ pub unsafe trait Vector: Copy {
     /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
 
+    /// A scale for each of eight successive blocks of 32 codes, which are four chunks.
+    type Scales: Copy;
+
+    /// Eight IEEE halves, `step` bytes apart, as scales.
+    ///
+    /// Each may be read with the two bytes behind it.
+    unsafe fn scales(p: *const u8, step: usize) -> Self::Scales;
+
+    /// Eight bytes, the lowest first, times `by`, as scales.
+    unsafe fn scales_of(bytes: u64, by: f32) -> Self::Scales;
+
+    /// Each times one of eight floats.
+    unsafe fn scaled(scales: Self::Scales, by: *const f32) -> Self::Scales;
+
+    /// Adds products of scales and eight floats to some lanes of `self`.
+    unsafe fn add_scaled(self, scales: Self::Scales, by: *const f32) -> Self;
+
+    /// [`Vector::add_dot`] of chunk `C` of four, with its two scales.
+    unsafe fn add_chunk<const C: usize>(
+        self,
+        codes: Self::Codes,
+        bias: u8,
+        q: *const u8,
+        scales: Self::Scales,
+    ) -> Self;
+
     /// Writes the first (`part` 0) or second (1) half of a chunk of activations, integers within ±32512.
     ///
     /// `chunk` must be valid for [`CHUNK_BYTES`].
@@ -219,6 +245,58 @@ pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
 pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
     pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
 }
+
+/// [`Vector::Scales`] and what is done with them, for a vector that has nothing better than an array.
+macro_rules! scales_in_an_array {
+    () => {
+        type Scales = [f32; 8];
+
+        #[inline(always)]
+        unsafe fn scales(p: *const u8, step: usize) -> [f32; 8] {
+            // SAFETY: eight halves, says the caller.
+            std::array::from_fn(|i| unsafe {
+                Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read()))
+            })
+        }
+
+        #[inline(always)]
+        unsafe fn scales_of(bytes: u64, by: f32) -> [f32; 8] {
+            bytes.to_le_bytes().map(|b| by * f32::from(b))
+        }
+
+        #[inline(always)]
+        unsafe fn scaled(scales: [f32; 8], by: *const f32) -> [f32; 8] {
+            // SAFETY: eight floats, says the caller.
+            let by = unsafe { by.cast::<[f32; 8]>().read() };
+            std::array::from_fn(|i| scales[i] * by[i])
+        }
+
+        #[inline(always)]
+        unsafe fn add_scaled(self, scales: [f32; 8], by: *const f32) -> Self {
+            // SAFETY: the caller's promise; a vector has 32 lanes.
+            unsafe {
+                let mut products = [0.0; $crate::host::simd::LANES];
+                products[..8].copy_from_slice(&Self::scaled(scales, by));
+                self.add(Self::load(products.as_ptr()))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn add_chunk<const C: usize>(
+            self,
+            codes: Self::Codes,
+            bias: u8,
+            q: *const u8,
+            scales: [f32; 8],
+        ) -> Self {
+            let (a, b) = (scales[2 * C], scales[2 * C + 1]);
+            // SAFETY: the caller's promise.
+            unsafe { self.add_dot(codes, bias, q, [a, a, b, b]) }
+        }
+    };
+}
+
+use scales_in_an_array;
 
 /// A kernel: what it works on, and how with any vector.
 pub trait Job {

@@ -252,6 +252,8 @@ unsafe impl Vector for Neon {
         self
     }
 
+    super::scales_in_an_array!();
+
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
         // SAFETY: half of a chunk is writable, says the caller.

@@ -219,6 +219,8 @@ unsafe impl Vector for Plain {
         self
     }
 
+    super::scales_in_an_array!();
+
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
         // SAFETY: half of a chunk, says the caller.
