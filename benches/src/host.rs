@@ -1,11 +1,12 @@
-//! What the CPU does: reading a model file and its vocabulary, tokenizing, the chat template, a prompt,
+//! What the CPU does: steps of its threads, products by themselves, reading a model file and its vocabulary, tokenizing, the chat template, a prompt,
 //! decoding.
 
 use crate::{Options, Result, Times};
+use kjit_kernels::format::Format;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::gguf::Gguf;
-use kjit_model::host::read_bandwidth;
+use kjit_model::host::{Isa, ProductRate, StepRate, read_bandwidth};
 use kjit_model::session::{OpenOptions, Session, Want};
 use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
 use std::io::Write;
@@ -15,6 +16,9 @@ use std::sync::Arc;
 /// As llama-bench counts them: a prompt into an empty context, and tokens one by one.
 const PROMPT: usize = 512;
 const TOKENS: usize = 64;
+
+/// Steps of the threads that are timed at once.
+const STEPS: usize = 1000;
 
 /// The model that scripts/quickstart fetches.
 fn usual() -> PathBuf {
@@ -34,6 +38,20 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
             read_bandwidth(options.threads) / 1e9,
             options.threads
         )?;
+    }
+    if options.wants("steps") {
+        let mut steps = StepRate::new(options.threads);
+        for tasks in [options.threads, 8 * options.threads] {
+            let times = options.time(|| {
+                steps.run(STEPS, tasks);
+                Ok(())
+            })?;
+            let micros = times.median() / STEPS as f64 * 1e6;
+            writeln!(out, "{:<24} {micros:.2} µs each, {} threads", format!("steps of {tasks}"), options.threads)?;
+        }
+    }
+    if options.wants("products") {
+        products(options, out)?;
     }
     let path = options.model.clone().unwrap_or_else(usual);
     if options.model.is_none() && !path.exists() {
@@ -88,6 +106,37 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
             Ok(())
         })?;
         say(&format!("decode, {TOKENS} tokens"), &times, rate(TOKENS, &times))?;
+    }
+    Ok(())
+}
+
+/// Products of one token, with matrices like those of a small model, 60 of them, and of a prompt, by format and
+/// instruction set.
+fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
+    for name in ["Q4_0", "Q4_1", "Q8_0", "F16", "Q4_K", "Q6_K"] {
+        let Some(format) = Format::by_name(name) else { continue };
+        let cols = if format.block_elems() == 256 { 512 } else { 576 };
+        for isa in Isa::available().into_iter().filter(|i| i.name() != "plain") {
+            let (mut line, threads) = (format!("products {name} {}", isa.name()), options.threads);
+            line = format!("{line:<24}");
+            if let Some(mut rate) = ProductRate::new(isa, threads, format, [60, 1536, cols], 1) {
+                let times = options.time(|| {
+                    rate.run();
+                    Ok(())
+                })?;
+                let (seconds, codes) = (times.least(), rate.products() as f64);
+                line += &format!(" one token {:.1} GB/s", rate.bytes() as f64 / seconds / 1e9);
+                line += &format!(", {:.2} ns for 64 codes of a thread", seconds / codes * 64e9 * threads as f64);
+            }
+            if let Some(mut rate) = ProductRate::new(isa, threads, format, [1, 1536, 1536], PROMPT) {
+                let times = options.time(|| {
+                    rate.run();
+                    Ok(())
+                })?;
+                line += &format!("; {PROMPT} tokens {:.0} GFLOP/s", 2.0 * rate.products() as f64 / times.least() / 1e9);
+            }
+            writeln!(out, "{line}")?;
+        }
     }
     Ok(())
 }

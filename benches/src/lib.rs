@@ -146,6 +146,12 @@ impl Times {
     pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
     }
+
+    /// The shortest: of work that others on the machine can only hold up.
+    #[must_use]
+    pub fn least(&self) -> f64 {
+        self.0.first().copied().unwrap_or(f64::NAN)
+    }
 }
 
 impl std::fmt::Display for Times {

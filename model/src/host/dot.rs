@@ -255,10 +255,7 @@ fn six_bits(packed: [u8; 12]) -> (u64, u64) {
     let (a, b, c) = (word(0), word(4), word(8));
     let top = |w: u32| w >> 2 & 0x3030_3030;
     let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    (
-        both(a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | top(a)),
-        both(b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | top(b)),
-    )
+    (both(a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | top(a)), both(b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | top(b)))
 }
 
 /// Blocks of 256.

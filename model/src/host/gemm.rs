@@ -133,7 +133,7 @@ pub unsafe fn transpose_panel<V: Vector>(rows: &[f32], n: usize, panel: &mut [f3
 /// # Safety
 /// Both are valid for `m` rows of `n` elements at their strides.
 #[inline(always)]
-unsafe fn copy(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize, m: usize, n: usize) {
+pub unsafe fn copy(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize, m: usize, n: usize) {
     for i in 0..m {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(src.add(i * src_stride), dst.add(i * dst_stride), n) };
@@ -187,6 +187,18 @@ impl Tile {
         }
     }
 
+    /// For any number of rows; nothing where there is nothing to add.
+    ///
+    /// # Safety
+    /// As [`Tile::rows`].
+    #[inline(always)]
+    pub unsafe fn some_rows<V: Vector>(self, m: usize) {
+        if self.n > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.rows::<V>(m) }
+        }
+    }
+
     /// For `M` rows, all sums in registers.
     ///
     /// # Safety
@@ -221,6 +233,7 @@ mod tests {
     use super::super::quantise::{Quantise, Quantised};
     use super::super::simd::Isa;
     use super::super::testing::{Rng, weights};
+    use super::super::words::{RoundRows, WordProduct, row_len};
     use super::*;
     use kjit_kernels::format::ALL;
 
@@ -228,7 +241,11 @@ mod tests {
     fn every_format_multiplies_as_f64_does_for_odd_numbers_of_rows_and_tokens() {
         let mut rng = Rng::new();
         for format in ALL {
-            for (rows, cols, tokens) in [(1, 256, 1), (31, 768, 2), (33, 256, 7), (65, 1280, 13), (32, 512, 29)] {
+            let shapes = [(1, 256, 1), (31, 768, 2), (33, 256, 7), (65, 1280, 13), (32, 512, 29)];
+            // Of blocks of 32, single ones behind those that go together: 1, 3, 9 and 27.
+            let odd = [(3, 32, 1), (5, 96, 3), (31, 288, 2), (33, 864, 11)];
+            let odd = odd.into_iter().filter(|_| format.block_elems() <= 32);
+            for (rows, cols, tokens) in shapes.into_iter().chain(odd) {
                 let bytes = weights(&mut rng, format, rows, cols);
                 let w = Matrix { bytes: &bytes, format, rows, cols };
                 let mut decoded = vec![0.0; rows * cols];
@@ -240,7 +257,13 @@ mod tests {
                         // SAFETY: the job asks for nothing.
                         unsafe { isa.run(Quantise { x: &x, cols, to: &mut rounded }) };
                     }
-                    for kernel in ["panel", "row", "dot"] {
+                    let mut words = vec![f32::NAN; tokens * row_len(cols)];
+                    let in_words = isa.has_words() && super::super::words::has(format);
+                    if in_words {
+                        // SAFETY: the job asks for nothing.
+                        unsafe { isa.run(RoundRows { x: &x, cols, to: &mut words }) };
+                    }
+                    for kernel in ["panel", "row", "dot", "words"].into_iter().filter(|k| *k != "words" || in_words) {
                         let mut out = vec![f32::NAN; tokens * rows];
                         for row in (0..rows).step_by(LANES) {
                             let (n, bias, out) = (LANES.min(rows - row), Some(&bias[..]), out.as_mut_ptr());
@@ -251,6 +274,7 @@ mod tests {
                                 match kernel {
                                     "panel" => isa.run(PanelProduct(product)),
                                     "row" => isa.run(RowProduct(product)),
+                                    "words" => isa.run_words(WordProduct(product.with(&words[..]))),
                                     _ => {
                                         let x = Input { x: &x, rounded: &rounded };
                                         isa.run(DotProduct(product.with(x)));
@@ -273,7 +297,7 @@ mod tests {
                             // off again, in f32.
                             let weights = || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
                             let rounding = weights().sum::<f64>() * 0.6 / 32512.0 + 128.0 * 6e-8 * (cols as f64).sqrt();
-                            let bound = if kernel == "dot" { sums + rounding } else { sums };
+                            let bound = if matches!(kernel, "dot" | "words") { sums + rounding } else { sums };
                             assert!(
                                 off <= bound,
                                 "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: {got}, not {want}; {rng}",

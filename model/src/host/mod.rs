@@ -5,10 +5,10 @@
 //! file. Any value can be tapped by name ([`HostRunner::tap`]), and any operation run by itself on given
 //! inputs ([`HostRunner::run_op`]).
 //!
-//! One precision runs through: activations and sums are f32 in both modes, and prompts go through f32
-//! products. What [`OpenOptions::precise`](crate::session::OpenOptions::precise) adds is that keys and values
-//! stay in f32 and that decoding, too, multiplies in f32; by default decoding rounds activations to 16 bits
-//! per block of 32.
+//! One precision runs through: activations and sums are f32 in both modes. What
+//! [`OpenOptions::precise`](crate::session::OpenOptions::precise) adds is that keys and values stay in f32 and that
+//! all products are of f32. By default activations are rounded to 16 bits per block of 32 where they are multiplied
+//! with integer codes: in decoding, and in prompts where the processor has an instruction for such integers.
 
 #![expect(
     clippy::indexing_slicing,
@@ -29,6 +29,7 @@ mod plan;
 mod pool;
 mod product;
 mod quantise;
+mod rates;
 mod rope;
 mod run;
 mod runner;
@@ -41,9 +42,11 @@ mod state;
 mod testing;
 mod unpack;
 mod weights;
+mod words;
 
 pub use cpu::{Cpu, default_threads, peak_memory};
 pub use limit::read_bandwidth;
+pub use rates::{ProductRate, StepRate};
 pub use simd::Isa;
 
 pub(crate) use run::Run;

@@ -8,6 +8,7 @@ use super::product::{Matrix, Part};
 use super::quantise::{Quantise, Quantised};
 use super::share::Shared;
 use super::simd::{Isa, LANES};
+use super::words::{self, RoundRows, WordProduct};
 use kjit_kernels::format::Encoding;
 
 /// Tokens from which decoding a panel of weights pays.
@@ -16,6 +17,10 @@ pub(super) const PANEL_TOKENS: usize = 8;
 /// Tokens of a task where panels of rows are too few for the threads: by estimate, decoding a panel
 /// costs what 32 tokens do.
 const TOKENS: usize = 128;
+
+/// Bytes of weights that are worth a task of their own, where there are few tokens: some 0.5 µs of a thread; but each
+/// thread has two tasks, and eight at most, so that one that was put off its core holds up little.
+const TASK: usize = 8 << 10;
 
 /// One product of a step.
 pub struct Product<'a> {
@@ -37,56 +42,85 @@ pub fn multiply(
     rounded: Option<&mut Quantised>,
 ) {
     let panels = tokens >= PANEL_TOKENS;
-    let rounded = match (rounded, products.first()) {
-        (Some(to), Some(p)) if !panels => {
-            if products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
-                // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
-                unsafe { isa.run(Quantise { x, cols: p.w.cols, to }) };
-            }
-            Some(&*to)
-        }
-        _ => None,
-    };
     let cols = products.first().map_or(0, |p| p.w.cols);
+    let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format);
+    let rounded = rounded.map(|to| {
+        if products.iter().any(in_words) {
+            round(pool, isa, &x[..tokens * cols], cols, &mut to.words);
+        } else if !panels && products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
+            // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+            unsafe { isa.run(Quantise { x, cols, to }) };
+        }
+        &*to
+    });
     let all: usize = products.iter().map(|p| p.w.rows).sum();
-    // Few tokens: runs of rows, eight for each thread, so that a thread that was put off its core holds up
-    // little.
-    let run = if panels { LANES } else { all.div_ceil(8 * pool.threads()).clamp(8, 256) };
-    let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(run)).sum();
+    // Rows `row ..` of a product and tokens `first ..`.
+    let one = |p: &Product, row: usize, rows: usize, first: usize, tokens: usize| {
+        let (w, bias, x, stride) = (p.w, p.bias, &x[first * cols..], p.w.rows);
+        // SAFETY: the result has a row for each token.
+        let out = unsafe { p.out.start().add(first * stride) };
+        let part = Part { w, row, rows, x, tokens, bias, out, stride };
+        // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task
+        // has these of them.
+        unsafe {
+            match rounded {
+                Some(rounded) if in_words(p) => {
+                    isa.run_words(WordProduct(part.with(&rounded.words[first * words::row_len(cols)..])));
+                }
+                _ if panels => isa.run(PanelProduct(part)),
+                None => isa.run(RowProduct(part)),
+                Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded }))),
+            }
+        }
+    };
+    if !panels {
+        // Few tokens: runs of rows, of one product or of two, all equally long, so that no thread is the last.
+        let bytes: usize = products.iter().map(|p| p.w.bytes.len()).sum();
+        let tasks = (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
+        return pool.run(tasks, &|task| {
+            let (mut begin, mut end) = (task * all / tasks, (task + 1) * all / tasks);
+            for p in products {
+                let rows = p.w.rows;
+                if begin < rows && begin < end {
+                    one(p, begin, end.min(rows) - begin, 0, tokens);
+                }
+                (begin, end) = (begin.saturating_sub(rows), end.saturating_sub(rows));
+            }
+        });
+    }
     // Many tokens: panels of rows. Where they are few for the threads (a matrix of 576 rows has 18), the
     // tokens are cut too, not so fine that decoding the same panel again costs more than the threads gain.
-    let parts =
-        if panels { (4 * pool.threads()).div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(1) } else { 1 };
+    let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(LANES)).sum();
+    let parts = (4 * pool.threads()).div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(1);
     let each = tokens.div_ceil(parts);
     pool.run(by_rows * parts, &|task| {
         let (mut task, first) = (task / parts, task % parts * each);
-        let (x, tokens) = match panels {
-            // The last part may be short, or none.
-            true if first >= tokens => return,
-            true => (&x[first * cols..], each.min(tokens - first)),
-            false => (x, tokens),
-        };
-        for p in products {
-            let here = p.w.rows.div_ceil(run);
-            if task >= here {
-                task -= here;
-                continue;
-            }
-            let (w, bias, row) = (p.w, p.bias, task * run);
-            let (rows, stride) = (run.min(w.rows - row), w.rows);
-            // SAFETY: the result has a row for each token.
-            let out = unsafe { p.out.start().add(first * stride) };
-            let part = Part { w, row, rows, x, tokens, bias, out, stride };
-            // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task
-            // has these of them.
-            unsafe {
-                match rounded {
-                    _ if panels => isa.run(PanelProduct(part)),
-                    None => isa.run(RowProduct(part)),
-                    Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded }))),
-                }
-            }
+        // The last part may be short, or none.
+        if first >= tokens {
             return;
         }
+        for p in products {
+            let here = p.w.rows.div_ceil(LANES);
+            if task < here {
+                let row = task * LANES;
+                return one(p, row, LANES.min(p.w.rows - row), first, each.min(tokens - first));
+            }
+            task -= here;
+        }
+    });
+}
+
+/// Rounds rows of an input for products of integers, on all threads.
+fn round(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
+    let (rows, len) = (x.len() / cols, words::row_len(cols));
+    to.resize(to.len().max(rows * len), 0.0);
+    let each = rows.div_ceil(4 * pool.threads());
+    let to = Shared::new(to);
+    pool.run(rows.div_ceil(each), &|task| {
+        let (first, rows) = (task * each, each.min(rows - task * each));
+        // SAFETY: tasks have different rows.
+        let to = unsafe { to.part(first * len, rows * len) };
+        // SAFETY: the job asks for nothing.
+        unsafe { isa.run(RoundRows { x: &x[first * cols..][..rows * cols], cols, to }) };
     });
 }

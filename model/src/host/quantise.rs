@@ -7,7 +7,7 @@
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 
 /// The largest integer: its high byte, rounded, must fit in a signed byte.
-const LARGEST: f32 = 32512.0;
+pub const LARGEST: f32 = 32512.0;
 
 /// Rows of activations, rounded.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub struct Quantised {
     pub pairs: Vec<f32>,
     /// Chunks in a row.
     pub chunks: usize,
+    /// Of many tokens, for products of integers of 16 bits: see [`words`](super::words).
+    pub words: Vec<f32>,
 }
 
 impl Quantised {
@@ -77,35 +79,44 @@ impl Job for Quantise<'_> {
                 let at = at + part * LANES;
                 let x = if at < cols { &x[row * cols + at..][..LANES] } else { &zeros };
                 // SAFETY: 32 elements; a whole chunk.
-                unsafe { block::<V>(x, part, q, &mut scales[part], &mut sums[2 * part..]) };
+                let (scale, both) = unsafe { V::round_chunk(x.as_ptr(), part, q.as_mut_ptr()) };
+                scales[part] = scale;
+                sums[2 * part..][..2].copy_from_slice(&both);
             }
         }
         to.pairs.extend(to.sums.as_chunks::<2>().0.iter().map(|[a, b]| a + b));
     }
 }
 
-/// Rounds 32 elements.
+/// 32 elements as integers and their scale, by any vector.
 ///
 /// # Safety
-/// As [`Job::run`]; `x` has 32 elements and `chunk` a chunk's bytes.
+/// As [`Job::run`]; `x` has 32 elements.
 #[inline(always)]
-unsafe fn block<V: Vector>(x: &[f32], part: usize, chunk: &mut [u8], scale: &mut f32, sums: &mut [f32]) {
+pub unsafe fn round<V: Vector>(x: *const f32) -> (f32, [i32; LANES]) {
     let mut rounded = [0.0f32; LANES];
     // SAFETY: 32 elements each.
     unsafe {
-        let v = V::load(x.as_ptr());
+        let v = V::load(x);
         let largest = v.max(V::splat(0.0).sub(v)).largest();
         // NaN if any element is infinite or NaN, else 0: what is wrong must not be rounded away.
         let poison = v.mul(V::splat(0.0)).sum();
-        *scale = largest / LARGEST + poison;
-        let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-        // Of a block of subnormals the inverse is infinite: it is zero then.
-        let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        v.mul(V::splat(inverse)).round().store(rounded.as_mut_ptr());
-        let q = rounded.map(|r| r as i32);
-        V::place(&q, part, chunk.as_mut_ptr());
-        for (sum, q) in sums[..2].iter_mut().zip(q.chunks_exact(16)) {
-            *sum = q.iter().sum::<i32>() as f32 * *scale;
-        }
+        v.mul(V::splat(inverse(largest))).round().store(rounded.as_mut_ptr());
+        (largest / LARGEST + poison, rounded.map(|r| r as i32))
     }
+}
+
+/// What makes the largest element the largest integer.
+#[inline(always)]
+pub fn inverse(largest: f32) -> f32 {
+    let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
+    // Of a block of subnormals the inverse is infinite: it is zero then.
+    if inverse.is_finite() { inverse } else { 0.0 }
+}
+
+/// Sums of each half.
+#[inline(always)]
+pub fn sums(q: &[i32; LANES], scale: f32) -> [f32; 2] {
+    let (first, second) = q.split_at(LANES / 2);
+    [first.iter().sum::<i32>() as f32 * scale, second.iter().sum::<i32>() as f32 * scale]
 }

@@ -1,9 +1,11 @@
 //! 32 floats in two AVX-512 registers.
 
 use super::avx512_codes;
-use super::{CHUNK, Job, LANES, Vector};
+use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
 use crate::host::gemm::Tile;
+use crate::host::quantise::{LARGEST, inverse};
 use crate::host::unpack::Described;
+use crate::host::words::WordTile;
 use std::arch::x86_64::*;
 
 /// Whether the processor and the system have all that [`enter`] switches on.
@@ -24,6 +26,59 @@ pub fn present() -> bool {
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
     // SAFETY: the instructions are there, says the caller.
     unsafe { job.run::<Avx512>() }
+}
+
+/// [`enter`] for jobs of integers.
+///
+/// # Safety
+/// As [`enter`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+pub unsafe fn enter_words<J: WordJob>(job: J) {
+    // SAFETY: the instructions are there, says the caller.
+    unsafe { job.run::<Avx512>() }
+}
+
+/// The matrix kernel of integers: 12 sums of a group and 12 of all are 24 registers of 32; two of the panel and a
+/// broadcast make 27.
+///
+/// # Safety
+/// As [`enter`], and as [`Words::word_tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[inline(never)]
+unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
+    // SAFETY: all pointers stay in what the caller vouches for.
+    unsafe {
+        let mut all = [[_mm512_setzero_ps(); 2]; M];
+        for (i, all) in all.iter_mut().enumerate() {
+            let c = t.c.add(i * t.c_stride);
+            *all = [_mm512_loadu_ps(c), _mm512_loadu_ps(c.add(16))];
+        }
+        for g in 0..t.groups {
+            let mut sums = [[_mm512_setzero_si512(); 2]; M];
+            for k in g * (G / 2)..(g + 1) * (G / 2) {
+                let w = t.w.add(k * LANES);
+                let (low, high) = (_mm512_loadu_si512(w.cast()), _mm512_loadu_si512(w.add(16).cast()));
+                for (i, [a, b]) in sums.iter_mut().enumerate() {
+                    let x = _mm512_set1_epi32(t.x.add(i * t.x_stride + k).cast::<i32>().read());
+                    *a = _mm512_dpwssd_epi32(*a, low, x);
+                    *b = _mm512_dpwssd_epi32(*b, high, x);
+                }
+            }
+            let at = g * LANES;
+            let scales = [_mm512_loadu_ps(t.scales.add(at)), _mm512_loadu_ps(t.scales.add(at + 16))];
+            for (i, (sums, all)) in sums.iter().zip(&mut all).enumerate() {
+                let scale = _mm512_set1_ps(*t.x_scales.add(i * t.x_stride + g * G / 32));
+                for h in 0..2 {
+                    all[h] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h]), _mm512_mul_ps(scales[h], scale), all[h]);
+                }
+            }
+        }
+        for (i, all) in all.iter().enumerate() {
+            let c = t.c.add(i * t.c_stride);
+            _mm512_storeu_ps(c, all[0]);
+            _mm512_storeu_ps(c.add(16), all[1]);
+        }
+    }
 }
 
 /// The matrix kernel.
@@ -311,19 +366,92 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        let sums: [i32; LANES / 4] = std::array::from_fn(|i| -q[4 * i..4 * i + 4].iter().sum::<i32>());
-        // SAFETY: 32 integers are readable, and this half of each of the chunk's three parts writable.
+        // SAFETY: 32 integers are readable; this half of each of the chunk's three parts is writable.
         unsafe {
-            for i in [0, 16] {
-                let q = _mm512_loadu_si512(q.as_ptr().add(i).cast());
-                let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
-                let low = _mm512_sub_epi32(q, _mm512_slli_epi32::<8>(high));
-                let at = chunk.add(part * LANES + i);
-                _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(high));
-                _mm_storeu_si128(at.add(CHUNK).cast(), _mm512_cvtepi32_epi8(low));
-            }
-            chunk.add(2 * CHUNK).cast::<[i32; LANES / 4]>().add(part).write_unaligned(sums);
+            let q = [_mm512_loadu_si512(q.as_ptr().cast()), _mm512_loadu_si512(q.as_ptr().add(16).cast())];
+            put(q, part, chunk);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn round_chunk(x: *const f32, part: usize, chunk: *mut u8) -> (f32, [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (scale, q) = integers(x);
+            put(q, part, chunk);
+            (scale, q.map(|q| _mm512_reduce_add_epi32(q) as f32 * scale))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
+        // SAFETY: 32 elements are readable, 32 integers of two bytes writable.
+        unsafe {
+            let (scale, q) = integers(x);
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
+            _mm256_storeu_si256(to.add(8).cast(), _mm512_cvtepi32_epi16(q[1]));
+            (scale, q.map(|q| _mm512_reduce_add_epi32(q) as f32 * scale))
+        }
+    }
+}
+
+/// As [`round`](crate::host::quantise::round).
+///
+/// # Safety
+/// AVX-512 is there; 32 elements are readable.
+#[inline(always)]
+unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
+    // SAFETY: 32 elements.
+    unsafe {
+        let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+        // NaN of each element that is infinite or NaN, else 0: what is wrong must not be rounded away.
+        let (zero, none) = (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
+        let wrong = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(none, zero);
+        let scale = if wrong == 0 { largest / LARGEST } else { f32::NAN };
+        let inverse = _mm512_set1_ps(inverse(largest));
+        (scale, [_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse))])
+    }
+}
+
+/// Writes 32 integers: their high bytes, their low ones, and the sums of four, negative.
+///
+/// # Safety
+/// AVX-512 and its byte products are there; half `part` of each of the chunk's three parts is writable.
+#[inline(always)]
+unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let high = q.map(|q| _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
+        let low = [0, 1].map(|i| _mm512_sub_epi32(q[i], _mm512_slli_epi32::<8>(high[i])));
+        let bytes = |v: [__m512i; 2]| _mm256_set_m128i(_mm512_cvtepi32_epi8(v[1]), _mm512_cvtepi32_epi8(v[0]));
+        let (high, low) = (bytes(high), bytes(low));
+        let fours = |v: __m256i| _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), v);
+        let sums = _mm256_add_epi32(_mm256_slli_epi32::<8>(fours(high)), fours(low));
+        let at = chunk.add(part * LANES);
+        _mm256_storeu_si256(at.cast(), high);
+        _mm256_storeu_si256(at.add(CHUNK).cast(), low);
+        _mm256_storeu_si256(at.add(2 * CHUNK).cast(), _mm256_sub_epi32(_mm256_setzero_si256(), sums));
+    }
+}
+
+// SAFETY: as for `Vector`.
+unsafe impl Words for Avx512 {
+    #[inline(always)]
+    unsafe fn store_words(codes: __m512i, bias: u8, to: *mut f32) {
+        // SAFETY: the instructions are there; 64 integers of two bytes are writable.
+        unsafe {
+            // Less their bias, codes are signed bytes.
+            let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
+            _mm512_storeu_si512(to.cast(), _mm512_cvtepi8_epi16(_mm512_castsi512_si256(codes)));
+            _mm512_storeu_si512(to.add(16).cast(), _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(codes)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
+        // SAFETY: the caller's promise.
+        unsafe { word_tile::<M, G>(t) }
     }
 }
 

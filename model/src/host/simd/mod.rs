@@ -23,7 +23,9 @@ mod plain;
 mod tests;
 
 use super::gemm::Tile;
+use super::quantise::{round, sums};
 use super::unpack::Described;
+use super::words::WordTile;
 use kjit_kernels::format::{BlockFormat, Plane, Value};
 
 /// Floats in a [`Vector`].
@@ -138,18 +140,40 @@ pub unsafe trait Vector: Copy {
     unsafe fn add_scaled(self, scales: Self::Scales, by: *const f32) -> Self;
 
     /// [`Vector::add_dot`] of chunk `C` of four, with its two scales.
-    unsafe fn add_chunk<const C: usize>(
-        self,
-        codes: Self::Codes,
-        bias: u8,
-        q: *const u8,
-        scales: Self::Scales,
-    ) -> Self;
+    unsafe fn add_chunk<const C: usize>(self, codes: Self::Codes, bias: u8, q: *const u8, scales: Self::Scales)
+    -> Self;
 
     /// Writes the first (`part` 0) or second (1) half of a chunk of activations, integers within ±32512.
     ///
     /// `chunk` must be valid for [`CHUNK_BYTES`].
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
+
+    /// Rounds 32 elements to integers of 16 bits and writes them as [`Vector::place`] does; their scale, and the sums
+    /// of each sixteen.
+    ///
+    /// `x` must be valid for 32 elements, `chunk` for [`CHUNK_BYTES`].
+    #[inline(always)]
+    unsafe fn round_chunk(x: *const f32, part: usize, chunk: *mut u8) -> (f32, [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (scale, q) = round::<Self>(x);
+            Self::place(&q, part, chunk);
+            (scale, sums(&q, scale))
+        }
+    }
+
+    /// The same, in order.
+    ///
+    /// `to` must be valid for 32 integers, which are 16 floats.
+    #[inline(always)]
+    unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (scale, q) = round::<Self>(x);
+            to.cast::<[i16; LANES]>().write_unaligned(q.map(|q| q as i16));
+            (scale, sums(&q, scale))
+        }
+    }
 
     /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays
     /// NaN.
@@ -173,6 +197,22 @@ pub unsafe trait Vector: Copy {
             p.mul(n.pow2())
         }
     }
+}
+
+/// A vector whose processor multiplies integers of 16 bits and adds them by pairs in one instruction.
+///
+/// # Safety
+/// As [`Vector`].
+pub unsafe trait Words: Vector {
+    /// Writes `code − bias` of 64 codes as integers of 16 bits.
+    ///
+    /// `to` must be valid for 64 integers, which are 32 floats.
+    unsafe fn store_words(codes: Self::Codes, bias: u8, to: *mut f32);
+
+    /// Products of `M` tokens with a panel, groups of `G` columns, in a function of its own.
+    ///
+    /// What the tile asks for holds for `M` tokens.
+    unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
 }
 
 /// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed
@@ -254,9 +294,7 @@ macro_rules! scales_in_an_array {
         #[inline(always)]
         unsafe fn scales(p: *const u8, step: usize) -> [f32; 8] {
             // SAFETY: eight halves, says the caller.
-            std::array::from_fn(|i| unsafe {
-                Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read()))
-            })
+            std::array::from_fn(|i| unsafe { Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read())) })
         }
 
         #[inline(always)]
@@ -308,6 +346,15 @@ pub trait Job {
     /// # Safety
     /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
     unsafe fn run<V: Vector>(self) -> Self::Out;
+}
+
+/// A kernel that needs [`Words`].
+pub trait WordJob {
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    unsafe fn run<V: Words>(self);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,6 +409,29 @@ impl Isa {
             Kind::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
+        }
+    }
+
+    /// Whether [`Isa::run_words`] does anything.
+    pub fn has_words(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Runs a kernel of integers of 16 bits, where [`Isa::has_words`].
+    ///
+    /// # Safety
+    /// What the job asks of its fields holds.
+    #[inline]
+    pub unsafe fn run_words<J: WordJob>(self, job: J) {
+        match self.0 {
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
+            // promise.
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => unsafe { avx512::enter_words(job) },
+            _ => drop(job),
         }
     }
 
