@@ -203,6 +203,7 @@ unsafe fn small_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
         let mut acc = V::splat(0.0);
         let mut offset = [0.0f32; 2];
         let mut done = 0;
+        let size = const { F::BLOCK.bytes };
         // Eight blocks at a time: their scales are found and multiplied together.
         if let (BlockScale::F16(scale), GroupScale::One) = (f.scale, f.group_scale) {
             let add = match f.offset {
@@ -219,12 +220,27 @@ unsafe fn small_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
                     acc = acc.add_scaled(offsets, x.pairs.as_ptr().add(2 * done));
                 }
                 let q = x.q.as_ptr().add(done * CHUNK_BYTES);
-                let codes = |i: usize| V::codes::<F, 0>(at.add(i * f.bytes), at.add((i + 1) * f.bytes));
+                // (No closures here: called more than once, one is a function without the instruction set.)
                 acc = acc
-                    .add_chunk::<0>(codes(0), bias, q, scales)
-                    .add_chunk::<1>(codes(2), bias, q.add(CHUNK_BYTES), scales)
-                    .add_chunk::<2>(codes(4), bias, q.add(2 * CHUNK_BYTES), scales)
-                    .add_chunk::<3>(codes(6), bias, q.add(3 * CHUNK_BYTES), scales);
+                    .add_chunk::<0>(V::codes::<F, 0>(at, at.add(size)), bias, q, scales)
+                    .add_chunk::<1>(
+                        V::codes::<F, 0>(at.add(2 * size), at.add(3 * size)),
+                        bias,
+                        q.add(CHUNK_BYTES),
+                        scales,
+                    )
+                    .add_chunk::<2>(
+                        V::codes::<F, 0>(at.add(4 * size), at.add(5 * size)),
+                        bias,
+                        q.add(2 * CHUNK_BYTES),
+                        scales,
+                    )
+                    .add_chunk::<3>(
+                        V::codes::<F, 0>(at.add(6 * size), at.add(7 * size)),
+                        bias,
+                        q.add(3 * CHUNK_BYTES),
+                        scales,
+                    );
                 done += 4;
             }
         }
@@ -251,11 +267,15 @@ unsafe fn small_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
 /// each, the first lowest.
 #[inline(always)]
 fn six_bits(packed: [u8; 12]) -> (u64, u64) {
-    let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
-    let (a, b, c) = (word(0), word(4), word(8));
-    let top = |w: u32| w >> 2 & 0x3030_3030;
-    let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    (both(a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | top(a)), both(b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | top(b)))
+    let [a, b, c] = [
+        u32::from_le_bytes([packed[0], packed[1], packed[2], packed[3]]),
+        u32::from_le_bytes([packed[4], packed[5], packed[6], packed[7]]),
+        u32::from_le_bytes([packed[8], packed[9], packed[10], packed[11]]),
+    ];
+    let (low, high) = (a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | a >> 2 & 0x3030_3030);
+    let scales = u64::from(low) | u64::from(high) << 32;
+    let (low, high) = (b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | b >> 2 & 0x3030_3030);
+    (scales, u64::from(low) | u64::from(high) << 32)
 }
 
 /// Blocks of 256.
@@ -281,11 +301,12 @@ unsafe fn large_blocks<V: Vector, F: Described>(row: &[u8], cols: usize, x: Roun
             if let (GroupScale::SixBitPairs(at), BlockScale::F16(scale), Offset::MinusScaled(offset)) =
                 const { (F::BLOCK.group_scale, F::BLOCK.scale, F::BLOCK.offset) }
             {
-                let half = |at: u16| V::half(block.add(usize::from(at)).cast::<u16>().read_unaligned());
+                let scale = V::half(block.add(usize::from(scale)).cast::<u16>().read_unaligned());
+                let offset = V::half(block.add(usize::from(offset)).cast::<u16>().read_unaligned());
                 let (s, o) = six_bits(block.add(usize::from(at)).cast::<[u8; 12]>().read());
-                let scales = V::scaled(V::scales_of(s, half(scale)), d.as_ptr());
+                let scales = V::scaled(V::scales_of(s, scale), d.as_ptr());
                 acc = acc
-                    .add_scaled(V::scales_of(o, -half(offset)), x.pairs.as_ptr().add(2 * CHUNKS * b))
+                    .add_scaled(V::scales_of(o, -offset), x.pairs.as_ptr().add(2 * CHUNKS * b))
                     .add_chunk::<0>(V::codes::<F, 0>(block, block), bias, q, scales)
                     .add_chunk::<1>(V::codes::<F, 1>(block, block), bias, q.add(CHUNK_BYTES), scales)
                     .add_chunk::<2>(V::codes::<F, 2>(block, block), bias, q.add(2 * CHUNK_BYTES), scales)

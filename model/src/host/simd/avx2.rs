@@ -306,15 +306,14 @@ unsafe impl Vector for Avx2 {
     unsafe fn scales(p: *const u8, step: usize) -> __m256 {
         // SAFETY: the instructions are there; eight halves and two bytes behind the first are readable.
         unsafe {
-            let at = |i: usize| i32::from(p.add(i * step).cast::<i16>().read_unaligned());
             let v = _mm_loadu_si32(p);
-            let v = _mm_insert_epi16::<1>(v, at(1));
-            let v = _mm_insert_epi16::<2>(v, at(2));
-            let v = _mm_insert_epi16::<3>(v, at(3));
-            let v = _mm_insert_epi16::<4>(v, at(4));
-            let v = _mm_insert_epi16::<5>(v, at(5));
-            let v = _mm_insert_epi16::<6>(v, at(6));
-            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, at(7)))
+            let v = _mm_insert_epi16::<1>(v, word(p.add(step)));
+            let v = _mm_insert_epi16::<2>(v, word(p.add(2 * step)));
+            let v = _mm_insert_epi16::<3>(v, word(p.add(3 * step)));
+            let v = _mm_insert_epi16::<4>(v, word(p.add(4 * step)));
+            let v = _mm_insert_epi16::<5>(v, word(p.add(5 * step)));
+            let v = _mm_insert_epi16::<6>(v, word(p.add(6 * step)));
+            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, word(p.add(7 * step))))
         }
     }
 
@@ -378,6 +377,16 @@ impl Avx2 {
         }
         self
     }
+}
+
+/// Two bytes.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+pub unsafe fn word(p: *const u8) -> i32 {
+    // SAFETY: the caller's promise.
+    i32::from(unsafe { p.cast::<i16>().read_unaligned() })
 }
 
 /// The first eight signed bytes as floats.

@@ -1,5 +1,6 @@
 //! 32 floats in two AVX-512 registers.
 
+use super::avx2::word;
 use super::avx512_codes;
 use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
 use crate::host::gemm::Tile;
@@ -319,15 +320,14 @@ unsafe impl Vector for Avx512 {
     unsafe fn scales(p: *const u8, step: usize) -> __m256 {
         // SAFETY: the instructions are there; eight halves and two bytes behind the first are readable.
         unsafe {
-            let at = |i: usize| i32::from(p.add(i * step).cast::<i16>().read_unaligned());
             let v = _mm_loadu_si32(p);
-            let v = _mm_insert_epi16::<1>(v, at(1));
-            let v = _mm_insert_epi16::<2>(v, at(2));
-            let v = _mm_insert_epi16::<3>(v, at(3));
-            let v = _mm_insert_epi16::<4>(v, at(4));
-            let v = _mm_insert_epi16::<5>(v, at(5));
-            let v = _mm_insert_epi16::<6>(v, at(6));
-            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, at(7)))
+            let v = _mm_insert_epi16::<1>(v, word(p.add(step)));
+            let v = _mm_insert_epi16::<2>(v, word(p.add(2 * step)));
+            let v = _mm_insert_epi16::<3>(v, word(p.add(3 * step)));
+            let v = _mm_insert_epi16::<4>(v, word(p.add(4 * step)));
+            let v = _mm_insert_epi16::<5>(v, word(p.add(5 * step)));
+            let v = _mm_insert_epi16::<6>(v, word(p.add(6 * step)));
+            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, word(p.add(7 * step))))
         }
     }
 
@@ -379,7 +379,7 @@ unsafe impl Vector for Avx512 {
         unsafe {
             let (scale, q) = integers(x);
             put(q, part, chunk);
-            (scale, q.map(|q| _mm512_reduce_add_epi32(q) as f32 * scale))
+            (scale, [_mm512_reduce_add_epi32(q[0]) as f32 * scale, _mm512_reduce_add_epi32(q[1]) as f32 * scale])
         }
     }
 
@@ -390,7 +390,7 @@ unsafe impl Vector for Avx512 {
             let (scale, q) = integers(x);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
             _mm256_storeu_si256(to.add(8).cast(), _mm512_cvtepi32_epi16(q[1]));
-            (scale, q.map(|q| _mm512_reduce_add_epi32(q) as f32 * scale))
+            (scale, [_mm512_reduce_add_epi32(q[0]) as f32 * scale, _mm512_reduce_add_epi32(q[1]) as f32 * scale])
         }
     }
 }
@@ -422,16 +422,20 @@ unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
 unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
-        let high = q.map(|q| _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
-        let low = [0, 1].map(|i| _mm512_sub_epi32(q[i], _mm512_slli_epi32::<8>(high[i])));
-        let bytes = |v: [__m512i; 2]| _mm256_set_m128i(_mm512_cvtepi32_epi8(v[1]), _mm512_cvtepi32_epi8(v[0]));
-        let (high, low) = (bytes(high), bytes(low));
-        let fours = |v: __m256i| _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), v);
-        let sums = _mm256_add_epi32(_mm256_slli_epi32::<8>(fours(high)), fours(low));
+        let round = _mm512_set1_epi32(128);
+        let a = _mm512_srai_epi32::<8>(_mm512_add_epi32(q[0], round));
+        let b = _mm512_srai_epi32::<8>(_mm512_add_epi32(q[1], round));
+        let high = _mm256_set_m128i(_mm512_cvtepi32_epi8(b), _mm512_cvtepi32_epi8(a));
+        let a = _mm512_sub_epi32(q[0], _mm512_slli_epi32::<8>(a));
+        let b = _mm512_sub_epi32(q[1], _mm512_slli_epi32::<8>(b));
+        let low = _mm256_set_m128i(_mm512_cvtepi32_epi8(b), _mm512_cvtepi32_epi8(a));
+        let (none, one) = (_mm256_setzero_si256(), _mm256_set1_epi8(1));
+        let fours = _mm256_slli_epi32::<8>(_mm256_dpbusd_epi32(none, one, high));
+        let sums = _mm256_dpbusd_epi32(fours, one, low);
         let at = chunk.add(part * LANES);
         _mm256_storeu_si256(at.cast(), high);
         _mm256_storeu_si256(at.add(CHUNK).cast(), low);
-        _mm256_storeu_si256(at.add(2 * CHUNK).cast(), _mm256_sub_epi32(_mm256_setzero_si256(), sums));
+        _mm256_storeu_si256(at.add(2 * CHUNK).cast(), _mm256_sub_epi32(none, sums));
     }
 }
 
