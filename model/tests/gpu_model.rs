@@ -8,7 +8,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Dtype, Graph, Op};
 use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
-use kjit_model::serve::{Scheduler, SchedulerOptions};
+use kjit_model::serve::Scheduler;
 use kjit_model::session::{After, KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -668,7 +668,7 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
         let options = returning::options(OpenOptions::default());
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
-        returning::the_hosts(&Scheduler::start(session, SchedulerOptions::default()).unwrap(), &mut host, 0.1, true);
+        returning::the_hosts(&Scheduler::start(session, returning::scheduling()).unwrap(), &mut host, 0.1, true);
         eprintln!("{name}: the host's");
     }
 }

@@ -142,11 +142,13 @@ fn card(service: &Service, worker: &Worker, port: u16) -> Value {
     let mut card = json!({
         "id": worker.id, "model_ref": worker.model_ref, "port": port, "ready": false, "running": 0, "queued": 0
     });
-    let loaded = service.meant(None).ok().and_then(|(_, seen)| seen.loaded);
-    let (Some(loaded), Some(map)) = (loaded, card.as_object_mut()) else { return card };
+    let seen = service.meant(None).ok().map(|(_, seen)| seen);
+    let (Some(seen), Some(map)) = (seen, card.as_object_mut()) else { return card };
+    // One that nobody asked for long is loaded again by who asks.
+    map.insert("ready".to_owned(), (seen.card.is_some() && !service.stopping()).into());
+    let Some(loaded) = seen.loaded else { return card };
     let status = loaded.scheduler.status();
     let device = &loaded.device;
-    map.insert("ready".to_owned(), (!service.stopping()).into());
     map.insert("running".to_owned(), status.running.into());
     map.insert("queued".to_owned(), status.waiting.into());
     map.insert("slots".to_owned(), status.slots.into());

@@ -136,7 +136,7 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         let before = Simulated::here().alive();
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
-        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         // More texts than copies are a card's test.
         returning::the_hosts(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
@@ -175,9 +175,8 @@ impl Constraint for Nothing {
     }
 }
 
-#[test]
-fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short() {
-    let test = "a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
+/// A session with a scan beside attention, three sequences and four pages, and the host's.
+fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
@@ -189,13 +188,19 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
             paged: Some(4 * PAGE),
             ..returning::options(OpenOptions::default())
         };
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
-        let vocab = host.n_vocab();
+        let host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        go(Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap(), host);
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
 
-        // Two run ahead. One pauses: the other has the token, too, that its states have.
+#[test]
+fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
+    let test = "who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back";
+    scan_in_few_pages(test, |mut session, mut host| {
+        let vocab = host.n_vocab();
         let ids = [1, 2].map(|_| session.add(SampleOptions::default()).unwrap());
         let (first, second) = (text(1, 5, vocab), text(2, 9, vocab));
         let decode = |session: &mut Session, starts: &[(SequenceId, &[u32])], most: usize| {
@@ -208,6 +213,7 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
             session.decode(starts, sink).unwrap();
             came
         };
+        // The other one has the token, too, that its states have.
         let begun = decode(&mut session, &[(ids[0], &first), (ids[1], &second)], 3);
         assert_eq!(begun.each_ref().map(Vec::len), [3, 3]);
         assert_eq!(ids.map(|id| session.len(id).unwrap()), [first.len() + 2, second.len() + 2]);
@@ -217,18 +223,24 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
             let gap = gap(&mut host, &all, prompt.len());
             assert!(gap < 0.05, "sequence {i}: a token is {gap} below the host's choice");
         }
-        ids.iter().for_each(|id| session.remove(*id).unwrap());
+    });
+}
 
+#[test]
+fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short() {
+    let test = "a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
+    scan_in_few_pages(test, |session, mut host| {
+        let vocab = host.n_vocab();
         // All four pages are taken: one is of two texts, each has one of its own, and one is of who will fail.
-        let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+        let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         let system = text(77, PAGE + 12, vocab);
         let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());
         let asked: Vec<Asked> = texts.iter().map(|p| ask(&scheduler, p, 30, |_| {})).collect();
         asked.iter().for_each(|asked| _ = asked.tokens(2));
         let fails = ask(&scheduler, &text(5, 5, vocab), 4, |r| r.constraint = Some(Box::new(Nothing(vocab)))).got();
         assert!(matches!(&fails.end, Err(Failure::Request(why)) if why.contains("no token is allowed")), "{fails:?}");
-        let before = scheduler.status().pages.unwrap();
-        assert!(before.used >= 3, "{before:?}");
+        let status = scheduler.status();
+        assert_eq!((status.done, status.running), (0, 2), "it failed beside them: {status:?}");
         for (i, (asked, prompt)) in asked.into_iter().zip(&texts).enumerate() {
             let got = asked.got();
             assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 30), "{i}");
@@ -238,6 +250,5 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
         let status = scheduler.status();
         assert_eq!((status.failed, status.done, status.reopened), (1, 2, 0), "{status:?}");
         assert!(scheduler.stop(Duration::from_secs(60)));
-        assert_eq!(Simulated::here().fault(0), "");
     });
 }

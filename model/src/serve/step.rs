@@ -12,7 +12,7 @@ use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
 
 /// Tokens of a step where answers wait for it, on a GPU: some 20 ms of prompt for 8b on an H200.
-const BUDGET_ON_GPU: usize = 512;
+pub(super) const BUDGET_ON_GPU: usize = 512;
 /// The same on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
 /// Fewer tokens than that are no piece of a prompt on a GPU, unless they end it.

@@ -5,7 +5,7 @@ use super::asked::{Asked, Got, ask};
 use super::one::One;
 use super::paged::{PAGE, text};
 use super::side_by_side::gap;
-use kjit_model::serve::{Reason, Scheduler};
+use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
 use kjit_model::session::OpenOptions;
 
 /// Copies of states that are kept of two sequences in pages.
@@ -14,6 +14,11 @@ pub const COPIES: usize = 8;
 /// How it is opened: two sequences, and pages for more than they have.
 pub fn options(options: OpenOptions) -> OpenOptions {
     OpenOptions { sequences: 2, context: Some(300), paged: Some(12 * PAGE), prefill_chunk: Some(160), ..options }
+}
+
+/// Steps of a page's tokens: so each prompt has a copy of the states at the end of its last whole page, on a GPU, too.
+pub fn scheduling() -> SchedulerOptions {
+    SchedulerOptions { token_budget: Some(PAGE), ..SchedulerOptions::default() }
 }
 
 /// Asks, and holds each answer against the host's; `all`: more texts than copies are kept, too.

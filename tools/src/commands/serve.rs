@@ -185,8 +185,8 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         (Some(true), Err(why)) => {
             bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
         }
-        // A kernel of all steps knows no pages. States that do not grow cost each prompt a piece more there.
-        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On && !graph.is_recurrent()),
+        // A kernel of all steps knows no pages.
+        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On),
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
