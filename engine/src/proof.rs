@@ -9,8 +9,9 @@
 //! A second record, of each device, says what is being run there now, and by which process: a kernel that takes
 //! its process down is known at the next start. It is written before each run and taken back behind it, without
 //! waiting for the disk, which outlives the process: who ends a process between two runs condemns no kernel. A
-//! machine that stops as well may have lost the last of these, or a part of it: then the next start waits for
-//! the disk before each run.
+//! machine that stops as well may have lost the last of these, or a part of it, and what is left may name another
+//! kernel than the one that ran: a mark that was not waited for counts for nothing once the machine has started
+//! anew, and then the next start waits for the disk before each run and behind it.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -95,6 +96,8 @@ impl Engine {
             Some(text) if text.is_empty() => {}
             Some(text) => match Mark::parse(&text) {
                 Some(mark) if mark.may_run() => {}
+                // The disk may lag behind what that machine was at.
+                Some(mark) if !mark.waited && mark.process.boot != boot() => careful = true,
                 Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
                 Some(Mark { at: None, .. }) | None => careful = true,
             },
@@ -147,17 +150,17 @@ impl Verdicts {
             // What another process has kept since stays.
             cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
-        cache.put_record(&self.now, Mark::now(None).text().as_bytes());
+        cache.put_record(&self.now, Mark::now(None, true).text().as_bytes());
     }
 
     fn mark(&mut self, at: Option<Digest>) {
         self.begin();
         let cache = self.engine.cache();
-        let mark = |at| Mark::now(at).text();
-        if self.careful && at.is_some() {
-            cache.put_record(&self.now, mark(at).as_bytes());
+        let mark = Mark::now(at, self.careful).text();
+        if self.careful {
+            cache.put_record(&self.now, mark.as_bytes());
         } else {
-            cache.put_record_soon(&self.now, mark(at).as_bytes());
+            cache.put_record_soon(&self.now, mark.as_bytes());
         }
     }
 
@@ -201,20 +204,22 @@ struct Mark {
     process: Process,
     /// Seconds since 1970.
     since: u64,
+    /// The disk was waited for.
+    waited: bool,
     /// None between two runs.
     at: Option<Digest>,
 }
 
 impl Mark {
-    fn now(at: Option<Digest>) -> Mark {
-        Mark { process: Process::this(), since: seconds(), at }
+    fn now(at: Option<Digest>, waited: bool) -> Mark {
+        Mark { process: Process::this(), since: seconds(), waited, at }
     }
 
     /// Whether its process may still be there: this machine's are looked at; those of others that share the
     /// cache, and of other containers, cannot be.
     fn may_run(&self) -> bool {
         if self.process.place == place() {
-            began(self.process.id) == Some(self.process.start)
+            self.process.boot == boot() && began(self.process.id) == Some(self.process.start)
         } else {
             seconds().saturating_sub(self.since) < STRANGERS
         }
@@ -222,32 +227,41 @@ impl Mark {
 
     fn text(&self) -> String {
         let at = self.at.map_or(String::new(), |digest| digest.hex());
-        let Process { id, start, place } = &self.process;
-        format!("{id} {start} {place} {} {at}", self.since)
+        let (Process { id, start, place, boot }, waited) = (&self.process, u8::from(self.waited));
+        format!("{id} {start} {place} {boot} {} {waited} {at}", self.since)
     }
 
     fn parse(text: &str) -> Option<Mark> {
         let mut words = text.split(' ');
         let (id, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let process = Process { id, start, place: words.next()?.to_owned() };
+        let process = Process { id, start, place: words.next()?.to_owned(), boot: words.next()?.to_owned() };
         let since = words.next()?.parse().ok()?;
-        Some(Mark { process, since, at: words.next().and_then(|word| word.parse().ok()) })
+        let waited = words.next()? == "1";
+        Some(Mark { process, since, waited, at: words.next().and_then(|word| word.parse().ok()) })
     }
 }
 
-/// A process: its number, when it began, since numbers come again, and where numbers are its own.
+/// A process: its number, when it began, since numbers come again, where numbers are its own, and since which start
+/// of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     id: u32,
     start: u64,
     place: String,
+    boot: String,
 }
 
 impl Process {
     fn this() -> Process {
         let id = std::process::id();
-        Process { id, start: began(id).unwrap_or(0), place: place() }
+        Process { id, start: began(id).unwrap_or(0), place: place(), boot: boot() }
     }
+}
+
+/// Which start of the machine this is: the kernel's word for it, `-` where it has none.
+fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if boot.trim().is_empty() { "-".to_owned() } else { boot.trim().to_owned() }
 }
 
 /// The host's name and the namespace of its process numbers, in one word.
@@ -289,16 +303,16 @@ mod tests {
     #[test]
     fn a_mark_says_which_process_runs_what() {
         for at in [None, Some(Digest::of(b"1"))] {
-            let mark = Mark::now(at);
+            let mark = Mark::now(at, at.is_some());
             assert!(mark.may_run());
             assert_eq!(Mark::parse(&mark.text()).unwrap(), mark);
         }
         assert_eq!(Mark::parse(""), None);
-        let ended = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None) };
+        let ended = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
         assert!(!ended.may_run());
         // Of another machine, or of another container: by its age alone.
         let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
-        let fresh = Mark { process, ..Mark::now(None) };
+        let fresh = Mark { process, ..Mark::now(None, false) };
         assert!(fresh.may_run());
         assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
     }
@@ -325,7 +339,7 @@ mod tests {
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         let ended = |verdicts: Verdicts, at| {
             // As if its process were no more: nothing is dropped, and its mark is another's.
-            let mark = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at) };
+            let mark = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
             verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
             std::mem::forget(verdicts);
         };
@@ -349,6 +363,17 @@ mod tests {
             engine.verdicts(&device)
         };
         assert!(torn(b"12 34").careful && torn(b"\0\0\0\0").careful && !torn(b"").careful);
+        // Of a machine that has started anew since: it may lag behind what ran there, unless the disk was waited for.
+        let three = Digest::of(b"3");
+        let before = |waited| {
+            let process = Process { boot: "before".to_owned(), ..Process::this() };
+            let mark = Mark { process, ..Mark::now(Some(three), waited) };
+            engine.cache().put_record(&third.now, mark.text().as_bytes());
+            engine.verdicts(&device)
+        };
+        let lagging = before(false);
+        assert!(lagging.careful && !lagging.known.contains_key(&three));
+        assert_eq!(before(true).known.get(&three).map(String::as_str), Some(ENDED));
         let elsewhere = DeviceInfo { pci: "another".to_owned(), ..device };
         assert!(engine.verdicts(&elsewhere).careful, "no mark, and yet there are verdicts");
     }

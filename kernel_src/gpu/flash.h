@@ -127,6 +127,7 @@ template <class S> struct Flash {
                     UNROLL for (u32 i = 0; i < MI; i++) mma(s[i][n], a[i], b);
                 }
             }
+            products_settle();
 
 #ifdef KJ_AROUND
             const bool inside = j0 + BK <= all && KJ_AROUND >= 1u << 30;
@@ -213,6 +214,7 @@ template <class S> struct Flash {
                     UNROLL for (u32 i = 0; i < MI; i++) mma(out[i][n], a[i], b);
                 }
             }
+            products_settle();
 
             if (j0 + BK < last) {
                 if (KV_STAGES == 1) {

@@ -115,6 +115,7 @@ template <class S> struct LatentFlash {
                         UNROLL for (u32 i = 0; i < MI; i++) mma(s[i][n], x[i], b);
                     }
                 }
+                products_settle();
                 if (j0 + BK > seen)
                     UNROLL for (u32 i = 0; i < MI; i++)
                         UNROLL for (u32 n = 0; n < SE; n++)
@@ -171,6 +172,7 @@ template <class S> struct LatentFlash {
                     UNROLL for (u32 i = 0; i < MI; i++) mma(out[i][n], x[i], b);
                 }
             }
+            products_settle();
 
             if (j0 + BK < last) {
                 if (STAGES == 1) {

@@ -106,12 +106,21 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {
-        let Proven { run, known, seconds, parts } = gpu.statistics().proven;
+        let Proven { run, known, seconds, parts, runs, longest } = gpu.statistics().proven;
         if run + known > 0 {
-            let [cases, copies, runs] = parts.map(|seconds| seconds * 1e3);
-            let parts = format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {runs:.0} ms");
+            let [cases, copies, all_runs] = parts.map(|seconds| seconds * 1e3);
+            let parts = format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {all_runs:.0} ms");
             let ms = seconds * 1e3;
             say(format_args!("proved {run} kernels in {ms:.0} ms ({parts}); {known} were known to be right"));
+            if shared.verbose > 1 {
+                let [placing, kernels, reading, comparing] = runs.map(|seconds| seconds * 1e3);
+                let marks = all_runs - (placing + kernels + reading + comparing);
+                say(format_args!(
+                    "of the runs: {placing:.1} ms for what kernels read, {kernels:.1} ms kernels, {reading:.1} ms \
+                     reading back, {comparing:.1} ms comparing, {marks:.1} ms marks and the rest; the longest {:.1} ms",
+                    longest * 1e3
+                ));
+            }
         }
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),

@@ -498,7 +498,7 @@ fn upload(
     };
     let mut uploader = Uploader::new(stream, Arc::clone(gguf), piece)?;
     let streamed = |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
-    let mut matrices = HashMap::new();
+    let (mut matrices, pause) = (HashMap::new(), || proofs.give_way());
     for (id, job) in order.into_iter().filter(|(id, _)| !streamed(id)) {
         let (w, layout) = (graph.weight(id), layout_of(graph, id)?);
         let bytes =
@@ -509,19 +509,18 @@ fn upload(
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
-            proofs.give_way();
             let skip = w.bytes_of(piece * w.whole + w.at);
             let room = to.len() / pieces;
             let to = to.slice(piece * room..(piece + 1) * room)?;
             let stride = w.bytes_of(w.stride);
             let matrix = Matrix { name: &w.tensor, skip, bytes: each, raw_row, stride, row: layout.row_bytes, to };
             match job.and_then(|j| repackers.get(&j)) {
-                None => uploader.matrix(&matrix, None)?,
+                None => uploader.matrix(&matrix, None, &pause)?,
                 Some(repacker) => {
                     let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
                         repacker.launch(stream, raw, to, rows)
                     };
-                    uploader.matrix(&matrix, Some(&mut launch))?;
+                    uploader.matrix(&matrix, Some(&mut launch), &pause)?;
                 }
             }
         }

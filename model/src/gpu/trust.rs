@@ -48,6 +48,11 @@ pub struct Proven {
     /// Of these, as sums over the threads that load kernels: until the host had its cases, until the device
     /// had what they begin with, and the runs.
     pub parts: [f64; 3],
+    /// Of the runs: until what a kernel reads lay in its place, the kernels themselves, reading back, and
+    /// holding it against the oracle's; what is missing to all are the marks.
+    pub runs: [f64; 4],
+    /// The longest run.
+    pub longest: f64,
 }
 
 /// The proofs of one opening.
@@ -314,6 +319,8 @@ impl<'e> Proofs<'e> {
         sources: &Sources,
         case: Case,
     ) -> Result<Verdict, Error> {
+        let began = Instant::now();
+        let _span = self.device.trace().map(|t| t.span("prove", job.spec.to_string()));
         let memory = state.memory(self.device, Placed::bytes(&case));
         let placed = memory.and_then(|(stream, memory)| Placed::within(&stream, &memory, sources, case));
         let mut placed = match placed {
@@ -321,6 +328,7 @@ impl<'e> Proofs<'e> {
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
             Err(why) => return Ok(Verdict::Unproven(why.to_string())),
         };
+        let here = placed.settle().map(|()| began.elapsed().as_secs_f64());
         let judged = state.verdicts.prove(&ProofSubject { code, what: &what(job) }, || {
             let judged = placed.judge(kernel, false);
             let verdict = match &judged {
@@ -331,6 +339,11 @@ impl<'e> Proofs<'e> {
             };
             (judged, verdict)
         });
+        let [run, read, held] = placed.took();
+        for (sum, part) in state.proven.runs.iter_mut().zip([here.unwrap_or(0.0), run, read, held]) {
+            *sum += part;
+        }
+        state.proven.longest = state.proven.longest.max(began.elapsed().as_secs_f64());
         state.proven.run += 1;
         match judged {
             Ok(Ok(())) => Ok(Verdict::Right),

@@ -101,11 +101,11 @@ impl Uploader {
     }
 
     /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place;
-    /// none where the device keeps rows as the file has them.
+    /// none where the device keeps rows as the file has them. `pause` is called before each piece sets out.
     ///
     /// # Errors
     /// Those of the engine.
-    pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>) -> Result<()> {
+    pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>, pause: &dyn Fn()) -> Result<()> {
         let (part, at, all) = self.place(m.name)?;
         let (at, bytes) = (at + m.skip, m.bytes);
         let gaps = bytes.checked_div(m.raw_row).unwrap_or(0).saturating_sub(1) * m.stride.saturating_sub(m.raw_row);
@@ -128,6 +128,7 @@ impl Uploader {
         };
         let mut first = 0;
         while first < rows {
+            pause();
             let count = step.min(rows - first);
             let from = at + first * m.raw_row..at + (first + count) * m.raw_row;
             let place = m.to.slice(first * m.row..(first + count) * m.row)?;
@@ -147,7 +148,7 @@ impl Uploader {
                 continue;
             }
             match repack.as_deref_mut() {
-                None => self.copy(part, from, &place)?,
+                None => self.copy(part, from, &place, pause)?,
                 Some(repack) if self.shared.is_some() && from.len() <= SLOT => {
                     let slot = self.filled(part, from)?;
                     repack(&self.stream, &slot, &place, count)?;
@@ -158,7 +159,7 @@ impl Uploader {
                         true => self.slot.slice(..from.len())?,
                         false => self.device.buffer(from.len())?,
                     };
-                    self.copy(part, from, &slot)?;
+                    self.copy(part, from, &slot, pause)?;
                     repack(&self.stream, &slot, &place, count)?;
                 }
             }
@@ -201,9 +202,10 @@ impl Uploader {
     }
 
     /// Copies a range of a part, in pieces that lie in one chunk.
-    fn copy(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+    fn copy(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>, pause: &dyn Fn()) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
+            pause();
             let end = range.end.min((at / CHUNK + 1) * CHUNK);
             let place = to.slice(at - range.start..end - range.start)?;
             self.copy_piece(part, at..end, &place)?;

@@ -106,6 +106,8 @@ pub struct Bundle {
     data: Vec<u8>,
     /// See [`Target::excused`].
     pub excused: bool,
+    /// See [`Machine::loose`].
+    pub loose: bool,
 }
 
 impl Bundle {
@@ -116,7 +118,7 @@ impl Bundle {
             |name: &str| std::fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
         let manifest: Manifest = serde_json::from_slice(&read("manifest.json")?)
             .map_err(|e| format!("{}/manifest.json: {e}", folder.display()))?;
-        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")?, excused: false })
+        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")?, excused: false, loose: false })
     }
 
     /// What it was made for.
@@ -180,7 +182,9 @@ impl Bundle {
         let arch = self.manifest.arch.split(':').next().unwrap_or_default();
         let mut target = Target::new(arch, c.wave)?;
         target.excused = self.excused;
-        Machine::new(target, kernel, base)
+        let mut machine = Machine::new(target, kernel, base)?;
+        machine.loose = self.loose;
+        Ok(machine)
     }
 
     /// Runs a case and holds its buffers against what is wanted.

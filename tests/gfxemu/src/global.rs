@@ -29,6 +29,8 @@ pub struct Global {
     data: u16,
     offset: i64,
     bypass: bool,
+    /// gfx1250: the offset register counts elements.
+    scaled: bool,
 }
 
 /// Bytes and sign of a kind's name.
@@ -68,7 +70,7 @@ impl Global {
         let scope = text.value("scope");
         let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
         let bypass = text.has("glc") || text.has("sc1") || device;
-        let known = ["offset", "glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"];
+        let known = ["offset", "glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope", "scale_offset"];
         if let Some(m) = text.modifiers.iter().find(|m| !known.contains(&m.split(':').next().unwrap_or_default())) {
             return Err(format!("modifier {m} is unknown"));
         }
@@ -81,7 +83,7 @@ impl Global {
             None if text.operands[k] == "off" => Ok(None),
             _ => Err(format!("operand {k} is no base")),
         };
-        let offset = text.number("offset")?;
+        let (offset, scaled) = (text.number("offset")?, text.has("scale_offset"));
         if let Some(rest) = name.strip_prefix("atomic_") {
             let (verb, size) = match rest.rsplit_once('_') {
                 Some((verb, "x2" | "u64" | "b64")) => (verb, 8),
@@ -108,6 +110,7 @@ impl Global {
                 data,
                 offset,
                 bypass: true,
+                scaled,
             }));
         }
         let (load, kind) = match (name.strip_prefix("load_"), name.strip_prefix("store_")) {
@@ -120,7 +123,7 @@ impl Global {
         let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
         let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
         let verb = if load { Verb::Load } else { Verb::Store };
-        Ok(Some(Global { verb, size, signed, half, address, base: base(2)?, data, offset, bypass }))
+        Ok(Some(Global { verb, size, signed, half, address, base: base(2)?, data, offset, bypass, scaled }))
     }
 
     /// Whether it is a load that reads nothing of the registers that it fills.
@@ -135,6 +138,9 @@ impl Global {
         match self.base {
             Some(n) => {
                 let (base, base_bad) = wave.pair(n);
+                if self.scaled {
+                    value *= self.size as u64;
+                }
                 value = value.wrapping_add(base);
                 bad |= u32::from(base_bad != 0);
             }

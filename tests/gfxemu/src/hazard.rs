@@ -43,7 +43,7 @@ struct Past {
 }
 
 /// What a wave did.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hazards {
     target: Target,
     /// Wait states so far.
@@ -80,6 +80,11 @@ impl Hazards {
         } else {
             self.rdna(facts)
         }
+    }
+
+    /// Wait states so far.
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// Wait states between what happened at `then` and now.

@@ -166,8 +166,12 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
     let scope = text.value("scope").or(text.operands.first().and_then(|o| o.strip_prefix("scope:")));
     let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
     let first = text.operands.first().map(String::as_str);
+    let system = first == Some("sc1") || text.has("sc1");
     Ok(Some(match text.name.as_str() {
         name if NOTHING.contains(&name) => Kind::Nothing,
+        // gfx1250's kernels begin by it: how the scheduler takes them, which computes nothing.
+        "s_setreg_imm32_b32" if first == Some("hwreg(HW_REG_WAVE_MODE, 25, 1)") => Kind::Nothing,
+        "s_wait_xcnt" if target.arch == "gfx1250" => Kind::Nothing,
         "s_endpgm" => Kind::End,
         "s_barrier" => Kind::Barrier,
         "s_barrier_signal" if first == Some("-1") => Kind::Signal,
@@ -175,8 +179,11 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         "buffer_gl0_inv" => Kind::Invalidate(true, false),
         "buffer_gl1_inv" => Kind::Invalidate(false, true),
         "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
-        "buffer_inv" => Kind::Invalidate(true, first.is_some_and(|o| o == "sc1")),
-        "buffer_wbl2" if first == Some("sc1") => Kind::WriteBack,
+        "buffer_inv" => Kind::Invalidate(true, system),
+        // MI200's second cache is one for all blocks: it is invalidated and written back for others than this
+        // device alone.
+        "buffer_invl2" if target.arch == "gfx90a" => Kind::Invalidate(false, true),
+        "buffer_wbl2" if target.arch == "gfx90a" || system => Kind::WriteBack,
         "global_inv" => Kind::Invalidate(true, device),
         // A write-back within the work-group processor is all that a block needs, and its stores do that by
         // themselves.
@@ -208,7 +215,11 @@ impl Inst {
     }
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
-        let text = Text::parse(line);
+        let mut text = Text::parse(line);
+        // gfx1250: where a block lies in its cluster. There are none.
+        if text.name == "s_getreg_b32" && text.operands.get(1).is_some_and(|o| o == "hwreg(HW_REG_IB_STS2, 6, 4)") {
+            text = Text::parse(&format!("s_mov_b32 {}, 0", text.operand(0)?));
+        }
         if let Some(kind) = branch(&text, pc, size)? {
             return Ok(Some(kind));
         }
@@ -297,6 +308,20 @@ impl Inst {
             Kind::Nothing => {}
         }
         Ok(Next::On)
+    }
+
+    /// What its hazards are about.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Where a wave may go on: whether right behind it, and where else.
+    pub(crate) fn ways(&self) -> (bool, Option<u64>) {
+        match &self.kind {
+            Kind::Branch(condition, to) => (*condition != Condition::Always, Some(*to)),
+            Kind::End => (false, None),
+            _ => (true, None),
+        }
     }
 
     /// Vector registers that stand in it, for counts: (ordinary, accumulation).

@@ -36,6 +36,7 @@ pub mod object;
 pub mod operand;
 pub mod ops;
 pub mod order;
+pub mod paths;
 pub mod region;
 pub mod scalar;
 pub mod target;

@@ -1,4 +1,4 @@
-//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--cases A-B] [--seed N] [--list]`: runs a proof bundle's cases
+//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--list]`: runs a proof bundle's cases
 //! and says what came out.
 #![allow(clippy::print_stdout)]
 
@@ -7,10 +7,13 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--without TEXT] [--excused]
+const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--without TEXT] [--excused] [--loose] [--list] [--ways]
   runs the cases of a proof bundle (kjit doctor --export DIR --arch gfx1100) as machine code;
   --without runs each once for every instruction with that text, which is then left out, and says whether that shows;
-  --excused: gfx12 code of LLVM before 20, without the hazard that it does not know (scalar registers kept by vector arithmetic)";
+  --excused: gfx12 code of LLVM before 20, without the hazard that it does not know (scalar registers kept by vector arithmetic)
+  --loose: stores arrive in an order that the seed chooses, and no rule says who may see what
+  --list: instead of that, the instructions of each case, those that it executed behind a star
+  --ways: instead of that, what comes too early behind a matrix instruction on any way through the code";
 
 struct Asked {
     folder: String,
@@ -20,6 +23,9 @@ struct Asked {
     seed: u64,
     without: Option<String>,
     excused: bool,
+    loose: bool,
+    list: bool,
+    ways: bool,
 }
 
 fn arguments() -> Option<Asked> {
@@ -31,11 +37,17 @@ fn arguments() -> Option<Asked> {
         seed: 1,
         without: None,
         excused: false,
+        loose: false,
+        list: false,
+        ways: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--match" => asked.text = words.next()?,
+            "--loose" => asked.loose = true,
+            "--list" => asked.list = true,
+            "--ways" => asked.ways = true,
             "--excused" => asked.excused = true,
             "--without" => asked.without = Some(words.next()?),
             "--wave" => asked.wave = Some(words.next()?.parse().ok()?),
@@ -61,6 +73,7 @@ fn main() -> ExitCode {
         }
     };
     bundle.excused = asked.excused;
+    bundle.loose = asked.loose;
     let wanted = |i: &usize| {
         bundle.name(*i).contains(&asked.text)
             && asked.wave.is_none_or(|w| w == bundle.wave(*i))
@@ -69,6 +82,12 @@ fn main() -> ExitCode {
     let cases: Vec<usize> = (0..bundle.len()).filter(wanted).collect();
     if let Some(part) = &asked.without {
         return without(&bundle, &cases, part, asked.seed);
+    }
+    if asked.list {
+        return list(&bundle, &cases, asked.seed);
+    }
+    if asked.ways {
+        return ways(&bundle, &cases);
     }
     let (began, next) = (Instant::now(), AtomicUsize::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -105,6 +124,38 @@ fn main() -> ExitCode {
         began.elapsed().as_secs_f64()
     );
     if right > 0 && right == verdicts.len() && right == cases.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The instructions of each case, as its run came upon them.
+fn list(bundle: &Bundle, cases: &[usize], seed: u64) -> ExitCode {
+    for &case in cases {
+        let mut machine = match bundle.machine(case) {
+            Ok(machine) => machine,
+            Err(why) => {
+                eprintln!("error: {}: {why}", bundle.name(case));
+                return ExitCode::FAILURE;
+            }
+        };
+        println!("{} {case} {}: {:?}", bundle.arch(), bundle.name(case), bundle.run_on(&mut machine, case, seed));
+        for (at, inst) in machine.listing() {
+            let star = if machine.executed(at) { '*' } else { ' ' };
+            println!("{at:6x} {star} {}", inst.map_or_else(|why| why, |inst| inst.text.clone()));
+        }
+    }
+    if cases.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What comes too early on ways that no run need take.
+fn ways(bundle: &Bundle, cases: &[usize]) -> ExitCode {
+    let mut found = 0;
+    for &case in cases {
+        let early = bundle.machine(case).map(|machine| machine.too_early());
+        let lines = early.unwrap_or_else(|why| vec![format!("not read: {why}")]);
+        found += usize::from(!lines.is_empty());
+        lines.iter().for_each(|line| println!("{case:4} {}: {line}", bundle.name(case)));
+    }
+    println!("{}: something comes too early in {found} of {} cases", bundle.arch(), cases.len());
+    if found == 0 && !cases.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Instructions left out, one after the other.

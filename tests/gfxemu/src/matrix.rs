@@ -1,4 +1,4 @@
-//! Matrix instructions: 16 × 16 × 16, halves multiplied, single precision summed.
+//! Matrix instructions: 16 × 16 × 16, gfx1250's 16 × 16 × 32, halves multiplied, single precision summed.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
@@ -15,6 +15,8 @@ enum Layout {
     Halved,
     /// CDNA: a lane has four of a row.
     Quartered,
+    /// gfx1250: 32 steps of depth; lanes 0 to 15 have 0 to 7 and 16 to 23 of a row, the others the rest.
+    Deep,
 }
 
 /// A matrix instruction.
@@ -34,6 +36,7 @@ impl Matrix {
         let layout = match (text.name.as_str(), target.generation, target.wave) {
             ("v_wmma_f32_16x16x16_f16", 11, 32) => Layout::Doubled,
             ("v_wmma_f32_16x16x16_f16", 12, 32) => Layout::Halved,
+            ("v_wmma_f32_16x16x32_f16", 12, 32) => Layout::Deep,
             ("v_mfma_f32_16x16x16_f16" | "v_mfma_f32_16x16x16f16", 9, _) => Layout::Quartered,
             _ => return Ok(None),
         };
@@ -54,6 +57,7 @@ impl Matrix {
             Layout::Doubled => (row, k),
             Layout::Halved => (row + 16 * (k / 8), k % 8),
             Layout::Quartered => (row + 16 * (k / 4), k % 4),
+            Layout::Deep => (row + 16 * (k / 8 % 2), k / 16 * 8 + k % 8),
         };
         let r = wave.register(first + (at / 2) as u16);
         if r.bad[lane] >> (16 * (at % 2)) & 0xffff != 0 {
@@ -70,7 +74,7 @@ impl Matrix {
     fn place(&self, row: usize, column: usize) -> (u16, usize) {
         match self.layout {
             Layout::Doubled => ((row / 2) as u16, column + 16 * (row % 2)),
-            Layout::Halved => ((row % 8) as u16, column + 16 * (row / 8)),
+            Layout::Halved | Layout::Deep => ((row % 8) as u16, column + 16 * (row / 8)),
             Layout::Quartered => ((row % 4) as u16, column + 16 * (row / 4)),
         }
     }
@@ -95,9 +99,10 @@ impl Matrix {
                 }
             }
         }
-        let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 16]; 16]);
+        let depth = if self.layout == Layout::Deep { 32 } else { 16 };
+        let (mut a, mut b) = ([[0.0; 32]; 16], [[0.0; 32]; 16]);
         for row in 0..16 {
-            for k in 0..16 {
+            for k in 0..depth {
                 a[row][k] = self.half(wave, self.a, row, k)?;
                 b[row][k] = self.half(wave, self.b, row, k)?;
             }
@@ -118,7 +123,7 @@ impl Matrix {
                     Operand::Constant(x) => f32::from_bits(x as u32),
                     _ => return Err("a matrix's summand that is unknown".into()),
                 };
-                let sum: f64 = (0..16).map(|k| a[row][k] * b[column][k]).sum();
+                let sum: f64 = (0..depth).map(|k| a[row][k] * b[column][k]).sum();
                 out[row][column] = (sum + f64::from(c)) as f32;
             }
         }

@@ -5,11 +5,13 @@
 //! before a wait, a write-back and an invalidation have made them visible is at fault, and so is who overwrites
 //! what others may still be reading. That is stricter than any order in which a card might let stores arrive.
 
+mod chosen;
 mod late;
 
 use crate::order::{Mark, Writer};
 use crate::region::Region;
 use crate::target::Target;
+use chosen::Chosen;
 use late::Late;
 use std::collections::HashMap;
 
@@ -49,6 +51,8 @@ pub struct Memory {
     /// By block: since when the caches that its waves share hold nothing old.
     invalidated: Vec<u64>,
     late: Vec<Late>,
+    /// Stores on their way, where a seed chooses when they arrive; rules hold otherwise.
+    chosen: Option<Chosen>,
     /// By address: others who stored the same value there before.
     same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
@@ -67,6 +71,7 @@ impl Memory {
             signals: Vec::new(),
             invalidated: Vec::new(),
             late: Vec::new(),
+            chosen: None,
             same: HashMap::new(),
             split_caches: target.split_caches(resources),
             needs_write_back: target.needs_write_back(),
@@ -206,6 +211,10 @@ impl Memory {
     pub fn read(&mut self, who: &Access, address: u64, out: &mut [u8]) -> Result<(), String> {
         let (i, at) = self.place(address, out.len())?;
         self.land(|l| l.wave == who.wave && l.address < address + out.len() as u64 && address < l.address + 8);
+        if self.chosen.is_some() {
+            self.read_chosen(who, address, (i, at), out);
+            return Ok(());
+        }
         let region = &self.regions[i];
         out.copy_from_slice(&region.bytes[at..at + out.len()]);
         if !region.marks.is_empty() {
@@ -246,6 +255,10 @@ impl Memory {
         let region = &self.regions[i];
         if !region.writable {
             return Err(format!("{} is not to be written", region.what));
+        }
+        if self.chosen.is_some() {
+            self.write_chosen(who, address, bytes);
+            return Ok(());
         }
         let far = Access { bypass: true, ..*who };
         for (k, &byte) in bytes.iter().enumerate() {
@@ -315,6 +328,7 @@ impl Memory {
     /// The wave's stores up to this one have arrived.
     pub fn arrived(&mut self, wave: u32, store: u32) {
         self.land(|l| l.wave == wave && l.store <= store);
+        self.arrive(|w, s, _, _| w == wave && s <= store);
         let writer = &mut self.writers[wave as usize];
         writer.stores.reach(store, self.now);
         if !self.needs_write_back {
@@ -341,6 +355,7 @@ impl Memory {
     /// It is over.
     pub fn end_write_back(&mut self, upto: &[(u32, u32)]) {
         let now = self.now;
+        self.written_back(|w, s, _, _| upto.iter().any(|&(wave, store)| w == wave && s <= store));
         for &(wave, store) in upto {
             self.writers[wave as usize].release(store, now);
         }

@@ -52,10 +52,11 @@ impl Target {
             "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942" | "gfx950" => 9,
             a if a.starts_with("gfx10") && a.len() == 7 => 10,
             a if a.starts_with("gfx11") && a.len() == 7 => 11,
-            "gfx1200" | "gfx1201" => 12,
+            "gfx1200" | "gfx1201" | "gfx1250" => 12,
             _ => return Err(format!("{arch} is none of the architectures that this emulates")),
         };
         match (wave, generation) {
+            (64, _) if arch == "gfx1250" => Err(format!("{arch} has no waves of {wave} lanes")),
             (64, _) | (32, 10..) => Ok(Target { arch: arch.to_string(), generation, wave, excused: false }),
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
@@ -101,6 +102,8 @@ impl Target {
     pub fn vector_registers(&self, resources: u32) -> usize {
         let granules = (resources & 63) as usize + 1;
         let each = match self.arch.as_str() {
+            // Those beyond 256 are reached by `s_set_vgpr_msb`, which is an error that names it.
+            "gfx1250" => 16,
             "gfx90a" | "gfx942" | "gfx950" => 8,
             _ if self.generation == 9 || self.wave == 64 => 4,
             _ => 8,

@@ -59,7 +59,11 @@ impl Vector {
         if let Some((x, y)) = line.split_once("::") {
             let mut parts = Vec::new();
             for half in [x, y] {
-                let half = half.replace("v_dual_", "v_");
+                let mut half = half.replace("v_dual_", "v_");
+                if half.trim_start().starts_with("v_bitop2_b32 ") {
+                    // The same by a table of three, of which the third is zero.
+                    half = half.replace("v_bitop2_b32", "v_bitop3_b32").replacen(" bitop3:", ", 0 bitop3:", 1);
+                }
                 let Some(v) = Vector::decode(target, &half)? else { return Ok(None) };
                 parts.extend(v.parts);
             }

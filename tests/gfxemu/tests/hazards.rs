@@ -237,3 +237,39 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_mov_b32 v9, s6", 64);
     on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_readfirstlane_b32 s6, v8\ns_add_co_i32 s7, s6, s6", 64);
 }
+
+/// A product whose result is read behind a branch: the way past the branch has the wait states, the other has not, and a
+/// run takes one of them.
+const BRANCH: &str = "s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_mov_b32 v2, 0
+v_mov_b32 v3, 0
+v_mov_b32 v4, 0
+v_mov_b32 v5, 0
+v_mov_b32 v6, 0
+v_mov_b32 v7, 0
+v_lshlrev_b32 v1, 2, v0
+s_cmp_lg_u32 s2, 99
+s_waitcnt lgkmcnt(0)
+v_mfma_f32_16x16x16f16 v[4:7], v[2:3], v[2:3], v[4:7]
+s_cbranch_scc0 .Lread
+s_nop 10
+.Lread:
+v_add_f32 v8, v4, v4
+global_store_dword v1, v8, s[4:5]";
+
+#[test]
+fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_not() {
+    if !ready() {
+        return;
+    }
+    let cdna2 = Assembly { arch: "gfx90a", wave: 64, lds: 0, grid: 1, block: 64, one_cache: false };
+    // The run takes the longer one.
+    assert_eq!(cdna2.right(BRANCH, 64), [0; 64]);
+    let found = cdna2.too_early(BRANCH);
+    assert!(found.len() == 1 && found[0].contains("needs 11 wait states, and there are 1"), "{found:?}");
+    // Behind a wait on both ways, and behind one that is a state too short.
+    let before = BRANCH.replace("s_cbranch", "s_nop 9\ns_cbranch");
+    assert_eq!(cdna2.too_early(&before), Vec::<String>::new());
+    assert_eq!(cdna2.too_early(&before.replace("s_nop 9", "s_nop 8")).len(), 1);
+    cdna2.wrong(&BRANCH.replace("s_cmp_lg_u32 s2, 99", "s_cmp_eq_u32 s2, 99"), 64, "a matrix's result");
+}

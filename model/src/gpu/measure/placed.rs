@@ -5,6 +5,7 @@ use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Strea
 use kjit_kernels::Size;
 use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
 use kjit_kernels::spec::Spec;
+use std::time::Instant;
 
 /// Time of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Placed {
     next: usize,
     /// No launch has written to the first copy.
     fresh: bool,
+    /// Seconds of the last run, of reading back what came of it, and of holding that against the oracle's.
+    took: [f64; 3],
 }
 
 /// What is read back of inputs that must not change, when not all of it is.
@@ -61,7 +64,7 @@ impl Placed {
     /// Memory that cannot be had.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
-        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true };
+        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true, took: [0.0; 3] };
         let arena = device.arena(placed.room()?)?;
         let copy = placed.copy(&arena)?;
         for (arg, buffer) in placed.case.args.iter().zip(&copy) {
@@ -97,7 +100,15 @@ impl Placed {
             copy.push(Some(buffer));
         }
         let device = stream.device().clone();
-        Ok(Placed { device, stream: stream.clone(), case, copies: vec![copy], next: 0, fresh: true })
+        Ok(Placed { device, stream: stream.clone(), case, copies: vec![copy], next: 0, fresh: true, took: [0.0; 3] })
+    }
+
+    /// Waits until everything lies in its place.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn settle(&self) -> Result<()> {
+        self.stream.synchronize()
     }
 
     /// The case.
@@ -138,7 +149,16 @@ impl Placed {
     /// What the device says.
     pub fn judge(&mut self, kernel: &Kernel, all: bool) -> Result<std::result::Result<(), String>> {
         let after = self.run_once(kernel, all)?;
-        Ok(self.case.check_some(&after))
+        let began = Instant::now();
+        let checked = self.case.check_some(&after);
+        self.took[2] = began.elapsed().as_secs_f64();
+        Ok(checked)
+    }
+
+    /// Seconds of the last run, of reading back what came of it, and of holding that against the oracle's.
+    #[must_use]
+    pub fn took(&self) -> [f64; 3] {
+        self.took
     }
 
     fn run_once(&mut self, kernel: &Kernel, all: bool) -> Result<Vec<Option<Vec<u8>>>> {
@@ -156,16 +176,21 @@ impl Placed {
                 put(&self.stream, buffer, before)?;
             }
         }
+        let began = Instant::now();
         self.launch(kernel, false, 0)?;
+        self.stream.synchronize()?;
+        self.took[0] = began.elapsed().as_secs_f64();
+        let began = Instant::now();
         let back = |(before, expect, buffer): (&Content, &Expect, &DeviceBuffer<u8>)| {
             let skip = match expect {
                 Expect::Same => !all && before.len() > GLANCE,
                 Expect::Anything => true,
                 _ => false,
             };
-            if skip { self.stream.synchronize().map(|()| None) } else { self.stream.read(buffer).map(Some) }
+            if skip { Ok(None) } else { self.stream.read(buffer).map(Some) }
         };
         let after = buffers().map(back).collect();
+        self.took[1] = began.elapsed().as_secs_f64();
         self.fresh = false;
         after
     }

@@ -16,7 +16,7 @@ struct Kept {
 }
 
 /// A wave's past.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct State {
     /// gfx10.1: scalar registers that accesses, or scalar loads, may still be reading.
     accessed: [bool; SCALARS],
@@ -89,7 +89,7 @@ impl Hazards {
         if !arch.starts_with("gfx10") {
             self.matrices(facts)?;
         }
-        if arch.starts_with("gfx12") && !self.target.excused {
+        if arch.starts_with("gfx120") && !self.target.excused {
             self.gfx12(facts)?;
         }
         Ok(())

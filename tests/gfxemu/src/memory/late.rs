@@ -30,11 +30,20 @@ impl Memory {
             return Err(format!("an atomic of {size} bytes at {address:#x}, which is not aligned"));
         }
         self.signal(who.wave);
+        let (block, split) = (self.writers[who.wave as usize].block, self.split_caches);
+        let blocks: Vec<u32> = if self.chosen.is_some() { self.writers.iter().map(|w| w.block).collect() } else { vec![] };
+        let ours = |wave: u32, to: u64, len: usize| {
+            let one = wave == who.wave || !split && blocks.get(wave as usize) == Some(&block);
+            one && to < address + size as u64 && address < to + len as u64
+        };
+        self.arrive(|wave, _, to, len| ours(wave, to, len));
+        self.written_back(|wave, _, to, len| ours(wave, to, len));
         let mut old = [0; 8];
         self.read(&Access { bypass: true, ..*who }, address, &mut old[..size])?;
         let (i, at) = self.place(address, size)?;
         let before = u64::from_le_bytes(old);
-        if change(before, by) != before
+        if self.chosen.is_none()
+            && change(before, by) != before
             && let Some(why) = self.read_at(i, at, who)
         {
             return Err(why);
@@ -81,6 +90,7 @@ impl Memory {
 
     /// One of the late atomics happens, if `choose` gives its number among as many as there are.
     pub fn land_one(&mut self, choose: impl FnOnce(usize) -> usize) {
+        self.let_some_on();
         if !self.late.is_empty() {
             let chosen = &self.late[choose(self.late.len())];
             let at = (chosen.wave, chosen.address);
@@ -94,5 +104,7 @@ impl Memory {
     /// The launch is over, and so is all that was asked for.
     pub fn finish(&mut self) {
         self.land(|_| true);
+        self.arrive(|_, _, _, _| true);
+        self.written_back(|_, _, _, _| true);
     }
 }

@@ -82,7 +82,7 @@ impl Assembly {
     }
 
     /// Runs it with one buffer of `words` zeros, whose address is the only argument.
-    fn run(&self, kernel: Kernel, words: usize, seed: u64) -> Result<Memory, Fault> {
+    fn run(&self, kernel: Kernel, words: usize, seed: u64, loose: bool) -> Result<Memory, Fault> {
         let base = 0x10_0000;
         let (buffer, arguments) = (0x2000_0000u64, 0x3000_0000);
         let regions = vec![
@@ -100,15 +100,35 @@ impl Assembly {
             limit: 1_000_000,
         };
         let target = Target::new(self.arch, self.wave).unwrap();
-        Machine::new(target, kernel, base).unwrap().run(&launch, regions).map(|(memory, _)| memory)
+        let mut machine = Machine::new(target, kernel, base).unwrap();
+        machine.loose = loose;
+        machine.run(&launch, regions).map(|(memory, _)| memory)
+    }
+
+    /// What comes early behind a matrix instruction on some way.
+    #[allow(dead_code)]
+    pub fn too_early(&self, body: &str) -> Vec<String> {
+        let kernel = self.assemble(&[body]).remove(0);
+        let target = Target::new(self.arch, self.wave).unwrap();
+        Machine::new(target, kernel, 0x10_0000).unwrap().too_early()
+    }
+
+    /// Such a run by each of some seeds, which choose when stores arrive, without rules.
+    #[allow(dead_code)]
+    pub fn loose(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
+        let kernel = self.assemble(&[body]).remove(0);
+        let run = |seed| self.run(kernel.clone(), words, seed, true);
+        seeds.map(|seed| content(&run(seed).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch)))).collect()
     }
 
     /// Such a run must end well; what the buffer holds then.
+    #[allow(dead_code)]
     pub fn right(&self, body: &str, words: usize) -> Vec<u32> {
         self.by_seed(body, words, 1..2).remove(0)
     }
 
     /// The same of several seeds.
+    #[allow(dead_code)]
     pub fn by_seed(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
         let kernel = self.assemble(&[body]).remove(0);
         seeds.map(|seed| self.good(kernel.clone(), body, words, seed)).collect()
@@ -116,6 +136,7 @@ impl Assembly {
 
     /// Such a run must end with a fault that says `what` (one of several, with `|` between), whatever the
     /// seed.
+    #[allow(dead_code)]
     pub fn wrong(&self, body: &str, words: usize, what: &str) {
         self.bad(&self.assemble(&[body]).remove(0), body, words, what);
     }
@@ -133,14 +154,13 @@ impl Assembly {
     }
 
     fn good(&self, kernel: Kernel, body: &str, words: usize, seed: u64) -> Vec<u32> {
-        let memory = self.run(kernel, words, seed).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch));
-        let region = memory.regions.iter().find(|r| r.what == "buffer").unwrap();
-        region.bytes.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect()
+        let run = self.run(kernel, words, seed, false);
+        content(&run.unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch)))
     }
 
     fn bad(&self, kernel: &Kernel, body: &str, words: usize, what: &str) {
         for seed in 1..6 {
-            match self.run(kernel.clone(), words, seed) {
+            match self.run(kernel.clone(), words, seed, false) {
                 Ok(_) => panic!("{} seed {seed}: no fault in\n{body}", self.arch),
                 Err(fault) => assert!(
                     what.split('|').any(|w| fault.what.contains(w)),
@@ -150,4 +170,9 @@ impl Assembly {
             }
         }
     }
+}
+
+fn content(memory: &Memory) -> Vec<u32> {
+    let region = memory.regions.iter().find(|r| r.what == "buffer").unwrap();
+    region.bytes.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect()
 }

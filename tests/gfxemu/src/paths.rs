@@ -1,0 +1,42 @@
+//! Every way from a matrix instruction on: a run takes one of them, and whether another has the wait states that
+//! CDNA asks for, only the code says. LLVM's hazard recogniser adds them up along one way into a block alone.
+
+use crate::facts::Unit;
+use crate::hazard::Hazards;
+use crate::inst::Inst;
+use crate::target::Target;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// More wait states than a matrix instruction asks for.
+const FAR: u64 = 20;
+
+/// What comes too early on some way, a line for each place: registers hold nothing else before the matrix
+/// instruction, so of hazards that began before it none is seen.
+pub fn too_early(target: &Target, registers: usize, code: &BTreeMap<u64, Inst>) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for (&from, _) in code.iter().filter(|(_, inst)| inst.facts().unit == Unit::Matrix) {
+        let fresh = Hazards::new(target);
+        let end = fresh.now() + FAR;
+        let mut open = vec![(from, fresh)];
+        // In so many wait states to a place: a later arrival by a way as long sees no more.
+        let mut seen = BTreeSet::new();
+        while let Some((at, mut hazards)) = open.pop() {
+            let Some(inst) = code.get(&at) else { continue };
+            if hazards.now() >= end || !seen.insert((at, hazards.now())) {
+                continue;
+            }
+            if let Err(why) = hazards.step(inst.facts(), registers) {
+                found.insert(format!("{} at {at:#x}, behind the one at {from:#x}: {why}", inst.text.replace('\t', " ")));
+                continue;
+            }
+            let (on, jump) = inst.ways();
+            if let Some(to) = jump {
+                open.push((to, hazards.clone()));
+            }
+            if on {
+                open.push((at + inst.size, hazards));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
