@@ -233,7 +233,10 @@ impl Facts {
             unit,
             dpp,
             // What fits into the instruction LLVM writes in another way.
-            literal: text.operands.iter().any(|o| ["0x", "lit("].iter().any(|w| o.trim_start_matches('-').starts_with(w))),
+            literal: text
+                .operands
+                .iter()
+                .any(|o| ["0x", "lit("].iter().any(|w| o.trim_start_matches('-').starts_with(w))),
             selects: sdwa && text.value("dst_sel").is_some_and(|d| d != "DWORD") || !sdwa && selected,
             wide_store: unit == Unit::Memory && name.contains("_store") && wide,
             waits: waits(&text),

@@ -26,7 +26,8 @@ pub fn too_early(target: &Target, registers: usize, code: &BTreeMap<u64, Inst>) 
                 continue;
             }
             if let Err(why) = hazards.step(inst.facts(), registers) {
-                found.insert(format!("{} at {at:#x}, behind the one at {from:#x}: {why}", inst.text.replace('\t', " ")));
+                found
+                    .insert(format!("{} at {at:#x}, behind the one at {from:#x}: {why}", inst.text.replace('\t', " ")));
                 continue;
             }
             let (on, jump) = inst.ways();

@@ -64,7 +64,8 @@ impl Placed {
     /// Memory that cannot be had.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
-        let mut placed = Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true, took: [0.0; 3] };
+        let mut placed =
+            Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true, took: [0.0; 3] };
         let arena = device.arena(placed.room()?)?;
         let copy = placed.copy(&arena)?;
         for (arg, buffer) in placed.case.args.iter().zip(&copy) {

@@ -31,7 +31,8 @@ impl Memory {
         }
         self.signal(who.wave);
         let (block, split) = (self.writers[who.wave as usize].block, self.split_caches);
-        let blocks: Vec<u32> = if self.chosen.is_some() { self.writers.iter().map(|w| w.block).collect() } else { vec![] };
+        let blocks: Vec<u32> =
+            if self.chosen.is_some() { self.writers.iter().map(|w| w.block).collect() } else { vec![] };
         let ours = |wave: u32, to: u64, len: usize| {
             let one = wave == who.wave || !split && blocks.get(wave as usize) == Some(&block);
             one && to < address + size as u64 && address < to + len as u64
