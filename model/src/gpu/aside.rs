@@ -21,12 +21,6 @@ const BOUND: Duration = Duration::from_millis(20);
 /// Rows that it is measured with at most: as many have all experts of most mixtures.
 const ROWS: usize = 64;
 
-/// Rows, at most, that come from the device so soon that the CPU's threads stay awake for them: some tens of µs for
-/// one.
-const FEW: usize = 64;
-/// How long at most.
-const SOON: Duration = Duration::from_millis(1);
-
 /// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Copied {
@@ -98,6 +92,9 @@ impl Aside {
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let mut host = HostRunner::new(Arc::clone(gguf), part, &options, Isa::best())?;
         host.add(SLOT)?;
+        // A layer of the device's takes some tens of µs, about as long as threads look before they sleep; to wake them takes
+        // longer.
+        host.be_patient();
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk }))
     }
@@ -143,13 +140,8 @@ impl Aside {
     ) -> Result<()> {
         let here = self.rows.slice(..from.len())?;
         stream.copy_out(from, &here)?;
-        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
-        // A token's rows come soon. (A prompt's take longer than it is worth to keep the CPU busy.)
-        let start = Instant::now();
-        while rows <= FEW && start.elapsed() < SOON && !stream.is_idle()? {
-            host.stay_awake();
-        }
         stream.synchronize()?;
+        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = vec![0; self.chunk.min(rows)];
         let (x, mut made) = (here.read(<[f32]>::to_vec)?, vec![]);
         for part in x.chunks((from.len() / rows.max(1) * self.chunk).max(1)) {

@@ -54,6 +54,8 @@ struct Shared {
     work: std::cell::UnsafeCell<Option<*const Work<'static>>>,
     failed: AtomicBool,
     stop: AtomicBool,
+    /// Rounds of spinning before a thread sleeps.
+    patience: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -83,6 +85,7 @@ impl Pool {
             work: std::cell::UnsafeCell::new(None),
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            patience: AtomicUsize::new(SPINS),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -93,6 +96,11 @@ impl Pool {
         };
         let threads = (1..threads.max(1)).map_while(spawn).collect();
         Pool { shared, threads }
+    }
+
+    /// Has threads spin for some half a millisecond before they sleep: for steps with another device's between them.
+    pub fn be_patient(&self) {
+        self.shared.patience.store(16 * SPINS, Relaxed);
     }
 
     /// Threads that work, the caller's included.
@@ -242,7 +250,7 @@ impl Shared {
 
     /// A later step than `seen`, or `None` at the end.
     fn await_step(&self, seen: u64) -> Option<u64> {
-        for _ in 0..SPINS {
+        for _ in 0..self.patience.load(Relaxed) {
             let step = self.step.0.load(Acquire);
             if self.stop.load(Relaxed) {
                 return None;

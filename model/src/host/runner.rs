@@ -298,11 +298,9 @@ impl HostRunner {
         Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
-    /// Keeps threads from falling asleep before the next operation: they look for a step some 30 µs long, and waking
-    /// them takes as long for each.
-    pub(crate) fn stay_awake(&mut self) {
-        let threads = self.pool.threads();
-        self.pool.run(threads, &|_| {});
+    /// Threads wait longer for the next operation before they sleep: those of another device come between.
+    pub(crate) fn be_patient(&self) {
+        self.pool.be_patient();
     }
 
     /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what [`Op::reads`]
