@@ -236,7 +236,7 @@ impl Facts {
             literal: text
                 .operands
                 .iter()
-                .any(|o| ["0x", "lit("].iter().any(|w| o.trim_start_matches('-').starts_with(w))),
+                .any(|o| ["0x", "lit"].iter().any(|w| o.trim_start_matches('-').starts_with(w))),
             selects: sdwa && text.value("dst_sel").is_some_and(|d| d != "DWORD") || !sdwa && selected,
             wide_store: unit == Unit::Memory && name.contains("_store") && wide,
             waits: waits(&text),

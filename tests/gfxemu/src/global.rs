@@ -261,6 +261,7 @@ pub struct ScalarLoad {
     base: u16,
     offset: i64,
     register: Option<Operand>,
+    scaled: bool,
 }
 
 impl ScalarLoad {
@@ -282,7 +283,7 @@ impl ScalarLoad {
         let by = text.operand(2)?;
         let register = if integer(by).is_some() { None } else { Some(source(by, Type::B32)?.operand) };
         let offset = integer(by).unwrap_or(0) + text.number("offset")?;
-        Ok(Some(ScalarLoad { words, into: scalar(0)?, base: scalar(1)?, offset, register }))
+        Ok(Some(ScalarLoad { words, into: scalar(0)?, base: scalar(1)?, offset, register, scaled: text.has("scale_offset") }))
     }
 
     /// Runs it.
@@ -293,6 +294,10 @@ impl ScalarLoad {
             let (by, by_bad) = wave.read_scalar(register, false)?;
             address = address.wrapping_add(by);
             bad |= by_bad;
+            if self.scaled {
+                // The register counts elements of what is loaded.
+                address = address.wrapping_add(by.wrapping_mul(4 * u64::from(self.words) - 1));
+            }
         }
         if bad != 0 {
             return Err("an undefined address".into());

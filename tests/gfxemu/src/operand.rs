@@ -99,7 +99,8 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
         (s.absolute, inner) = (true, rest);
     }
     // A constant that would fit into the instruction and has a word of its own, as newer LLVMs write it.
-    inner = inner.strip_prefix("lit(").and_then(|r| r.strip_suffix(')')).unwrap_or(inner);
+    let own = inner.strip_prefix("lit(").or(inner.strip_prefix("lit64("));
+    inner = own.and_then(|r| r.strip_suffix(')')).unwrap_or(inner);
     s.operand = match register(inner) {
         Some((operand, _)) => operand,
         None => Operand::Constant(constant(inner, ty).ok_or_else(|| format!("operand {text:?} is unknown"))?),
