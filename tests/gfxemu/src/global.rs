@@ -283,7 +283,14 @@ impl ScalarLoad {
         let by = text.operand(2)?;
         let register = if integer(by).is_some() { None } else { Some(source(by, Type::B32)?.operand) };
         let offset = integer(by).unwrap_or(0) + text.number("offset")?;
-        Ok(Some(ScalarLoad { words, into: scalar(0)?, base: scalar(1)?, offset, register, scaled: text.has("scale_offset") }))
+        Ok(Some(ScalarLoad {
+            words,
+            into: scalar(0)?,
+            base: scalar(1)?,
+            offset,
+            register,
+            scaled: text.has("scale_offset"),
+        }))
     }
 
     /// Runs it.

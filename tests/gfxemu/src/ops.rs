@@ -157,9 +157,9 @@ pub fn find(name: &str) -> Option<Op> {
         "v_lshl_add_u64" => op(&[B64, B32, B64], B64, |s| u128::from((s[0] << (s[1] & 7)).wrapping_add(s[2]))),
         "v_add_nc_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_add(s[1]))),
         "v_sub_nc_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_sub(s[1]))),
-        "v_mad_nc_u64_u32" => op(&[B32, B32, B64], B64, |s| {
-            u128::from((u64::from(w(s[0])) * u64::from(w(s[1]))).wrapping_add(s[2]))
-        }),
+        "v_mad_nc_u64_u32" => {
+            op(&[B32, B32, B64], B64, |s| u128::from((u64::from(w(s[0])) * u64::from(w(s[1]))).wrapping_add(s[2])))
+        }
         "v_max_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].max(s[1]))),
         "v_min_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].min(s[1]))),
         "v_mad_u32" => op(&[B32, B32, B32], B32, |s| r(w(s[0]).wrapping_mul(w(s[1])).wrapping_add(w(s[2])))),
