@@ -141,6 +141,8 @@ pub enum Probe {
     /// Whoever fills a slot of the ring of weights again meets those who have read it at a named barrier, too:
     /// racecheck, which misses the order that the ring's own barriers make, sees that one.
     Ordered,
+    /// Nothing, and waits have an hour: for tools that slow a launch by thousands. [`Probe::Ordered`] has it, too.
+    Patient,
 }
 
 impl Probe {
@@ -199,7 +201,7 @@ impl Persistent {
             macros = macros.set("KJ_BESIDE", BESIDE);
         }
         match probe {
-            Probe::None => {}
+            Probe::None | Probe::Patient => {}
             Probe::Stamps => macros = macros.set("KJ_STAMPS", 1),
             Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
             Probe::Ordered => macros = macros.set("KJ_ORDERED", 1),

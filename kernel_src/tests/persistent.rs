@@ -109,8 +109,13 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
         eprintln!("SKIPPED: no {kind} here");
         return;
     }
+    let mut wrong = vec![];
     for arch in archs {
         let target = Target::parse(arch).unwrap();
+        if !engine.compilers(vendor).found.iter().any(|c| c.knows.iter().any(|id| id == arch)) {
+            eprintln!("SKIPPED: {kind} does not know {arch}");
+            continue;
+        }
         for (name, steps) in [
             ("8b q4_k_m", llama(&LLAMA_8B, ["Q4_K", "Q6_K"], KvStorage::F16)),
             ("30b-a3b q4_k_m", mixture()),
@@ -128,9 +133,15 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());
             }
-            let code = engine.compile(&made.kernel.job(&target)).unwrap();
+            let code = match engine.compile(&made.kernel.job(&target)) {
+                Ok(code) => code,
+                Err(e) => {
+                    wrong.push(format!("{arch} {name}: {e}"));
+                    continue;
+                }
+            };
             let k = code.kernels().iter().find(|k| k.name == "persistent").unwrap();
-            eprintln!(
+            let said = format!(
                 "{arch} {name}: {} registers, {} + {} bytes of shared memory, spills {:?}, local {}, {} bytes of code",
                 k.all_registers(),
                 made.kernel.shared,
@@ -139,16 +150,20 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 k.local,
                 code.bytes().len()
             );
-            // The loop around the steps saves what lives over its calls: on AMD the registers that are the
-            // caller's, on sm_90 eleven words at most. The steps themselves spill nothing (ptxas, of each
-            // function). Experts hold more of a row than any other step, and save more for it.
+            // The loop around the steps saves what lives over its calls: on sm_90 eleven words at most. The steps
+            // themselves spill nothing (ptxas, of each function), but for experts, which hold more of a row than any
+            // other step. On AMD a function that is called has to leave 112 of the 256 registers as they were (v40 to
+            // v47, v56 to v63 …): 448 bytes; more would be spills (444 are the most that clang 19 makes of any target).
             let loops = if vendor == Vendor::Nvidia { 11 } else { 0 };
-            let local = if name.starts_with("30b") { 448 } else { 256 };
-            assert!(k.spills.is_some_and(|n| n <= loops), "{arch} {name}: {:?} spills", k.spills);
-            assert!(k.local <= local, "{arch} {name}: {} bytes of local memory", k.local);
-            assert!(made.kernel.shared + k.shared <= target.arch().shared_per_block, "{arch} {name}: shared memory");
+            let local = if vendor == Vendor::Amd || name.starts_with("30b") { 448 } else { 256 };
+            eprintln!("{said}");
+            let fits = made.kernel.shared + k.shared <= target.arch().shared_per_block;
+            if k.spills.is_none_or(|n| n > loops) || k.local > local || !fits {
+                wrong.push(said);
+            }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -335,8 +335,14 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
 fn one_launch_a_token_has_the_logits_of_many() {
     let mut whole = 0;
     for path in tiny_models() {
-        // For racecheck: the ring of weights as that sees its order.
-        let probe = if std::env::var_os("KJIT_ORDERED").is_some() { Probe::Ordered } else { Probe::None };
+        // For racecheck: the ring of weights as that sees its order, or as it is; and fewer tokens.
+        let set = |name| std::env::var_os(name).is_some();
+        let probe = match (set("KJIT_ORDERED"), set("KJIT_PATIENT")) {
+            (true, _) => Probe::Ordered,
+            (false, true) => Probe::Patient,
+            (false, false) => Probe::None,
+        };
+        let tokens = std::env::var("KJIT_TOKENS").map_or(24, |n| n.parse().expect("KJIT_TOKENS is a number"));
         let (many, one) = (options(64, 8), OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) });
         let (mut many, mut one) = (open(&path, &many), open(&path, &one));
         if one.on_gpu().persistent().is_none() {
@@ -345,7 +351,7 @@ fn one_launch_a_token_has_the_logits_of_many() {
             continue;
         }
         whole += 1;
-        for i in 0..24 {
+        for i in 0..tokens {
             let token = (i * 37 + 5) % many.n_vocab() as u32;
             one.on_gpu().poison().unwrap();
             let (got, want) = (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());

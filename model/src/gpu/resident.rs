@@ -59,6 +59,15 @@ pub struct Timeline {
 /// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
 /// the device meanwhile.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The same under a tool that slows a launch by thousands.
+const PATIENT: Duration = Duration::from_secs(3600);
+
+const fn limit(probe: Probe) -> Duration {
+    match probe {
+        Probe::None | Probe::Stamps | Probe::Delays => LIMIT,
+        Probe::Ordered | Probe::Patient => PATIENT,
+    }
+}
 
 /// A token as one launch: what it binds beside the plan's memory.
 pub(super) struct Persistent {
@@ -69,6 +78,7 @@ pub(super) struct Persistent {
     _packets: DeviceBuffer<u8>,
     /// Not 0 where a block has waited in vain.
     late: PinnedBuffer<u32>,
+    limit: Duration,
     shape: Geometry,
 }
 
@@ -93,12 +103,12 @@ impl Persistent {
         late.write(|to| to.fill(0))?;
         let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
         let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
-        Ok(Persistent { kernel, program, count, meeting, _packets: packets, late, shape })
+        Ok(Persistent { kernel, program, count, meeting, _packets: packets, late, limit: limit(one.probe), shape })
     }
 
     fn launch(&self, stream: &Stream) -> Result<()> {
         let late = self.late.on_device();
-        let limit = LIMIT.as_nanos() as u64;
+        let limit = self.limit.as_nanos() as u64;
         let args = [
             Arg::from(&self.program),
             Arg::from(self.count),
@@ -137,7 +147,7 @@ impl Persistent {
                 Err(SessionError::Lost(format!(
                     "the persistent kernel's blocks waited longer than {} s for each other at '{at}': what it computed is not to be \
                      trusted; open the model again, with --persistent off if this repeats",
-                    LIMIT.as_secs()
+                    self.limit.as_secs()
                 )))
             }
         }
