@@ -399,6 +399,7 @@ template <class S> struct Draw {
             u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
                 return weight(v, largest, inverse);
             });
+            block_sync();  // all have read the position, which one of them moves on
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }

@@ -175,7 +175,7 @@ impl Family for LatentSpec {
 
     fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Groups of eight, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
+        // Groups of four, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
         // and several; the first token, ends of tiles.
         // In pages: the first position of one, the last, several of them.
         for (heads, head_dim, rank, storage, splits, positions, one, paged, chosen) in [
@@ -184,6 +184,9 @@ impl Family for LatentSpec {
             (5, 96, 96, Q8_0, 4, vec![50], false, false, None),
             (3, 272, 257, F32, 1, vec![23, 40], false, false, None),
             (8, 320, 256, Q8_0, 5, vec![100], false, false, None),
+            // More slices than are added up at once, than a wave has lanes.
+            (4, 80, 64, F16, 40, vec![1290], false, false, None),
+            (2, 80, 64, F16, 70, vec![2239], false, true, None),
             (4, 80, 64, F16, 1, vec![0; 11], true, false, None),
             (6, 144, 128, Q8_0, 2, vec![13; 9], true, false, None),
             (16, 576, 512, F16, 3, vec![300], false, true, None),

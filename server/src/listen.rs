@@ -110,8 +110,10 @@ async fn run(options: Options) -> Result<End, ServeError> {
             _ = terminate.recv() => break End::Terminated,
             _ = interrupt.recv() => break End::Interrupted,
             opened = &mut load, if !load.is_terminated() => {
-                if let Ok(Err(why)) = opened {
-                    return Err(ServeError::Model(why));
+                match opened {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return Err(ServeError::Model(why)),
+                    Err(_) => return Err(ServeError::Model("an internal fault while the model was loaded".to_owned())),
                 }
             }
             (stream, permit) = door.next(&listener) => door.let_in(stream, permit),

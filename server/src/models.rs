@@ -35,6 +35,8 @@ struct Place {
     /// Requests that wait for it, and since when the first of them does.
     waiting: usize,
     since: Instant,
+    /// Somebody asked for it whom no attempt has answered yet.
+    wanted: bool,
     /// When somebody last had it.
     used: Instant,
     /// Attempts to load it that are over, and what came of the last one.
@@ -85,6 +87,7 @@ impl Models {
         let place = |_| Place {
             is: Is::Away,
             waiting: 0,
+            wanted: false,
             since: now,
             used: now,
             tries: 0,
@@ -149,6 +152,7 @@ impl Models {
                     }
                     // It was lost with its device, and could not be opened again then.
                     place.is = Is::Away;
+                    place.wanted = true;
                     self.asked.notify_all();
                 }
                 if *stopping {
@@ -158,6 +162,11 @@ impl Models {
                     Some(waits) if place.tries > waits.tries => {
                         if let Some(why) = &place.failed {
                             return Err(why.clone());
+                        }
+                        // It came, and was gone before this one looked.
+                        if matches!(place.is, Is::Away) {
+                            place.wanted = true;
+                            self.asked.notify_all();
                         }
                     }
                     Some(_) => {}
@@ -170,6 +179,7 @@ impl Models {
                             place.since = Instant::now();
                         }
                         place.waiting += 1;
+                        place.wanted = true;
                         waits = Some(Waits { models: self, at, tries: place.tries });
                         self.asked.notify_all();
                     }
@@ -230,7 +240,8 @@ impl Models {
                 return None;
             }
             // Who waits longest comes first.
-            let wanted = all.iter_mut().enumerate().filter(|(_, p)| p.waiting > 0 && matches!(p.is, Is::Away));
+            let wanted =
+                all.iter_mut().enumerate().filter(|(_, p)| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away));
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
                 place.is = Is::Moving;
                 return Some(Next::Load(at));
@@ -328,6 +339,8 @@ impl Models {
     fn put(&self, at: usize, loaded: Result<Loaded, Refusal>) {
         if let Some(place) = self.lock().0.get_mut(at) {
             place.tries += 1;
+            // Who came meanwhile is told of this one, too.
+            place.wanted = false;
             place.used = Instant::now();
             (place.is, place.failed) = match loaded {
                 Ok(loaded) => {

@@ -246,12 +246,15 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
 /// 200 when requests are answered: to models that are not loaded, too, which are then.
 async fn health(State(service): Shared) -> Response {
     use kjit_model::serve::State as Is;
+    let several = service.all().count() > 1;
     let word = |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state) {
         // The start: nothing can be answered before the first is there.
         None if at == 0 && seen.card.is_none() => "loading",
         _ if service.stopping() => "stopping",
         None | Some(Is::Ready) => "ok",
         Some(Is::Reopening) => "reopening",
+        // It is loaded again by who asks for it; the other models are there meanwhile.
+        Some(Is::Ended) if several => "ok",
         Some(Is::Stopping | Is::Ended) => "stopping",
     };
     let bad = service.all().map(|(_, seen)| seen).enumerate().map(word).find(|word| *word != "ok");

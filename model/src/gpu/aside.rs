@@ -35,7 +35,7 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// By measured rates, or as it was asked for.
+    /// By measured rates, or as it was asked for; none where no piece of a prompt is long enough.
     pub(super) fn of(aside: &Aside, plan: &Plan, ring: &Ring, asked: HostPrompts) -> Result<Option<Copied>> {
         let bytes = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let rate = ring.streamed.rate;
@@ -44,7 +44,10 @@ impl Copied {
             HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, token: None }),
             HostPrompts::Measured => {
                 let token = aside.seconds_a_row(plan)? * plan.decode.pauses.len() as f64;
-                Some(Copied { from: even(bytes as f64 / rate, token), bytes, rate, token: Some(token) })
+                let from = even(bytes as f64 / rate, token);
+                let most = plan.copying().map_or(0, |p| p.tokens as usize);
+                // So many never go through at once.
+                (from <= most).then_some(Copied { from, bytes, rate, token: Some(token) })
             }
         })
     }

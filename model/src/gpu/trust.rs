@@ -328,7 +328,13 @@ impl<'e> Proofs<'e> {
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
             Err(why) => return Ok(Verdict::Unproven(why.to_string())),
         };
-        let here = placed.settle().map(|()| began.elapsed().as_secs_f64());
+        // What happens before the launch is not the kernel's doing.
+        match placed.settle() {
+            Ok(()) => {}
+            Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
+            Err(why) => return Ok(Verdict::Unproven(why.to_string())),
+        }
+        let here = began.elapsed().as_secs_f64();
         let judged = state.verdicts.prove(&ProofSubject { code, what: &what(job) }, || {
             let judged = placed.judge(kernel, false);
             let verdict = match &judged {
@@ -340,7 +346,7 @@ impl<'e> Proofs<'e> {
             (judged, verdict)
         });
         let [run, read, held] = placed.took();
-        for (sum, part) in state.proven.runs.iter_mut().zip([here.unwrap_or(0.0), run, read, held]) {
+        for (sum, part) in state.proven.runs.iter_mut().zip([here, run, read, held]) {
             *sum += part;
         }
         state.proven.longest = state.proven.longest.max(began.elapsed().as_secs_f64());

@@ -8,7 +8,8 @@
 //! One precision runs through: activations and sums are f32 in both modes. What
 //! [`OpenOptions::precise`](crate::session::OpenOptions::precise) adds is that keys and values stay in f32 and that
 //! all products are of f32. By default activations are rounded to 16 bits per block of 32 where they are multiplied
-//! with integer codes: in decoding, and in prompts where the processor has an instruction for such integers.
+//! with integer codes: in decoding, and in prompts, but for a mixture's experts,
+//! where the processor has an instruction for such integers.
 
 #![expect(
     clippy::indexing_slicing,

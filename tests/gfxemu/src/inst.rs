@@ -181,8 +181,8 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
         "buffer_inv" => Kind::Invalidate(true, system),
         // MI200's second cache is one for all blocks: it is invalidated and written back for others than this
-        // device alone.
-        "buffer_invl2" if target.arch == "gfx90a" => Kind::Invalidate(false, true),
+        // device alone. Of the first caches only `buffer_wbinvl1` says something.
+        "buffer_invl2" if target.arch == "gfx90a" => Kind::Nothing,
         "buffer_wbl2" if target.arch == "gfx90a" || system => Kind::WriteBack,
         "global_inv" => Kind::Invalidate(true, device),
         // A write-back within the work-group processor is all that a block needs, and its stores do that by

@@ -70,7 +70,7 @@ pub(super) struct Chosen {
 impl Memory {
     /// From now on stores arrive in an order that a seed chooses.
     pub fn choose_order(&mut self, seed: u64) {
-        let random = Random::new(seed ^ 0x6f72_6465_72);
+        let random = Random::new(seed ^ 0x6f_7264_6572);
         self.chosen = Some(Chosen { random, turns: 0, front: vec![], cached: vec![], old: HashMap::new() });
     }
 
@@ -157,7 +157,11 @@ impl Memory {
         let Some(chosen) = &mut self.chosen else { return vec![] };
         let list = if cached { &mut chosen.cached } else { &mut chosen.front };
         let mut now: Vec<bool> = list.iter().map(|p| which(p.wave, p.store, p.address, p.len)).collect();
-        for k in (0..list.len()).rev().filter(|&k| now[k]).collect::<Vec<_>>() {
+        // From the last on, so that who goes takes along whoever comes before it, and they those before them.
+        for k in (0..list.len()).rev() {
+            if !now[k] {
+                continue;
+            }
             let p = &list[k];
             for (j, q) in list[..k].iter().enumerate() {
                 // A cache takes what its waves ask for in order.
