@@ -7,14 +7,15 @@
 //             first's
 //   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s further on
 //   table     pages of each slot (paged.h)
-//   part      TOKENS × HEADS × splits × Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero before
-//             and after); null where splits is 1
+//   part      TOKENS × HEADS × splits × Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero
+//             before and after); null where splits is 1
 //   chosen    where KJ_CHOSEN is set (chosen.h)
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
-// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often as the row has
-// more of them, and of them its part of every score; then, of the same elements as values, its columns of the
-// results of all GROUP heads. Queries are in shared memory, and no wave waits for another before the end.
+// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often as the
+// row has more of them, and of them its part of every score; then, of the same elements as values, its
+// columns of the results of all GROUP heads. Queries are in shared memory, and no wave waits for another
+// before the end.
 //
 // S: HEADS, GROUP, RANK, ONE, and those of kv.h.
 #pragma once
@@ -137,7 +138,8 @@ template <class S> struct Latent {
                 if (alone) out[h * RANK + c] = v / sum;
                 else part[(u64)h * each + c] = v;
             }
-            if (!alone && thread_id() == 0) part[(u64)h * each + RANK] = most, part[(u64)h * each + RANK + 1] = sum;
+            if (!alone && thread_id() == 0)
+                part[(u64)h * each + RANK] = most, part[(u64)h * each + RANK + 1] = sum;
             block_sync();
         }
     }
@@ -176,8 +178,10 @@ template <class S> struct Latent {
                 Kept<AT_ONCE> kept;
                 UNROLL for (u32 i = 0; i < AT_ONCE; i++) {
                     const u32 p = within(chosen_at(chosen, min_u32(at + i, to - 1)));
-                    UNROLL for (u32 n = 0; n < EACH; n++)
-                        kept.eight[i][n] = K::load(rows, stretch(a.capacity), p, min_u32(chunk_of(n), CHUNKS - 1));
+                    UNROLL for (u32 n = 0; n < EACH; n++) {
+                        const u32 c = min_u32(chunk_of(n), CHUNKS - 1);
+                        kept.eight[i][n] = K::load(rows, stretch(a.capacity), p, c);
+                    }
                 }
                 see<AT_ONCE>(lds, seen, kept, to - at);
             } else {
@@ -187,7 +191,8 @@ template <class S> struct Latent {
                     UNROLL for (u32 n = 0; n < EACH; n++) {
                         const u32 c = min_u32(chunk_of(n), CHUNKS - 1);
                         if (p < past) {
-                            K::values(K::load(K::page(cache, pages, p), stretch(a.capacity), within(p), c), row.x[n]);
+                            const u8* rows = K::page(cache, pages, p);
+                            K::values(K::load(rows, stretch(a.capacity), within(p), c), row.x[n]);
                         } else {
                             const float* x = fresh + (u64)(p - past) * HEAD_DIM + 8 * c;
                             UNROLL for (u32 e = 0; e < 8; e++) row.x[n][e] = x[e];
