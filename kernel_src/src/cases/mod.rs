@@ -299,9 +299,7 @@ impl Storage {
     fn at(self, bytes: &[u8], i: usize) -> f64 {
         match self {
             Storage::F32 => bytes.as_chunks::<4>().0.get(i).map_or(f64::NAN, |b| f64::from(f32::from_le_bytes(*b))),
-            Storage::F16 => {
-                bytes.as_chunks::<2>().0.get(i).map_or(f64::NAN, |b| half::f16::from_le_bytes(*b).to_f64())
-            }
+            Storage::F16 => bytes.as_chunks::<2>().0.get(i).map_or(f64::NAN, |b| half::f16::from_le_bytes(*b).to_f64()),
         }
     }
 
@@ -333,12 +331,7 @@ fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Syn
 }
 
 /// Holds `len` elements, which `got` gives by their places, against the oracle's.
-fn near(
-    len: usize,
-    got: impl Fn(usize) -> f64 + Sync,
-    want: &[f64],
-    tolerance: &Tolerance,
-) -> Result<(), String> {
+fn near(len: usize, got: impl Fn(usize) -> f64 + Sync, want: &[f64], tolerance: &Tolerance) -> Result<(), String> {
     if len != want.len() {
         return Err(format!("{len} elements, the oracle has {}", want.len()));
     }
