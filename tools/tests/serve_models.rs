@@ -220,9 +220,9 @@ fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended
     assert!(running.read(&mut [0; 64]).unwrap() > 0);
     let leaving = send(&server, &body("b", ids.clone(), 8, false));
     server.wait_for("it waits", |s| s["models"][1]["waiting"] == 1);
+    assert!(server.line().starts_with("b is asked for: loading "));
     drop(leaving);
     server.wait_for("it left", |s| s["models"][1]["waiting"] == 0 && s["models"][1]["state"] == "unloaded");
-    assert!(server.line().starts_with("b is asked for: loading "));
     let mut waiting = send(&server, &body("b", ids.clone(), 8, false));
     server.wait_for("another waits", |s| s["models"][1]["waiting"] == 1);
     assert_eq!(server.get("/health").status, 200);
