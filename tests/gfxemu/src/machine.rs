@@ -134,11 +134,10 @@ impl Machine {
     }
 
     /// What comes too early behind a matrix instruction on some way through the code, whether a run takes it or
-    /// not: a line for each such place. A way ends at an instruction that is unknown.
+    /// not: a line for each such place, and for each instruction that is unknown.
     pub fn too_early(&self) -> Vec<String> {
-        let known = |(at, inst): (u64, Result<Inst, String>)| Some((at, inst.ok()?));
-        let code = self.listing().into_iter().filter_map(known).collect();
-        crate::paths::too_early(&self.target, self.target.vector_registers(self.kernel.resources), &code)
+        let registers = self.target.vector_registers(self.kernel.resources);
+        crate::paths::too_early(&self.target, registers, self.listing())
     }
 
     /// Whether the instruction at an address of the code object was executed.

@@ -70,9 +70,11 @@ impl Target {
     pub fn mi300(&self) -> bool {
         matches!(self.arch.as_str(), "gfx942" | "gfx950")
     }
-    /// Whether stores must be written back before other blocks see them.
+    /// Whether stores must be written back before other blocks see them: where a device has several second caches.
+    /// gfx12.0 has one, which all stores reach before they count as done (LLVM's `SIGfx12CacheControl` writes back for
+    /// other devices alone there, and on gfx1250 for other blocks).
     pub fn needs_write_back(&self) -> bool {
-        self.mi300() || self.generation == 12
+        self.mi300() || self.arch == "gfx1250"
     }
     /// Whether loads of global memory fill registers in the order in which they were issued, so that a later
     /// one into the same register needs no wait.

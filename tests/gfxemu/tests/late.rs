@@ -3,9 +3,7 @@
 
 mod common;
 
-use common::{Assembly, ready};
-
-const RDNA3: Assembly = Assembly { arch: "gfx1100", wave: 32, lds: 0, grid: 1, block: 64, one_cache: false };
+use common::{Assembly, RDNA3, ready};
 
 /// Two waves: each thread reads a word of the other wave and then overwrites its own.
 const OVERWRITE: &str = "s_load_b64 s[4:5], s[0:1], 0x0

@@ -3,10 +3,7 @@
 
 mod common;
 
-use common::{Assembly, ready};
-
-const RDNA3: Assembly = Assembly { arch: "gfx1100", wave: 32, lds: 1024, grid: 1, block: 64, one_cache: false };
-const CDNA3: Assembly = Assembly { arch: "gfx942", wave: 64, lds: 1024, grid: 1, block: 128, one_cache: false };
+use common::{Assembly, CDNA3, LAST_BLOCK, RDNA3, cdna, ready};
 
 /// Every thread stores its number at its place.
 const STORE: &str = "s_load_b64 s[4:5], s[0:1], 0x0
@@ -101,7 +98,7 @@ fn what_blocks_store_alike_each_of_them_may_read_and_no_other() {
     if !ready() {
         return;
     }
-    let blocks = Assembly { grid: 6, block: 64, lds: 0, ..RDNA3 };
+    let blocks = Assembly { grid: 6, block: 64, ..RDNA3 };
     assert_eq!(blocks.right(SAME, 7 * 64), [7; 7 * 64]);
     let one = "s_cmp_lg_u32 s2, 0\ns_cbranch_scc1 1\nglobal_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt";
     let by_one = SAME.replace("global_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt", one);
@@ -167,18 +164,19 @@ fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
         return;
     }
     let want: Vec<u32> = (0..64).map(|i| i ^ 32).collect();
-    assert_eq!(RDNA3.right(LDS, 64), want);
-    RDNA3.wrong(&LDS.replace("s_waitcnt lgkmcnt(0)\ns_barrier", "s_waitcnt lgkmcnt(0)"), 64, "LDS byte|undefined");
-    RDNA3.wrong(
+    let (rdna3, cdna3) = (Assembly { lds: 1024, ..RDNA3 }, Assembly { lds: 1024, ..CDNA3 });
+    assert_eq!(rdna3.right(LDS, 64), want);
+    rdna3.wrong(&LDS.replace("s_waitcnt lgkmcnt(0)\ns_barrier", "s_waitcnt lgkmcnt(0)"), 64, "LDS byte|undefined");
+    rdna3.wrong(
         &LDS.replace("s_waitcnt lgkmcnt(0)\ns_barrier", "s_barrier"),
         64,
         "did not wait for that before the barrier",
     );
-    RDNA3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:766\n"), 64, "which is not aligned");
-    RDNA3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:1024\n"), 64, "the block has 0x400");
-    RDNA3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:512\n"), 64, "an undefined value is stored");
+    rdna3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:766\n"), 64, "which is not aligned");
+    rdna3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:1024\n"), 64, "the block has 0x400");
+    rdna3.wrong(&LDS.replace("v3, v2\n", "v3, v2 offset:512\n"), 64, "an undefined value is stored");
     let last = LDS.replace("global_store", "ds_store_b32 v1, v0\nglobal_store");
-    RDNA3.wrong(&last, 64, "read it with no barrier between|wrote it with no barrier between");
+    rdna3.wrong(&last, 64, "read it with no barrier between|wrote it with no barrier between");
     // The same on gfx12, whose barrier is in two parts, and on CDNA.
     let split = LDS
         .replace(
@@ -186,7 +184,7 @@ fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
             "s_wait_dscnt 0x0\ns_wait_kmcnt 0x0\ns_barrier_signal -1\ns_barrier_wait -1",
         )
         .replace("s_waitcnt lgkmcnt(0)", "s_wait_dscnt 0x0");
-    let rdna4 = Assembly { arch: "gfx1201", ..RDNA3 };
+    let rdna4 = Assembly { arch: "gfx1201", ..rdna3 };
     assert_eq!(rdna4.right(&split, 64), want);
     rdna4.wrong(
         &split.replace("s_wait_dscnt 0x0\ns_wait_kmcnt", "s_wait_kmcnt"),
@@ -196,63 +194,35 @@ fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
     rdna4.wrong(&split.replace("s_barrier_signal -1\n", ""), 64, "a wait for a barrier that was not signalled");
     let cdna = LDS.replace("b64", "dwordx2").replace("store_b32", "write_b32").replace("ds_load", "ds_read");
     let cdna = cdna.replace("global_write_b32", "global_store_dword").replace("0x80", "0x100");
-    assert_eq!(CDNA3.right(&cdna, 128), (0..128).map(|i| i ^ 64).collect::<Vec<u32>>());
-    CDNA3.wrong(&cdna.replace("s_waitcnt lgkmcnt(0)\ns_barrier", "s_barrier"), 128, "did not wait");
+    assert_eq!(cdna3.right(&cdna, 128), (0..128).map(|i| i ^ 64).collect::<Vec<u32>>());
+    cdna3.wrong(&cdna.replace("s_waitcnt lgkmcnt(0)\ns_barrier", "s_barrier"), 128, "did not wait");
 }
-
-/// Every block adds to a counter; the last one adds up what all have stored. Words 0 to 7 are the blocks'
-/// parts, 8 the counter, 9 the sum.
-const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
-v_mov_b32 v1, 0
-s_lshl_b32 s6, s2, 2
-s_add_i32 s7, s2, 1
-v_mov_b32 v2, s7
-v_mov_b32 v3, s6
-v_mov_b32 v4, 1
-s_mov_b32 exec_lo, 1
-s_waitcnt lgkmcnt(0)
-global_store_b32 v3, v2, s[4:5]
-s_waitcnt_vscnt null, 0x0
-global_atomic_add_u32 v5, v1, v4, s[4:5] offset:32 glc
-s_waitcnt vmcnt(0)
-buffer_gl1_inv
-buffer_gl0_inv
-v_readfirstlane_b32 s8, v5
-s_cmp_lg_u32 s8, 7
-s_cbranch_scc1 .Lover
-global_load_b128 v[8:11], v1, s[4:5]
-global_load_b128 v[12:15], v1, s[4:5] offset:16
-s_waitcnt vmcnt(0)
-v_add3_u32 v8, v8, v9, v10
-v_add3_u32 v8, v8, v11, v12
-v_add3_u32 v8, v8, v13, v14
-v_add_nc_u32 v8, v8, v15
-global_store_b32 v1, v8, s[4:5] offset:36
-.Lover:";
 
 #[test]
 fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
     if !ready() {
         return;
     }
-    let blocks = Assembly { grid: 8, block: 32, lds: 0, ..RDNA3 };
+    let blocks = Assembly { grid: 8, block: 32, ..RDNA3 };
     assert_eq!(blocks.right(LAST_BLOCK, 10)[8..], [8, 36]);
     blocks.wrong(&LAST_BLOCK.replace("s_waitcnt_vscnt null, 0x0\n", ""), 10, "was not waited for|was not there before");
     blocks.wrong(&LAST_BLOCK.replace("buffer_gl1_inv\n", ""), 10, "since this wave's caches were last invalidated");
     blocks.wrong(&LAST_BLOCK.replace("buffer_gl0_inv\n", ""), 10, "since this wave's caches were last invalidated");
+    // gfx12.0 has one second cache, so nothing is written back before others of the device may see it.
+    let rdna4 = LAST_BLOCK
+        .replace(", s2, ", ", ttmp9, ")
+        .replace("s_waitcnt lgkmcnt(0)", "s_wait_kmcnt 0x0")
+        .replace("s_waitcnt vmcnt(0)", "s_wait_loadcnt 0x0")
+        .replace("s_waitcnt_vscnt null, 0x0", "s_wait_storecnt 0x0")
+        .replace("glc", "th:TH_ATOMIC_RETURN scope:SCOPE_DEV")
+        .replace("buffer_gl1_inv\nbuffer_gl0_inv", "global_inv scope:SCOPE_DEV");
+    let blocks = Assembly { arch: "gfx1201", ..blocks };
+    assert_eq!(blocks.right(&rdna4, 10)[8..], [8, 36]);
+    blocks.wrong(&rdna4.replace("s_wait_storecnt 0x0\n", ""), 10, "was not waited for|was not there before");
+    blocks.wrong(&rdna4.replace("global_inv scope:SCOPE_DEV\n", ""), 10, "caches were last invalidated");
     // MI300's caches are written back as well, and that must be waited for before the atomic.
-    let cdna = LAST_BLOCK
-        .replace("b64", "dwordx2")
-        .replace("b128", "dwordx4")
-        .replace("store_b32", "store_dword")
-        .replace("_add_nc_u32", "_add_u32")
-        .replace("exec_lo", "exec")
-        .replace("s_mov_b32 exec,", "s_mov_b64 exec,")
-        .replace("atomic_add_u32", "atomic_add")
-        .replace("glc", "sc0")
-        .replace("s_waitcnt_vscnt null, 0x0", "buffer_wbl2 sc1\ns_waitcnt vmcnt(0)")
-        .replace("buffer_gl1_inv\nbuffer_gl0_inv", "buffer_inv sc1");
-    let blocks = Assembly { grid: 8, block: 64, lds: 0, ..CDNA3 };
+    let cdna = cdna(LAST_BLOCK);
+    let blocks = Assembly { grid: 8, block: 64, ..CDNA3 };
     assert_eq!(blocks.right(&cdna, 10)[8..], [8, 36]);
     blocks.wrong(&cdna.replace("buffer_wbl2 sc1\n", ""), 10, "was not written back");
     blocks.wrong(
@@ -275,7 +245,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     }
     body += "v_wmma_f32_16x16x16_f16 v[18:25], v[2:9], v[10:17], 0\ns_waitcnt lgkmcnt(0)\n\
              global_store_b32 v1, v25, s[4:5]";
-    let one = Assembly { block: 32, lds: 0, ..RDNA3 };
+    let one = Assembly { block: 32, ..RDNA3 };
     assert_eq!(one.right(&body, 32), [16f32.to_bits(); 32]);
     one.wrong(&body.replace("v_mov_b32 v7, 0x3c003c00\n", ""), 32, "v7 is undefined in a matrix");
     one.wrong(&body.replace("v_mov_b32 v7, 0x3c003c00", "v_mov_b32 v7, v0"), 32, "differ in a matrix instruction");
@@ -288,7 +258,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     body += "v_accvgpr_write_b32 a0, 0\nv_accvgpr_write_b32 a1, 0\nv_accvgpr_write_b32 a2, 0\nv_accvgpr_write_b32 a3, 0\n\
              s_nop 1\nv_mfma_f32_16x16x16f16 a[0:3], v[2:3], v[4:5], a[0:3]\ns_nop 7\ns_nop 1\nv_accvgpr_read_b32 v6, a3\ns_nop 1\ns_waitcnt lgkmcnt(0)\n\
              global_store_dword v1, v6, s[4:5]";
-    let one = Assembly { arch: "gfx908", block: 64, lds: 0, ..CDNA3 };
+    let one = Assembly { arch: "gfx908", block: 64, ..CDNA3 };
     assert_eq!(one.right(&body, 64), [16f32.to_bits(); 64]);
     one.wrong(&body.replace("v_mov_b32 v3, 0x3c003c00\n", ""), 64, "v3 is undefined in a matrix");
     // What clang 19 makes of copies between accumulation registers on gfx908.

@@ -163,7 +163,9 @@ impl Hazards {
     /// gfx11; `early` are gfx1100 to gfx1103.
     fn gfx11(&mut self, facts: &Facts, early: bool) -> Result<(), String> {
         let wave64 = self.target.wave == 64;
-        if facts.unit.is_access() || facts.waits.vector {
+        // An invalidation is issued as an access to memory is, behind all results of vector arithmetic: so LLVM
+        // (`isVMEM` of what is encoded as MUBUF) and Mesa (`parse_vdst_wait`) both have it.
+        if facts.unit.is_access() || facts.waits.vector || facts.name.starts_with("buffer_gl") {
             self.rdna.done = self.rdna.vector;
         }
         if facts.unit.is_vector() {

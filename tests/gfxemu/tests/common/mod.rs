@@ -20,6 +20,59 @@ pub fn ready() -> bool {
     found
 }
 
+/// Two waves of a block, on gfx1100.
+#[allow(dead_code)]
+pub const RDNA3: Assembly = Assembly { arch: "gfx1100", wave: 32, lds: 0, grid: 1, block: 64, one_cache: false };
+/// Two waves of a block, on gfx942.
+#[allow(dead_code)]
+pub const CDNA3: Assembly = Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
+
+/// By eight blocks of a wave, each of which adds to a counter; the last one adds up what all have stored. Words 0 to 7
+/// are the blocks' parts, 8 the counter, 9 the sum.
+#[allow(dead_code)]
+pub const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
+v_mov_b32 v1, 0
+s_lshl_b32 s6, s2, 2
+s_add_i32 s7, s2, 1
+v_mov_b32 v2, s7
+v_mov_b32 v3, s6
+v_mov_b32 v4, 1
+s_mov_b32 exec_lo, 1
+s_waitcnt lgkmcnt(0)
+global_store_b32 v3, v2, s[4:5]
+s_waitcnt_vscnt null, 0x0
+global_atomic_add_u32 v5, v1, v4, s[4:5] offset:32 glc
+s_waitcnt vmcnt(0)
+buffer_gl1_inv
+buffer_gl0_inv
+v_readfirstlane_b32 s8, v5
+s_cmp_lg_u32 s8, 7
+s_cbranch_scc1 .Lover
+global_load_b128 v[8:11], v1, s[4:5]
+global_load_b128 v[12:15], v1, s[4:5] offset:16
+s_waitcnt vmcnt(0)
+v_add3_u32 v8, v8, v9, v10
+v_add3_u32 v8, v8, v11, v12
+v_add3_u32 v8, v8, v13, v14
+v_add_nc_u32 v8, v8, v15
+global_store_b32 v1, v8, s[4:5] offset:36
+.Lover:";
+
+/// What is gfx11's as gfx942's.
+#[allow(dead_code)]
+pub fn cdna(body: &str) -> String {
+    body.replace("b64", "dwordx2")
+        .replace("b128", "dwordx4")
+        .replace("store_b32", "store_dword")
+        .replace("_add_nc_u32", "_add_u32")
+        .replace("exec_lo", "exec")
+        .replace("s_mov_b32 exec,", "s_mov_b64 exec,")
+        .replace("atomic_add_u32", "atomic_add")
+        .replace("glc", "sc0")
+        .replace("s_waitcnt_vscnt null, 0x0", "buffer_wbl2 sc1\ns_waitcnt vmcnt(0)")
+        .replace("buffer_gl1_inv\nbuffer_gl0_inv", "buffer_inv sc1")
+}
+
 /// A kernel in assembly language: `s[0:1]` the arguments' address, `s2` the block's number.
 pub struct Assembly {
     /// The architecture.
