@@ -1,7 +1,7 @@
 //! 32 floats in two AVX-512 registers.
 
-use super::avx2::word;
 use super::avx512_codes;
+use super::eight;
 use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
 use crate::host::gemm::Tile;
 use crate::host::quantise::{LARGEST, inverse};
@@ -313,37 +313,22 @@ unsafe impl Vector for Avx512 {
 
     type Scales = __m256;
 
-    /// The first by a load that clears the register: putting all eight into one whose contents do not matter, the
-    /// compiler takes one that is in use, the sum of the products most often, and each round of the loop waits for
-    /// the one before (25 cycles for 64 weights instead of 10).
     #[inline(always)]
     unsafe fn scales(p: *const u8, step: usize) -> __m256 {
-        // SAFETY: the instructions are there; eight halves and two bytes behind the first are readable.
-        unsafe {
-            let v = _mm_loadu_si32(p);
-            let v = _mm_insert_epi16::<1>(v, word(p.add(step)));
-            let v = _mm_insert_epi16::<2>(v, word(p.add(2 * step)));
-            let v = _mm_insert_epi16::<3>(v, word(p.add(3 * step)));
-            let v = _mm_insert_epi16::<4>(v, word(p.add(4 * step)));
-            let v = _mm_insert_epi16::<5>(v, word(p.add(5 * step)));
-            let v = _mm_insert_epi16::<6>(v, word(p.add(6 * step)));
-            _mm256_cvtph_ps(_mm_insert_epi16::<7>(v, word(p.add(7 * step))))
-        }
+        // SAFETY: the caller's promise.
+        unsafe { eight::halves(p, step) }
     }
 
     #[inline(always)]
     unsafe fn scales_of(bytes: u64, by: f32) -> __m256 {
         // SAFETY: the instructions are there.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes.cast_signed()));
-            _mm256_mul_ps(_mm256_cvtepi32_ps(bytes), _mm256_set1_ps(by))
-        }
+        unsafe { eight::bytes(bytes, by) }
     }
 
     #[inline(always)]
     unsafe fn scaled(scales: __m256, by: *const f32) -> __m256 {
-        // SAFETY: the instructions are there; eight floats are readable.
-        unsafe { _mm256_mul_ps(scales, _mm256_loadu_ps(by)) }
+        // SAFETY: the caller's promise.
+        unsafe { eight::times(scales, by) }
     }
 
     #[inline(always)]

@@ -14,6 +14,8 @@ mod avx2_codes;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+#[cfg(target_arch = "x86_64")]
+mod eight;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
