@@ -1,8 +1,9 @@
 //! Experts on the CPU beside a simulated AMD device that has all else: the host's logits and tokens, alone and side by
 //! side, with less memory on the device.
 
+use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
-use kjit_model::placement::{experts_apart, experts_here};
+use kjit_model::placement::{Apart, experts_apart, experts_here};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{HostPrompts, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
@@ -10,6 +11,7 @@ use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::Simulated;
+use std::path::{Path, PathBuf};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -150,6 +152,106 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         drop(session);
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+    });
+}
+
+/// The model with routers whose rows are of different lengths: some experts are chosen far more often than others.
+fn skewed() -> PathBuf {
+    let path = model_path(EXPERTS).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for layer in 0..3 {
+        let info = gguf.tensor_info(&format!("blk.{layer}.ffn_gate_inp.weight")).unwrap();
+        let (at, size) = (info.data_offset() as usize, info.bytes().unwrap() as usize);
+        // Those in the middle, which do not lie in the first places, are the hot ones.
+        for (expert, row) in bytes[at..at + size].chunks_exact_mut(size / 16).enumerate() {
+            let factor = if (6..11).contains(&expert) { 3.0 } else { 0.7 };
+            for x in row.chunks_exact_mut(4) {
+                let value = f32::from_le_bytes(x.try_into().unwrap()) * factor;
+                x.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+    let to = Path::new(TEMPORARY).join(format!("skewed-{}.gguf", std::process::id()));
+    std::fs::write(&to, bytes).unwrap();
+    to
+}
+
+#[test]
+fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_tokens() {
+    let test = "hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_tokens";
+    if model_path(EXPERTS).is_none() {
+        return;
+    }
+    setup("gfx90a:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let path = skewed();
+        let all = Several::of(&path, TEMPORARY, WORKER);
+        let before = Simulated::here().alive();
+        let here = OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) };
+        // Greedy along the device's own answer.
+        let (mut alone, mut ids, mut want) = (open(&all, &here).unwrap(), vec![5u32], vec![]);
+        let id = alone.add(SampleOptions::default()).unwrap();
+        for at in 0..80 {
+            let row = alone.feed(id, &[ids[at]], Want::Last).unwrap();
+            ids.push((0..).zip(&row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0);
+            want.push(row);
+        }
+        drop(alone);
+        for host_prompts in [HostPrompts::Compute, HostPrompts::Copy] {
+            let hot_experts = Some(2 << 20);
+            let with = OpenOptions { host_experts: 99, hot_experts, host_prompts, ..here.clone() };
+            let apart = Apart::of(&all.graph, &with).unwrap();
+            assert!((5..9).contains(&apart.places), "{apart}");
+            assert!(experts_here(&apart.graph).unwrap().ops == all.graph.ops);
+            let mut session = open(&all, &with).unwrap();
+            let gpu = session.gpu().unwrap();
+            assert!(gpu.remarks().iter().any(|line| line.starts_with(&apart.to_string())), "{:?}", gpu.remarks());
+            let counts = gpu.hot().unwrap();
+            assert_eq!((counts.layers, counts.places, counts.chosen), (3, apart.places, 0));
+            // What takes part in it is counted before anything is opened.
+            let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with).unwrap().memory.total();
+            let peak = gpu.statistics().peak;
+            let off = (named as f64 - peak as f64).abs() / peak as f64;
+            assert!(off < 0.05, "{named} were named, {peak} are in use");
+            Simulated::here().poison(gpu.plan());
+            let id = session.add(SampleOptions::default()).unwrap();
+            let (mut worst, mut first) = (0f32, None);
+            for (at, want) in want.iter().enumerate() {
+                let row = session.feed(id, &[ids[at]], Want::Last).unwrap();
+                let gap =
+                    want[ids[at + 1] as usize] - want[(0..).zip(&row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0];
+                worst = worst.max(gap);
+                if at == 11 {
+                    first = session.gpu().unwrap().hot();
+                }
+                // Experts come while tokens are made; here each is made in no time.
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            // The sum of two parts is rounded otherwise than the sum of one.
+            assert!(worst < 0.02, "a token is {worst} below that of the device alone");
+            let (first, last) = (first.unwrap(), session.gpu().unwrap().hot().unwrap());
+            assert_eq!(last.chosen, 80 * 3 * 4);
+            assert!(last.brought >= 5, "{last}");
+            let rate = |from: u64, to: u64, of: u64| (to - from) as f64 / of as f64;
+            let (early, late) =
+                (rate(0, first.hit, first.chosen), rate(first.hit, last.hit, last.chosen - first.chosen));
+            assert!(late > early + 0.1 && late > 0.6, "{early} of them were there at first, then {late}");
+            // Prompts, which go through copied experts or through both, and behind them tokens again.
+            session.remove(id).unwrap();
+            let rows = prompts(&mut session);
+            let whole = prompts(&mut open(&all, &here).unwrap());
+            for (row, whole) in rows.iter().flatten().zip(whole.iter().flatten()) {
+                let (x, y) = (f32::from_bits(*row), f32::from_bits(*whole));
+                assert!((x - y).abs() < 0.05, "{x} is not {y}");
+            }
+        }
+        // Less than two places a layer is no use.
+        let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
+        let error = open(&all, &little).err().unwrap().to_string();
+        assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+        std::fs::remove_file(&path).unwrap();
     });
 }
 

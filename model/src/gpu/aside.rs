@@ -6,9 +6,11 @@
 //! takes as long for one token as for thousands, and the CPU as long for each. From how many tokens on that is
 //! sooner follows from both rates, which are measured when the model is opened.
 
-use super::plan::{Pause, Plan, Program, Streaming};
+use super::hot::{Hot, Mine};
+use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
 use super::ring::Ring;
 use crate::gguf::Gguf;
+use crate::graph::op::Elsewhere;
 use crate::graph::{Graph, Op, State, StateKind};
 use crate::host::{HostRunner, Isa};
 use crate::session::{HostPrompts, OpenOptions, SessionError};
@@ -43,7 +45,7 @@ impl Copied {
             HostPrompts::Compute => None,
             HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, token: None }),
             HostPrompts::Measured => {
-                let token = aside.seconds_a_row(plan)? * plan.decode.pauses.len() as f64;
+                let token = aside.seconds_a_row(plan)? * plan.computed_aside() as f64;
                 let from = even(bytes as f64 / rate, token);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
                 // So many never go through at once.
@@ -74,6 +76,8 @@ pub(super) struct Aside {
     rows: PinnedBuffer<f32>,
     /// Rows that the CPU takes at once.
     chunk: usize,
+    /// The experts that the device has, where it has some.
+    pub hot: Option<Hot>,
 }
 
 impl Aside {
@@ -84,6 +88,7 @@ impl Aside {
         graph: &Graph,
         plan: &Plan,
         options: &OpenOptions,
+        hot: Option<Hot>,
     ) -> std::result::Result<Option<Aside>, SessionError> {
         let ops: Vec<Op> = graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_))).cloned().collect();
         let widths = ops.iter().flat_map(|op| [op.reads(), op.writes()]).flatten();
@@ -99,7 +104,7 @@ impl Aside {
         // longer.
         host.be_patient();
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
-        Ok(Some(Aside { host: Mutex::new(host), rows, chunk }))
+        Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
     }
 
     /// Seconds that a row of a prompt takes in the first layer of this plan that is the CPU's, as far as that can be
@@ -117,12 +122,27 @@ impl Aside {
             (seed >> 40) as f32 / (1 << 23) as f32 - 1.0
         });
         let x: Vec<f32> = x.take(most * width).collect();
+        // Where it is told which experts: others for each row, all of them its own.
+        let with = match host.graph().ops.get(pause.op) {
+            Some(Op::Elsewhere(elsewhere)) if !elsewhere.with.is_empty() => elsewhere.clone(),
+            _ => Elsewhere { x: host.graph().logits, with: vec![], ops: vec![], out: host.graph().logits },
+        };
+        let top = with.with.first().map_or(0, |v| host.graph().value(*v).width);
+        let all = with.ops.iter().find_map(|op| match op {
+            Op::ExpertMatMul(product) => Some(host.graph().weight(product.weight).experts),
+            _ => None,
+        });
+        let experts: Vec<f32> = (0..most * top).map(|i| (i % all.unwrap_or(1).max(1)) as f32).collect();
+        let shares = vec![1.0 / top.max(1) as f32; most * top];
         let start = Instant::now();
         let mut rows = 1;
         loop {
             let now = Instant::now();
             let part = x.get(..rows * width).unwrap_or_default();
-            let done = host.run_op(SLOT, pause.op, 0, &vec![0; rows], &[part]);
+            let [experts, shares] = [&experts, &shares].map(|of| of.get(..rows * top).unwrap_or_default());
+            let inputs = [part, experts, shares];
+            let inputs = inputs.get(..1 + with.with.len()).unwrap_or_default();
+            let done = host.run_op(SLOT, pause.op, 0, &vec![0; rows], inputs);
             done.map_err(|e| Error::Buffer(e.to_string()))?;
             let took = now.elapsed();
             // Twice as many would take twice as long.
@@ -133,23 +153,59 @@ impl Aside {
         }
     }
 
-    /// Computes what comes at a pause, for so many rows.
+    /// Does what comes at a pause, for so many rows: `part` gives those of a buffer.
     pub fn compute(
         &self,
         stream: &Stream,
         pause: &Pause,
         rows: usize,
-        (from, to): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
+        part: &dyn Fn(BufferId) -> Result<DeviceBuffer<f32>>,
     ) -> Result<()> {
-        let here = self.rows.slice(..from.len())?;
-        stream.copy_out(from, &here)?;
-        stream.synchronize()?;
+        let hot = || self.hot.as_ref().ok_or_else(|| Error::Buffer("no expert is on the device".to_owned()));
+        match pause.what {
+            AtPause::All { from, to } => {
+                let from = part(from)?;
+                let here = self.rows.slice(..from.len())?;
+                stream.copy_out(&from, &here)?;
+                stream.synchronize()?;
+                let x = here.read(<[f32]>::to_vec)?;
+                self.run(stream, (pause.op, rows), &[&x], &part(to)?)
+            }
+            AtPause::Divide { from: [x, experts, shares], to: [places, own] } => {
+                let (x, chosen, to) = (part(x)?, [part(experts)?, part(shares)?], [part(places)?, part(own)?]);
+                let here = self.rows.slice(..x.len())?;
+                hot()?.divide((stream, pause.op, rows), (&x, &here), chosen.each_ref(), to.each_ref())
+            }
+            AtPause::Rest { to } => {
+                let (Mine { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
+                match any {
+                    true => self.run(stream, (pause.op, rows), &[&x, &experts, &shares], &to),
+                    false => stream.fill(&to.cast::<u8>()?, 0),
+                }
+            }
+        }
+    }
+
+    /// Runs one of the host's operations over so many rows; what it makes goes to the device.
+    fn run(
+        &self,
+        stream: &Stream,
+        (op, rows): (usize, usize),
+        inputs: &[&[f32]],
+        to: &DeviceBuffer<f32>,
+    ) -> Result<()> {
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = vec![0; self.chunk.min(rows)];
-        let (x, mut made) = (here.read(<[f32]>::to_vec)?, vec![]);
-        for part in x.chunks((from.len() / rows.max(1) * self.chunk).max(1)) {
-            let tokens = part.len() * rows / from.len().max(1);
-            let out = host.run_op(SLOT, pause.op, 0, ids.get(..tokens).unwrap_or_default(), &[part]);
+        let mut made = vec![];
+        for first in (0..rows).step_by(self.chunk.max(1)) {
+            let end = rows.min(first + self.chunk.max(1));
+            let of = |all: &&'_ [f32]| {
+                let each = all.len() / rows.max(1);
+                all.get(first * each..end * each).unwrap_or_default().to_vec()
+            };
+            let parts: Vec<Vec<f32>> = inputs.iter().map(of).collect();
+            let parts: Vec<&[f32]> = parts.iter().map(Vec::as_slice).collect();
+            let out = host.run_op(SLOT, op, 0, ids.get(..end - first).unwrap_or_default(), &parts);
             made.extend(out.map_err(|e| Error::Buffer(e.to_string()))?.into_iter().flatten());
         }
         let here = self.rows.slice(..to.len())?;

@@ -30,9 +30,14 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     match op {
         Op::Reduce(_) => None,
-        Op::Elsewhere(_) | Op::Given(_) | Op::Embed(_) | Op::Add(_) | Op::MatMul(_) | Op::Rope(_) | Op::KvWrite(_) => {
-            None
-        }
+        Op::Elsewhere(_)
+        | Op::Placed(_)
+        | Op::Given(_)
+        | Op::Embed(_)
+        | Op::Add(_)
+        | Op::MatMul(_)
+        | Op::Rope(_)
+        | Op::KvWrite(_) => None,
         Op::Route(_) | Op::ExpertMatMul(_) | Op::HeadMatMul(_) | Op::Concat(_) | Op::Dot(_) | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
         Op::Act(Act { act: Activation::Exp, .. }) => None,

@@ -13,6 +13,7 @@ mod early;
 mod fit;
 #[doc(hidden)]
 pub mod fuse;
+mod hot;
 #[doc(hidden)]
 pub mod limit;
 #[doc(hidden)]
@@ -35,6 +36,7 @@ mod upload;
 
 pub use aside::Copied;
 pub use early::{Early, EarlyStatus};
+pub use hot::HotCounts;
 pub(crate) use open::free_memory;
 pub use open::{Statistics, Streamed, jobs_for, plan_for};
 pub(crate) use plan::why_no_pages;

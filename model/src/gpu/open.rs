@@ -1,6 +1,7 @@
 //! Opening a session on a GPU: plan, then compile and upload side by side.
 
 use super::aside::{Aside, Copied};
+use super::hot::Hot;
 use super::meeting::MeetingPlace;
 use super::plan::{JobId, MemoryNeed, Parts, Plan, PlanError, Request, plan};
 use super::resident::{DraftWords, Persistent, Resident, Words};
@@ -231,10 +232,11 @@ impl GpuRunner {
         let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let proven = proofs.end();
-        let remark = weights.remark.clone();
+        let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
         let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
-        resident.aside = Aside::new(device, gguf, graph, &resident.plan, options)?;
+        let hot = Hot::new(device, gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
+        resident.aside = Aside::new(device, gguf, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
             (Some(aside), Some(ring)) => Copied::of(aside, &resident.plan, ring, options.host_prompts)?,
             _ => None,
@@ -412,6 +414,9 @@ fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Res
 fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
+    if options.hot_experts.is_some() {
+        return format!("a smaller --hot-experts, or {kept},");
+    }
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
 
@@ -465,6 +470,8 @@ struct Uploaded {
     matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     ring: Option<Ring>,
+    /// What lays out the experts that come later.
+    repackers: HashMap<JobId, Repacker>,
     /// What there is to say of how streamed layers are kept.
     remark: Option<String>,
 }
@@ -529,7 +536,7 @@ fn upload(
     // The one wait: after it the file's pages are unlocked, and every stream sees the weights.
     stream.synchronize()?;
     drop(uploader);
-    let (mut ring, mut remark) = (None, None);
+    let (mut ring, mut remark, later) = (None, None, repackers.clone());
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
         // A second copy of all experts would be the host's, to save time of prompts: then the CPU computes those.
@@ -553,7 +560,7 @@ fn upload(
             }
         }
     }
-    Ok(Uploaded { matrices, vectors, ring, remark })
+    Ok(Uploaded { matrices, vectors, ring, repackers: later, remark })
 }
 
 /// The kernels that lay rows out, by job.

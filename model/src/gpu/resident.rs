@@ -262,7 +262,7 @@ impl Resident {
         let aside = self.aside.as_ref().ok_or_else(|| lost("part of the CPU's", "a pause"))?;
         let rows = now.tokens as usize;
         let part = |id| rows_of(program, &self.buffer(program, id)?.cast()?, rows);
-        aside.compute(&self.stream, pause, rows, (&part(pause.from)?, &part(pause.to)?))
+        aside.compute(&self.stream, pause, rows, &part)
     }
 
     /// Captures what `f` puts into the stream, copies of streamed layers included.

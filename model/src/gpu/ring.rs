@@ -24,6 +24,7 @@ use std::collections::HashMap;
 const ENOUGH: u64 = 256 << 20;
 
 /// Launches the kernel that lays rows out.
+#[derive(Clone)]
 pub(super) struct Repacker {
     pub kernel: Kernel,
     pub spec: RepackSpec,

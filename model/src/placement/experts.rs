@@ -25,6 +25,22 @@ pub enum ExpertsError {
         /// The layer.
         layer: usize,
     },
+    /// They are not such as a device can have some of.
+    #[error(
+        "--hot-experts: the experts of architecture '{arch}' are not such as the card can have some of: leave it out"
+    )]
+    Hot {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// There is room for too few.
+    #[error("--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB")]
+    FewPlaces {
+        /// MiB of two in each layer.
+        bytes: u64,
+        /// MiB that there are.
+        given: u64,
+    },
     /// Layers are not one behind the other.
     #[error("--host-experts: {0}; leave it out")]
     Cut(#[from] CutError),
@@ -59,23 +75,32 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
         let (x, out) = (edge(part.start)?, edge(part.end)?);
         ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
         at = part.end;
-        ops.push(Elsewhere { x, ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }.into());
+        ops.push(Elsewhere { x, with: vec![], ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }.into());
     }
     ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
-/// The graph that [`experts_apart`] was given, from what it made of it; none where nothing is apart there.
+/// The operations that [`experts_apart`] or [`Apart::of`](super::Apart::of) was given, from what it made of them; none
+/// where nothing is apart there.
 pub fn experts_here(graph: &Graph) -> Option<Graph> {
     let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
-    let each = graph.ops.iter().flat_map(|op| match op {
-        Op::Elsewhere(elsewhere) => elsewhere.ops.clone(),
-        other => vec![other.clone()],
-    });
-    apart.then(|| Graph { ops: each.collect(), ..graph.clone() })
+    let (mut ops, mut skip) = (vec![], 0);
+    for op in &graph.ops {
+        match op {
+            _ if skip > 0 => skip -= 1,
+            Op::Elsewhere(elsewhere) => ops.extend_from_slice(&elsewhere.ops),
+            Op::Placed(placed) => {
+                ops.extend_from_slice(&placed.whole);
+                skip = placed.instead;
+            }
+            other => ops.push(other.clone()),
+        }
+    }
+    apart.then(|| Graph { ops, ..graph.clone() })
 }
 
-fn of_experts(op: &Op) -> bool {
+pub(super) fn of_experts(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }
 

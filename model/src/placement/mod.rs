@@ -10,6 +10,7 @@ mod choose;
 mod cut;
 mod divide;
 mod experts;
+mod hot;
 mod shard;
 mod stage;
 
@@ -18,6 +19,7 @@ pub(crate) use choose::Wanted;
 pub use cut::{CutError, Layers};
 pub use divide::{DivideError, LayerNeed, Room, divide, needs};
 pub use experts::{ExpertsError, experts_apart, experts_here};
+pub use hot::Apart;
 pub use shard::{ShardError, shard};
 pub use stage::Place;
 pub(crate) use stage::{Made, Piece, Sink, Stage};

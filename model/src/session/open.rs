@@ -3,10 +3,10 @@
 use super::pages::one_gpu;
 use super::{KvType, OpenOptions, Persistence, Session, SessionError};
 use crate::gguf::Gguf;
-use crate::gpu::{Apart, GpuRunner};
+use crate::gpu::{Apart as Refused, GpuRunner};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
-use crate::placement::{Layers, Place, Stage, experts_apart, shard};
+use crate::placement::{Apart, Layers, Place, Stage, shard};
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
 
@@ -54,9 +54,10 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let (part, whole) = match options.host_experts {
             0 => (graph, None),
-            n => {
-                let (part, taken, of) = experts_apart(&graph, n).map_err(|e| SessionError::Device(e.to_string()))?;
-                (part, Some((graph, format!("the CPU computes the experts of {taken} of {of} layers that have some"))))
+            _ => {
+                let apart = Apart::of(&graph, options).map_err(|e| SessionError::Device(e.to_string()))?;
+                let said = apart.to_string();
+                (apart.graph, Some((graph, said)))
             }
         };
         let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
@@ -100,8 +101,8 @@ impl Session {
         let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, gguf, shards, options);
         let runner = runner.map_err(|apart| match apart {
-            Apart::Link(why) => Ok(why),
-            Apart::Other(error) => Err(error),
+            Refused::Link(why) => Ok(why),
+            Refused::Other(error) => Err(error),
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };

@@ -92,6 +92,9 @@ pub struct OpenOptions {
     /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass: as many as there
     /// are, at most.
     pub host_experts: usize,
+    /// Bytes of the GPU for those of these experts that are chosen most: it computes them, the CPU the others; none: the
+    /// CPU computes all.
+    pub hot_experts: Option<u64>,
     /// Who computes those experts for prompts.
     pub host_prompts: HostPrompts,
     /// What it is opened for.
@@ -145,6 +148,7 @@ impl Default for OpenOptions {
             split: Split::Layers,
             host_layers: None,
             host_experts: 0,
+            hot_experts: None,
             host_prompts: HostPrompts::Measured,
             output: Output::Own,
             context: None,

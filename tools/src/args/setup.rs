@@ -45,6 +45,10 @@ pub struct Placing {
     /// many as there are, at most)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
+    /// Memory of the GPU for those of these experts that are chosen most: it computes them, the CPU the others (default:
+    /// none)
+    #[arg(long, value_name = "SIZE", requires = "host_experts")]
+    pub hot_experts: Option<Size>,
     /// Who computes those experts for prompts: the GPU, to which they are copied, the CPU, or whoever is sooner by
     /// rates that are measured at the start
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "host_experts")]

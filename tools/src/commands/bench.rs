@@ -3,6 +3,7 @@
 use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
 use crate::load::{How, open_one, weights};
+use crate::report::say;
 use anyhow::bail;
 use kjit_model::Model;
 use kjit_model::device::DeviceTaken;
@@ -28,8 +29,8 @@ pub(super) struct Head<'a> {
     pub weights: u64,
     /// Bytes of the weights that a token reads.
     pub per_token: u64,
-    /// Bytes a second that the memory gives.
-    pub limit: f64,
+    /// Bytes a second that the memory gives; none where two memories are read in turn.
+    pub limit: Option<f64>,
     /// Layers that are copied for each step: then the copies' rate is the limit, and what they move is what a
     /// token reads.
     pub streamed: Option<Streamed>,
@@ -41,10 +42,9 @@ impl<'a> Head<'a> {
         let (weights, per_token) = weights(model);
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
         let (per_token, limit) = match streamed {
-            Some(streamed) => (streamed.bytes, streamed.rate),
-            // Two memories are read in turn.
-            None if model.session.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty()) => (per_token, 0.0),
-            None => (per_token, bandwidth(model.device(), shared)?),
+            Some(streamed) => (streamed.bytes, Some(streamed.rate)),
+            None if model.session.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty()) => (per_token, None),
+            None => (per_token, Some(bandwidth(model.device(), shared)?)),
         };
         Ok(Head { device: model.device(), weights, per_token, limit, streamed })
     }
@@ -102,6 +102,11 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         rows.push(Row { test: name("tg", args.tokens, args.depth), rates, together: Some(1) });
     }
     print(&rows, args.output, &Head::of(&model, shared)?)?;
+    if shared.verbose > 0
+        && let Some(hot) = model.session.gpu().and_then(|gpu| gpu.hot())
+    {
+        say(hot);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,20 +153,23 @@ fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
 
 /// Share of the limit that reading the weights once a step takes, in percent.
 fn share(row: &Row, head: &Head<'_>) -> Option<f64> {
-    let together = row.together.filter(|_| head.limit > 0.0)? as f64;
-    Some(row.mean() / together * head.per_token as f64 / head.limit * 100.0)
+    let (together, limit) = (row.together? as f64, head.limit.filter(|limit| *limit > 0.0)?);
+    Some(row.mean() / together * head.per_token as f64 / limit * 100.0)
 }
 
 pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyhow::Result<()> {
-    let (device, limit) = (head.device, head.limit);
+    let (device, limit) = (head.device, head.limit.map(|limit| limit / 1e9));
     let mut out = io::stdout().lock();
     match output {
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };
-            writeln!(out, "| device | test | tok/s | of {:.0} GB/s{what} |\n|---|---|---|---|", limit / 1e9)?;
+            // Without a limit there is no such column.
+            let (of, line) = limit.map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
+            writeln!(out, "| device | test | tok/s |{of}\n|---|---|---|{line}")?;
             for r in rows {
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.0} %"));
-                writeln!(out, "| {} | {} | {:.2} ± {:.2} | {part} |", device.name, r.test, r.mean(), r.sd())?;
+                let part = limit.map_or(String::new(), |_| format!(" {part} |"));
+                writeln!(out, "| {} | {} | {:.2} ± {:.2} |{part}", device.name, r.test, r.mean(), r.sd())?;
             }
         }
         BenchOutput::Csv => {
@@ -169,7 +177,8 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
             for r in rows {
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.1}"));
                 let name = device.name.replace('"', "");
-                writeln!(out, "\"{name}\",{},{:.3},{:.3},{:.1},{part}", r.test, r.mean(), r.sd(), limit / 1e9)?;
+                let limit = limit.map_or(String::new(), |limit| format!("{limit:.1}"));
+                writeln!(out, "\"{name}\",{},{:.3},{:.3},{limit},{part}", r.test, r.mean(), r.sd())?;
             }
         }
         BenchOutput::Json => {
@@ -185,7 +194,7 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
                 .streamed
                 .map(|s| json!({ "layers": s.layers, "of": s.of, "bytes": s.bytes, "copy_gb_s": s.rate / 1e9 }));
             let doc = json!({
-                "device": device, "weights": head.weights, "bytes_per_token": head.per_token, "limit_gb_s": limit / 1e9,
+                "device": device, "weights": head.weights, "bytes_per_token": head.per_token, "limit_gb_s": limit,
                 "streamed": streamed, "tests": rows,
             });
             writeln!(out, "{doc}")?;

@@ -10,7 +10,7 @@ use kjit_model::gguf::{Gguf, Summary};
 use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
-use kjit_model::placement::experts_apart;
+use kjit_model::placement::Apart;
 use kjit_model::session::{HostPrompts, KvType, OpenOptions};
 use serde_json::json;
 use std::io::{self, Write};
@@ -51,7 +51,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                 let doc = json!({
                     "arch": p.target.id(), "layers": p.layers, "streamed_layers": p.streamed, "streamed": p.bytes,
                     "weights": p.need.weights, "kv": p.need.kv, "rest": p.need.rest, "on_device": p.need.total(),
-                    "host_experts": p.experts.map(|e| e.taken), "copied_for_prompts": p.experts.map(|e| e.copied),
+                    "host_experts": p.experts.map(|e| e.taken), "places": p.experts.map(|e| e.places), "copied_for_prompts": p.experts.map(|e| e.copied),
                 });
                 map.insert("placed".into(), doc);
             }
@@ -96,6 +96,9 @@ struct Experts {
     of: usize,
     /// Bytes that are copied for a prompt.
     copied: u64,
+    /// Places of each layer on the card, for so many experts.
+    places: usize,
+    all: usize,
 }
 
 impl Placed {
@@ -112,8 +115,10 @@ impl Placed {
             prefill_chunk: args.prefill_chunk,
             ..OpenOptions::default()
         };
-        if let Some(n) = args.host_experts.filter(|n| *n > 0) {
-            return Placed::with_experts(&engine, graph, target, (memory, n), options);
+        if let Some(host_experts) = args.host_experts.filter(|n| *n > 0) {
+            let hot_experts = args.hot_experts.map(|size| size.0);
+            let options = OpenOptions { host_experts, hot_experts, ..options };
+            return Placed::with_experts(&engine, graph, target, memory, options);
         }
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(least) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
@@ -140,10 +145,10 @@ impl Placed {
         engine: &Engine,
         graph: &Graph,
         target: Target,
-        (memory, n): (Option<u64>, usize),
+        memory: Option<u64>,
         options: OpenOptions,
     ) -> anyhow::Result<Placed> {
-        let (part, taken, of) = experts_apart(graph, n)?;
+        let Apart { graph: part, taken, of, places, experts: all } = Apart::of(graph, &options)?;
         let fits = |plan: &Plan| memory.is_none_or(|memory| plan.memory.total() <= memory);
         let mut plan = plan_for(engine, &part, &target, &options)?;
         if !fits(&plan) {
@@ -152,13 +157,14 @@ impl Placed {
         if !fits(&plan) {
             bail!(
                 "without the experts of {taken} of {of} layers the model takes {} MiB: --memory gives {} MiB; a larger \
-                 --host-experts or a smaller -c takes less",
+                 --host-experts, a smaller --hot-experts or a smaller -c takes less",
                 (plan.memory.total() >> 20) + 1,
                 memory.unwrap_or_default() >> 20
             );
         }
         let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
-        let (layers, need, experts) = (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied }));
+        let (layers, need, experts) =
+            (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied, places, all }));
         Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts })
     }
 }
@@ -180,8 +186,11 @@ impl std::fmt::Display for Placed {
         let parts = [need.weights, need.kv, need.rest].map(bytes);
         let [weights, kv, rest] = parts;
         write!(f, "on {}: {}: weights {weights} + KV {kv} + working memory {rest}", target.id(), bytes(need.total()))?;
-        if let Some(Experts { taken, of, copied }) = self.experts {
+        if let Some(Experts { taken, of, copied, places, all }) = self.experts {
             write!(f, "; the CPU has the experts of {taken} of {of} layers that have some")?;
+            if places > 0 {
+                write!(f, ", the card the {places} of {all} in each that are chosen most")?;
+            }
             return match copied {
                 0 => Ok(()),
                 copied => write!(f, ", {} are copied there for a long prompt", bytes(copied)),

@@ -78,6 +78,11 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     {
         told(&early.status()).iter().for_each(say);
     }
+    if shared.verbose > 0
+        && let Some(hot) = model.session.gpu().and_then(|gpu| gpu.hot())
+    {
+        say(hot);
+    }
     finished?;
     Ok(match answer.reason {
         StopReason::Interrupted => ExitCode::from(INTERRUPTED),

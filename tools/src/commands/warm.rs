@@ -13,6 +13,8 @@ use kjit_model::DeviceChoice;
 use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
+use kjit_model::graph::Graph;
+use kjit_model::placement::Apart;
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -146,8 +148,17 @@ fn wanted(
         None => COMMON.iter().map(|c| c.graph().context(c.name)).collect::<anyhow::Result<_>>()?,
     };
     let (mut jobs, mut plans) = (Vec::<Job>::new(), vec![]);
+    let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
+    // With experts on the CPU other operations are left for the card.
+    let graphs: Vec<Graph> = match options.host_experts {
+        0 => graphs,
+        _ => {
+            let apart = graphs.iter().map(|graph| Ok(Apart::of(graph, &options)?.graph));
+            apart.collect::<anyhow::Result<_>>()?
+        }
+    };
     for (target, graph) in targets.iter().flat_map(|t| graphs.iter().map(move |g| (t, g))) {
-        let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
+        let options = options.clone();
         let plan = gpu::plan_for(engine, graph, target, &options);
         let plan = plan.with_context(|| format!("for {target}"))?;
         let mut add = |plan: &Plan| {

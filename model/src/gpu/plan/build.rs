@@ -3,8 +3,9 @@
 
 use super::arena::{Life, place};
 use super::lower::unsupported;
-use super::{Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError, Program};
+use super::{AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError, Program};
 use crate::gpu::fuse::Step;
+use crate::graph::op::Elsewhere;
 use crate::graph::{Graph, Op, ValueId};
 use std::collections::HashMap;
 
@@ -212,18 +213,37 @@ impl<'g> Builder<'g> {
     ///
     /// # Errors
     /// Rows that are not as the CPU has them.
-    pub fn pause(&mut self, op: &Op, x: ValueId, out: ValueId) -> Result<(), PlanError> {
-        let name = &self.graph.value(out).name;
-        let mut aside = self.graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_)));
-        let place = aside.position(|o| o == op).filter(|_| !self.is_tiled(x));
-        let (place, from) = match (place, self.held(x)) {
-            (Some(place), Some(Bind::Buffer(from))) => (place, from),
-            _ => return Err(unsupported(name, "its rows are not as the CPU has them")),
+    pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
+        let name = || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
+        let not_his = || unsupported(&name(), "its rows are not as the CPU has them");
+        let kind = std::mem::discriminant(op);
+        let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
+        let place = aside.position(|o| o == op).ok_or_else(not_his)?;
+        let held = |v: ValueId| match self.held(v) {
+            Some(Bind::Buffer(from)) if !self.is_tiled(v) => Ok(from),
+            _ => Err(not_his()),
         };
-        if let Bind::Buffer(to) = self.make(out) {
-            self.pauses.push(Pause { at: self.launches.len(), op: place, from, to });
-        }
+        let what = match op {
+            Op::Placed(placed) => {
+                let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
+                AtPause::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
+            }
+            Op::Elsewhere(Elsewhere { x, with, out, .. }) if with.is_empty() => {
+                AtPause::All { from: held(*x)?, to: self.made(*out)? }
+            }
+            Op::Elsewhere(Elsewhere { out, .. }) => AtPause::Rest { to: self.made(*out)? },
+            _ => return Err(not_his()),
+        };
+        self.pauses.push(Pause { at: self.launches.len(), op: place, what });
         Ok(())
+    }
+
+    /// The buffer of a value that is about to be made.
+    fn made(&mut self, v: ValueId) -> Result<BufferId, PlanError> {
+        match self.make(v) {
+            Bind::Buffer(id) => Ok(id),
+            _ => Err(unsupported(&self.graph.value(v).name, "it is no rows")),
+        }
     }
 
     /// Adds a launch.
@@ -266,7 +286,9 @@ impl<'g> Builder<'g> {
         }
         for pause in &self.pauses {
             // What came before is read when all before is done; what comes is there before the next launch.
-            for (id, at) in [(pause.from, pause.at.saturating_sub(1)), (pause.to, pause.at.min(end))] {
+            let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
+            let makes = pause.what.makes().iter().map(|id| (id, pause.at.min(end)));
+            for (id, at) in reads.chain(makes) {
                 if let Some(life) = lives.get_mut(id.0 as usize) {
                     life.first = life.first.min(at);
                     life.last = life.last.max(at);

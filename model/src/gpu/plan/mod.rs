@@ -425,10 +425,52 @@ pub struct Pause {
     pub at: usize,
     /// Which of the graph's operations that are elsewhere.
     pub op: usize,
-    /// The rows of singles that it reads.
-    pub from: BufferId,
-    /// Where those that it makes go.
-    pub to: BufferId,
+    /// What is done there.
+    pub what: AtPause,
+}
+
+/// What is done at a pause, in rows of 32-bit words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum AtPause {
+    /// The CPU computes all: from these rows to those.
+    All {
+        /// What it reads.
+        from: BufferId,
+        /// What it makes.
+        to: BufferId,
+    },
+    /// The CPU takes its part of what was chosen, and says where the rest lies on the device.
+    Divide {
+        /// Its rows, the chosen experts, their shares.
+        from: [BufferId; 3],
+        /// Where those of the device lie, and their shares.
+        to: [BufferId; 2],
+    },
+    /// The CPU computes the part that it took before.
+    Rest {
+        /// What it makes.
+        to: BufferId,
+    },
+}
+
+impl AtPause {
+    /// What is read there.
+    pub fn reads(&self) -> &[BufferId] {
+        match self {
+            AtPause::All { from, .. } => std::slice::from_ref(from),
+            AtPause::Divide { from, .. } => from,
+            AtPause::Rest { .. } => &[],
+        }
+    }
+
+    /// What is made there.
+    pub fn makes(&self) -> &[BufferId] {
+        match self {
+            AtPause::All { to, .. } | AtPause::Rest { to } => std::slice::from_ref(to),
+            AtPause::Divide { to, .. } => to,
+        }
+    }
 }
 
 /// A value that is there after a run.
@@ -549,6 +591,11 @@ impl Plan {
     pub fn programs(&self) -> Vec<&Program> {
         let batches = self.batches.iter().chain(&self.drafts).map(|b| &b.program);
         std::iter::once(&self.decode).chain(&self.prompts).chain(batches).chain(self.copying()).collect()
+    }
+
+    /// Layers whose experts the CPU computes for a token.
+    pub fn computed_aside(&self) -> usize {
+        self.decode.pauses.iter().filter(|p| !matches!(p.what, AtPause::Divide { .. })).count()
     }
 
     /// The program for prompts whose experts are copied to the device, where the CPU has them for single tokens.

@@ -51,8 +51,12 @@ fn program(f: &mut Formatter<'_>, name: &str, plan: &Plan, p: &Program) -> fmt::
         )?;
     }
     for pause in &p.pauses {
-        let name = |id: BufferId| p.buffers.get(id.0 as usize).map_or("?", |b| &b.name);
-        writeln!(f, "  before launch {}: the CPU makes {} of {}", pause.at, name(pause.to), name(pause.from))?;
+        let names = |ids: &[BufferId]| {
+            let name = |id: &BufferId| p.buffers.get(id.0 as usize).map_or("?", |b| &b.name);
+            ids.iter().map(name).collect::<Vec<_>>().join(", ")
+        };
+        let (makes, reads) = (names(pause.what.makes()), names(pause.what.reads()));
+        writeln!(f, "  before launch {}: the CPU makes {makes} of {reads}", pause.at)?;
     }
     for l in &p.launches {
         let [x, y, z] = l.grid;

@@ -3,7 +3,7 @@
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
 use crate::graph::op::{
-    Add, By, Elsewhere, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope, Route, Shift,
+    Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope, Route, Shift,
 };
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
@@ -115,7 +115,7 @@ impl Lower<'_> {
                 self.program.give(out);
                 Ok(())
             }
-            Op::Elsewhere(Elsewhere { x, out, .. }) => self.program.pause(op, x, out),
+            Op::Elsewhere(_) | Op::Placed(_) => self.program.pause(op),
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
             Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {
                 // The same for each group are in the kernel.

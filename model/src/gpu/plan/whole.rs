@@ -8,6 +8,7 @@ use super::states::recurrent_bytes;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
+use crate::gpu::hot::room;
 use crate::graph::{Graph, Op, State, StateId, StateKind, ValueId, WeightId};
 use crate::placement::experts_here;
 use crate::session::{HostPrompts, KvType, OpenOptions, Persistence};
@@ -144,7 +145,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         parts,
         memory: MemoryNeed { weights, kv, rest: base + 4 * ropes + words + tables + packets },
     };
-    plan.memory.rest = plan.memory.rest.saturating_add(plan.inbox());
+    plan.memory.rest = plan.memory.rest.saturating_add(plan.inbox()).saturating_add(room(graph));
     if let Some(program) = copying {
         plan.copy_experts(graph, program);
     }

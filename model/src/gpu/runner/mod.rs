@@ -25,6 +25,7 @@ pub(crate) use together::Apart;
 
 use super::aside::Copied;
 use super::early::Early;
+use super::hot::{Hot, HotCounts};
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
 use super::resident::{NONE, Resident, Timeline, Whose};
@@ -268,6 +269,11 @@ impl GpuRunner {
     /// are.
     pub fn copied(&self) -> Option<Copied> {
         self.copied
+    }
+
+    /// How often experts that the device has were chosen, where the CPU has all of them.
+    pub fn hot(&self) -> Option<HotCounts> {
+        self.resident.aside.as_ref()?.hot.as_ref().map(Hot::counts)
     }
 
     pub(super) fn copy_experts(&mut self, when: Option<Copied>) {

@@ -9,6 +9,9 @@ use crate::host::Run;
 pub struct Elsewhere {
     /// The rows they begin with.
     pub x: ValueId,
+    /// What else they are given: where a device has some of the experts, the chosen ones (below 0: not the CPU's)
+    /// and their shares.
+    pub with: Vec<ValueId>,
     /// In order. Nothing outside reads what they make but `out`.
     pub ops: Vec<Op>,
     /// The rows they end with.
@@ -17,7 +20,7 @@ pub struct Elsewhere {
 
 impl Operation for Elsewhere {
     fn reads(&self) -> Vec<ValueId> {
-        vec![self.x]
+        std::iter::once(self.x).chain(self.with.iter().copied()).collect()
     }
 
     fn writes(&self) -> Vec<ValueId> {
@@ -43,11 +46,12 @@ impl Operation for Elsewhere {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         let made = self.ops.iter().flat_map(Op::writes);
-        std::iter::once(self.x).chain(made).map(|v| graph.value(v).name.clone()).collect()
+        self.reads().into_iter().chain(made).map(|v| graph.value(v).name.clone()).collect()
     }
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (graph, rows, x) = (host.graph, host.rows, host.input(self.x));
+        let (graph, rows) = (host.graph, host.rows);
+        let given: Vec<(ValueId, &[f32])> = self.reads().into_iter().map(|v| (v, host.input(v))).collect();
         let elems = |v: &ValueId| rows * graph.value(*v).slots * graph.value(*v).width;
         let mut made: Vec<(ValueId, Vec<f32>)> = vec![];
         for ops in self.ops.chunk_by(|before, op| goes_with(op, before, graph)) {
@@ -55,7 +59,7 @@ impl Operation for Elsewhere {
                 ops.iter().flat_map(Op::writes).map(|v| (v, vec![0.0; elems(&v)])).collect();
             let input = |v: ValueId| match made.iter().find(|(of, _)| *of == v) {
                 Some((_, rows)) => rows.as_slice(),
-                None => x,
+                None => given.iter().find(|(of, _)| *of == v).map_or(&[][..], |(_, rows)| rows),
             };
             let mut run = Run {
                 graph,

@@ -68,13 +68,14 @@ impl ExpertMatMul {
 }
 
 /// Products that go together: every (token, slot) with its expert's matrices; those of one expert are multiplied
-/// together.
+/// together. Rows of experts below 0, which another device has, are left as they are.
 pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let (x, experts) = (host.input(first.x), host.input(first.experts));
     let slots = host.graph.value(first.experts).width;
     let shared = host.graph.value(first.x).slots == 1;
-    let mut uses: Vec<(usize, usize)> = experts.iter().map(|&e| e as usize).zip(0..).collect();
+    let here = experts.iter().zip(0..).filter(|(e, _)| **e >= 0.0);
+    let mut uses: Vec<(usize, usize)> = here.map(|(&e, slot)| (e as usize, slot)).collect();
     uses.sort_unstable();
     let mut groups = vec![];
     for (out, op) in ops.iter().enumerate() {

@@ -30,6 +30,7 @@ mod kv_write;
 mod linear_attention;
 mod matmul;
 mod norm;
+mod placed;
 mod reduce;
 mod repeat;
 mod rope;
@@ -188,6 +189,7 @@ operations! {
     linear_attention::LinearAttention,
     matmul::MatMul,
     norm::Norm,
+    placed::Placed,
     reduce::Reduce,
     repeat::Repeat,
     rope::Rope,
