@@ -185,7 +185,7 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
             let (x, experts, out) = (of(p.x), of(p.experts), of(p.out));
             ExpertMatMul { x, experts, weight: stack(p.weight), bias: None, out }.into()
         }
-        Op::Glu(glu) => Glu { gate: of(glu.gate), up: of(glu.up), out: of(glu.out), ..glu.clone() }.into(),
+        Op::Glu(glu) => Glu { gate: of(glu.gate), up: of(glu.up), out: of(glu.out), ..*glu }.into(),
         Op::Act(act) => Act { x: of(act.x), out: of(act.out), ..act.clone() }.into(),
         Op::ExpertSum(s) => ExpertSum { x: of(s.x), shares: s.shares.map(of), out: of(s.out) }.into(),
         other => (*other).clone(),
