@@ -143,6 +143,9 @@ pub enum Probe {
     Ordered,
     /// Nothing, and waits have an hour: for tools that slow a launch by thousands. [`Probe::Ordered`] has it, too.
     Patient,
+    /// One block does not say that it has come where blocks meet first: what limits of waits are for. They have a
+    /// second.
+    Stall,
 }
 
 impl Probe {
@@ -205,6 +208,7 @@ impl Persistent {
             Probe::Stamps => macros = macros.set("KJ_STAMPS", 1),
             Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
             Probe::Ordered => macros = macros.set("KJ_ORDERED", 1),
+            Probe::Stall => macros = macros.set("KJ_STALL", 1),
         }
         let told: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);

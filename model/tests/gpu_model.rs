@@ -400,6 +400,29 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
+/// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the answer is one error
+/// that says where, and the card works on.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
+    let path = tiny_models().into_iter().find(|p| p.ends_with("tiny-llama-q4_k_m.gguf"));
+    let path = path.expect("the suite needs tiny-llama-q4_k_m.gguf");
+    let on = |probe| OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) };
+    let mut stalled = open(&path, &on(Probe::Stall));
+    assert!(stalled.on_gpu().persistent().is_some(), "{:?}", stalled.on_gpu().plan().no_persistent);
+    let began = std::time::Instant::now();
+    let error = stalled.feed(&[5], Want::Last).unwrap_err();
+    let (said, took) = (error.to_string(), began.elapsed().as_secs_f64());
+    assert!(matches!(error, SessionError::Lost(_)) && said.contains("waited longer than 1 s"), "{said}");
+    assert!(!said.contains('\n') && (1.0..4.0).contains(&took), "after {took} s: {said}");
+    // It stays so; another session of the same process computes.
+    assert!(stalled.feed(&[5], Want::Last).is_err());
+    drop(stalled);
+    let (mut one, mut many) = (open(&path, &on(Probe::None)), open(&path, &options(64, 8)));
+    let (got, want) = (one.feed(&[5], Want::Last).unwrap(), many.feed(&[5], Want::Last).unwrap());
+    assert!(off(&got, &want) < 5e-4, "off by {}", off(&got, &want));
+}
+
 /// How many sequences; `KJIT_SEQUENCES=9,33`: these, for a tool under which all would take an hour.
 fn counts() -> Vec<usize> {
     let asked = std::env::var("KJIT_SEQUENCES").ok();

@@ -66,6 +66,7 @@ const fn limit(probe: Probe) -> Duration {
     match probe {
         Probe::None | Probe::Stamps | Probe::Delays => LIMIT,
         Probe::Ordered | Probe::Patient => PATIENT,
+        Probe::Stall => Duration::from_secs(1),
     }
 }
 

@@ -314,7 +314,10 @@ impl GpuRunner {
         let all = self.logits.slice(..rows.len() * n_vocab)?;
         // What others have a part in may never come.
         self.resident.settle()?;
-        Ok(all.read(<[f32]>::to_vec)?)
+        let rows = all.read(<[f32]>::to_vec)?;
+        // Now that all is computed.
+        self.resident.check()?;
+        Ok(rows)
     }
 
     /// What was wanted of each: `rows` are the tasks whose last token ran in the last rows, in their order.
