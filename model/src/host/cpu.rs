@@ -10,7 +10,7 @@ pub struct Cpu {
     pub name: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// The instruction set that kjit computes with here: `plain`, `avx2`, `avx512` or `neon`.
+    /// The instruction set that kjit computes with here: `plain`, `avx2`, `avx512`, `amx` or `neon`.
     pub path: &'static str,
     /// All that it could compute with.
     pub paths: Vec<&'static str>,

@@ -9,7 +9,8 @@
 //! [`OpenOptions::precise`](crate::session::OpenOptions::precise) adds is that keys and values stay in f32 and that
 //! all products are of f32. By default activations are rounded to 16 bits per block of 32 where they are multiplied
 //! with integer codes: in decoding, and in prompts, but for a mixture's experts,
-//! where the processor has an instruction for such integers.
+//! where the processor has an instruction for such integers. Where it has tiles (AMX), a prompt's activations and weights,
+//! but for those of f32 and a mixture's experts, are each the sum of two of bf16, which is as near.
 
 #![expect(
     clippy::indexing_slicing,
@@ -41,6 +42,7 @@ mod simd;
 mod state;
 #[cfg(test)]
 mod testing;
+mod tiles;
 mod unpack;
 mod weights;
 mod words;

@@ -8,6 +8,7 @@ use super::product::{Matrix, Part};
 use super::quantise::{Quantise, Quantised};
 use super::share::Shared;
 use super::simd::{Isa, LANES};
+use super::tiles::{self, SplitRows, TileProduct};
 use super::words::{self, RoundRows, WordProduct};
 use kjit_kernels::format::Encoding;
 
@@ -43,8 +44,13 @@ pub fn multiply(
 ) {
     let panels = tokens >= PANEL_TOKENS;
     let cols = products.first().map_or(0, |p| p.w.cols);
-    let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format);
+    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens);
+    let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
+    let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
+        if split {
+            split_rows(pool, isa, &x[..tokens * cols], cols, &mut to.tiles);
+        }
         if products.iter().any(in_words) {
             round(pool, isa, &x[..tokens * cols], cols, &mut to.words);
         } else if !panels && products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
@@ -64,6 +70,9 @@ pub fn multiply(
         // has these of them.
         unsafe {
             match rounded {
+                Some(rounded) if in_tiles(p) => {
+                    isa.run_tiles(TileProduct(part.with(&rounded.tiles[tiles::len(first, cols)..])));
+                }
                 Some(rounded) if in_words(p) => {
                     isa.run_words(WordProduct(part.with(&rounded.words[first * words::row_len(cols)..])));
                 }
@@ -88,11 +97,17 @@ pub fn multiply(
             }
         });
     }
-    // Many tokens: panels of rows. Where they are few for the threads (a matrix of 576 rows has 18), the
-    // tokens are cut too, not so fine that decoding the same panel again costs more than the threads gain.
-    let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(LANES)).sum();
-    let parts = (4 * pool.threads()).div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(1);
-    let each = tokens.div_ceil(parts);
+    // Many tokens: panels of rows, of tiles several where there is work enough. Where they are few for the threads (a
+    // matrix of 576 rows has 18), the tokens are cut too, not so fine that decoding the same panel again costs more than
+    // the threads gain.
+    let wanted = 4 * pool.threads();
+    let fits = |height: &usize| products.iter().map(|p| p.w.rows / height).sum::<usize>() >= wanted;
+    let most = [tiles::ROWS, tiles::ROWS / 2].into_iter().find(fits).unwrap_or(LANES);
+    let height = |p: &Product| if split && in_tiles(p) { most } else { LANES };
+    let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(height(p))).sum();
+    let least = if split { tokens.div_ceil(tiles::TOKENS) } else { 1 };
+    let parts = wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least);
+    let each = tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
     pool.run(by_rows * parts, &|task| {
         let (mut task, first) = (task / parts, task % parts * each);
         // The last part may be short, or none.
@@ -100,13 +115,30 @@ pub fn multiply(
             return;
         }
         for p in products {
-            let here = p.w.rows.div_ceil(LANES);
+            let height = height(p);
+            let here = p.w.rows.div_ceil(height);
             if task < here {
-                let row = task * LANES;
-                return one(p, row, LANES.min(p.w.rows - row), first, each.min(tokens - first));
+                let row = task * height;
+                return one(p, row, height.min(p.w.rows - row), first, each.min(tokens - first));
             }
             task -= here;
         }
+    });
+}
+
+/// Splits rows of an input into tiles, on all threads.
+fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
+    let (rows, len) = (x.len() / cols, tiles::len(LANES, cols));
+    let blocks = rows.div_ceil(LANES);
+    to.resize(to.len().max(blocks * len), 0.0);
+    let to = Shared::new(to);
+    pool.run(blocks, &|block| {
+        let first = block * LANES;
+        let x = &x[first * cols..][..LANES.min(rows - first) * cols];
+        // SAFETY: tasks have different rows.
+        let to = unsafe { to.part(block * len, len) };
+        // SAFETY: the job asks for nothing.
+        unsafe { isa.run_tiles(SplitRows { x, cols, to }) };
     });
 }
 

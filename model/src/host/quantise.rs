@@ -24,6 +24,8 @@ pub struct Quantised {
     pub chunks: usize,
     /// Of many tokens, for products of integers of 16 bits: see [`words`](super::words).
     pub words: Vec<f32>,
+    /// Of many tokens, for tiles: see [`tiles`](super::tiles).
+    pub tiles: Vec<f32>,
 }
 
 impl Quantised {

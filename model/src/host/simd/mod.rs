@@ -6,6 +6,10 @@
 //! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes because that
 //! is a row of registers in the matrix kernel's tile, and the length of a block of most weight formats.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx_probe;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -217,6 +221,60 @@ pub unsafe trait Words: Vector {
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
 }
 
+/// Rows of a tile: of tokens, or of the matrix.
+pub const TILE_ROWS: usize = 16;
+
+/// A vector whose processor multiplies tiles of halves.
+///
+/// # Safety
+/// As [`Vector`]; and all between [`Tiles::begin`] and [`Tiles::end`].
+pub unsafe trait Tiles: Vector {
+    /// 32 floats, each as the sum of two of bf16.
+    ///
+    /// `x` must be valid for 32 elements, `high` and `low` for as many.
+    unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
+
+    /// Sets this thread's tiles up.
+    unsafe fn begin();
+
+    /// Gives them back.
+    unsafe fn end();
+
+    /// Adds the products of 32 rows with 16 or 32 tokens.
+    unsafe fn tile_block(block: TileBlock);
+}
+
+/// Columns of a [`TileBlock`]'s unit: two tiles.
+pub const TILE_UNIT: usize = 64;
+
+/// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats, in which halves are two.
+#[derive(Clone, Copy)]
+pub struct TileBlock {
+    /// Columns by 64; not 0.
+    pub units: usize,
+    /// Four tiles for each unit: 16 rows of 32 first halves, of 32 second ones, and the same of the next 32 columns.
+    pub w: *const f32,
+    /// To the next 16 rows.
+    pub w_next: usize,
+    /// For each unit, by pairs of columns, 32 tokens' first halves, and then the second ones.
+    pub x: *const f32,
+    /// Of the block that follows; only a hint.
+    pub x_soon: *const f32,
+    /// Only the first 16 tokens are wanted; the others' sums are anything then.
+    pub half: bool,
+    /// Sums: 32 rows of 32 tokens.
+    pub c: *mut f32,
+}
+
+/// A kernel that needs [`Tiles`].
+pub trait TileJob {
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    unsafe fn run<V: Tiles>(self);
+}
+
 /// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed
 /// ones: the value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
@@ -366,8 +424,14 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// [`Kind::Avx512`] and tiles.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// Tiles as their instructions are described, for the tests.
+    #[cfg(test)]
+    PlainTiles,
 }
 
 /// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`],
@@ -388,6 +452,10 @@ impl Isa {
             if avx512::present() {
                 all.push(Isa(Kind::Avx512));
             }
+            #[cfg(target_os = "linux")]
+            if amx_probe::present() {
+                all.push(Isa(Kind::Amx));
+            }
         }
         #[cfg(target_arch = "aarch64")]
         if neon::present() {
@@ -396,12 +464,19 @@ impl Isa {
         all
     }
 
+    /// Those that have tiles: described, and this processor's, if it has them.
+    #[cfg(test)]
+    pub fn with_tiles() -> Vec<Isa> {
+        let here = Isa::available().into_iter().filter(|isa| isa.has_tiles());
+        std::iter::once(Isa(Kind::PlainTiles)).chain(here).collect()
+    }
+
     /// The best that this processor has.
     pub fn best() -> Isa {
         Isa::available().last().copied().unwrap_or(Isa(Kind::Plain))
     }
 
-    /// `plain`, `avx2`, `avx512` or `neon`.
+    /// `plain`, `avx2`, `avx512`, `amx` or `neon`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Plain => "plain",
@@ -409,17 +484,50 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
+            #[cfg(test)]
+            Kind::PlainTiles => "plain tiles",
         }
     }
 
     /// Whether [`Isa::run_words`] does anything.
     pub fn has_words(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Kind::Avx512;
+        return self.0 == Kind::Avx512 || self.has_tiles();
         #[cfg(not(target_arch = "x86_64"))]
         false
+    }
+
+    /// Whether [`Isa::run_tiles`] does anything.
+    pub fn has_tiles(self) -> bool {
+        match self.0 {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => true,
+            #[cfg(test)]
+            Kind::PlainTiles => true,
+            _ => false,
+        }
+    }
+
+    /// Runs a kernel of tiles, where [`Isa::has_tiles`].
+    ///
+    /// # Safety
+    /// What the job asks of its fields holds.
+    #[inline]
+    pub unsafe fn run_tiles<J: TileJob>(self, job: J) {
+        match self.0 {
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
+            // promise.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => unsafe { amx::enter(job) },
+            // SAFETY: as of the plain vector.
+            #[cfg(test)]
+            Kind::PlainTiles => unsafe { job.run::<plain::Plain>() },
+            _ => drop(job),
+        }
     }
 
     /// Runs a kernel of integers of 16 bits, where [`Isa::has_words`].
@@ -433,6 +541,9 @@ impl Isa {
             // promise.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter_words(job) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => unsafe { avx512::enter_words(job) },
             _ => drop(job),
         }
     }
@@ -446,6 +557,9 @@ impl Isa {
         match self.0 {
             // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's promise.
             Kind::Plain => unsafe { job.run::<plain::Plain>() },
+            // SAFETY: as above.
+            #[cfg(test)]
+            Kind::PlainTiles => unsafe { job.run::<plain::Plain>() },
             // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
             // promise.
             #[cfg(target_arch = "x86_64")]
@@ -453,6 +567,9 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter(job) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => unsafe { avx512::enter(job) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => unsafe { neon::enter(job) },

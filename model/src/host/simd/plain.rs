@@ -227,3 +227,59 @@ unsafe impl Vector for Plain {
         unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
+
+// SAFETY: as for `Vector`. The tests hold the layout of tiles against f64 by this; no processor computes with it.
+#[cfg(test)]
+unsafe impl super::Tiles for Plain {
+    unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
+        for i in 0..LANES {
+            // SAFETY: 32 elements each, says the caller.
+            unsafe {
+                let x = *x.add(i);
+                let h = half::bf16::from_f32(x);
+                *high.add(i) = h.to_bits();
+                *low.add(i) = half::bf16::from_f32(x - h.to_f32()).to_bits();
+            }
+        }
+    }
+
+    unsafe fn begin() {}
+
+    unsafe fn end() {}
+
+    /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of elements.
+    unsafe fn tile_block(b: super::TileBlock) {
+        let float = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        // The sums of a tile, as one instruction adds them.
+        let product = |w: *const u16, x: *const u16, c: *mut f32| {
+            for m in 0..super::TILE_ROWS {
+                for n in 0..super::TILE_ROWS {
+                    for pair in 0..16 {
+                        // SAFETY: 16 rows of 32 halves, 16 rows of pairs, 64 halves apart, and 16 rows of sums.
+                        unsafe {
+                            let (w, x) = (w.add(32 * m + 2 * pair), x.add(64 * pair + 2 * n));
+                            *c.add(m * LANES + n) += float(*w) * float(*x);
+                            *c.add(m * LANES + n) += float(*w.add(1)) * float(*x.add(1));
+                        }
+                    }
+                }
+            }
+        };
+        for step in 0..2 * b.units {
+            for (r, t) in [(0, 0), (0, 16), (16, 0), (16, 16)] {
+                if b.half && t == 16 {
+                    continue;
+                }
+                // SAFETY: a step's tiles, which the caller vouches for.
+                unsafe {
+                    let w = b.w.add(r / 16 * b.w_next + 512 * step).cast::<u16>();
+                    let x = b.x.add(step / 2 * 2048 + step % 2 * 512 + t).cast::<u16>();
+                    let c = b.c.add(r * LANES + t);
+                    product(w, x, c);
+                    product(w.add(512), x, c);
+                    product(w, x.add(2048), c);
+                }
+            }
+        }
+    }
+}

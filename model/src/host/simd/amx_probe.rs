@@ -1,0 +1,126 @@
+//! Whether tile instructions run here.
+//!
+//! Three things are asked. The processor lists AMX (`cpuid`, leaf 7). Linux lets this process use it: the registers of
+//! tiles are 8 KiB of each thread's state, which a program must ask for; from then on it refuses alternate stacks for
+//! signals that have no room for them, which is why it is asked for last. And an instruction runs: some virtual machines
+//! list AMX and fault on it. A child process tries that, so that the fault, if there is one, is its own.
+
+use super::amx::SHAPE;
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::ffi::c_long;
+use std::sync::OnceLock;
+
+/// Bits of `cpuid`'s leaf 7, register edx.
+const BF16: u32 = 1 << 22;
+const TILE: u32 = 1 << 24;
+
+/// Asks the system for a feature whose state is large (`arch_prctl`), and which: the tiles' data.
+const REQUEST: c_long = 0x1023;
+const TILE_DATA: c_long = 18;
+
+/// Whether tiles may be used by this process; it is found out once.
+pub fn present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    *PRESENT.get_or_init(|| listed() && runs() && allowed())
+}
+
+fn listed() -> bool {
+    super::avx512::present()
+        && is_x86_feature_detected!("avx512bf16")
+        // The leaf is there: AVX2, which was asked for, is told by it.
+        && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
+}
+
+/// Whether the system lets this process use tiles from now on.
+fn allowed() -> bool {
+    // SAFETY: a system call that takes numbers.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
+}
+
+/// Whether a child process multiplies two tiles as it should.
+///
+/// The child is made by the bare system call, without the signal that tells a program of a child's end: a program that
+/// waits for its own children does not hear of this one.
+fn runs() -> bool {
+    // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its end it makes only
+    // system calls and touches only its own stack.
+    let child = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    if child == 0 {
+        // SAFETY: system calls, with what they ask for.
+        unsafe {
+            // A fault ends it, without a word, whatever handlers this program has; and leaves no core behind.
+            let nothing: libc::rlimit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const nothing);
+            for signal in [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            let works = allowed() && product();
+            libc::syscall(libc::SYS_exit_group, c_long::from(!works));
+        }
+        unreachable_here();
+    }
+    let Ok(child @ 1..) = libc::pid_t::try_from(child) else { return false };
+    loop {
+        let mut status = 0;
+        // SAFETY: waits for the child, whose status has a place.
+        let done = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) };
+        if done == child {
+            return libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+        }
+        // A signal to this thread interrupts it.
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return false;
+        }
+    }
+}
+
+/// The child's end, should the system not have ended it.
+fn unreachable_here() -> ! {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+/// Multiplies a tile of ones with a tile of twos: all sums are 64.
+fn product() -> bool {
+    // Two bf16 in each.
+    let (ones, twos, mut sums) = ([0x3f80_3f80u32; 256], [0x4000_4000u32; 256], [0f32; 256]);
+    // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. Where the instructions are missing this process,
+    // which is a child made for this, ends.
+    unsafe {
+        asm!(
+            "ldtilecfg [{shape}]",
+            "tileloadd tmm1, [{ones} + {stride}]",
+            "tileloadd tmm2, [{twos} + {stride}]",
+            "tilezero tmm0",
+            "tdpbf16ps tmm0, tmm1, tmm2",
+            "tilestored [{sums} + {stride}], tmm0",
+            "tilerelease",
+            shape = in(reg) &raw const SHAPE,
+            ones = in(reg) ones.as_ptr(),
+            twos = in(reg) twos.as_ptr(),
+            sums = in(reg) sums.as_mut_ptr(),
+            stride = in(reg) 64usize,
+            options(nostack),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+        );
+    }
+    sums.iter().all(|s| *s == 64.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probing_leaves_no_child_and_says_the_same_twice() {
+        let first = runs();
+        assert_eq!(first, runs());
+        // SAFETY: asks for any child's end without waiting.
+        let left = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
+        assert!(left <= 0, "{left}");
+        assert_eq!(present(), listed() && first && allowed());
+    }
+}
