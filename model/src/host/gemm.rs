@@ -238,6 +238,36 @@ mod tests {
     use kjit_kernels::format::ALL;
 
     #[test]
+    fn a_tokens_results_are_the_same_bits_whoever_else_is_in_the_step() {
+        let mut rng = Rng::new();
+        for format in ALL {
+            let (rows, cols, tokens) = (5, if format.block_elems() <= 32 { 608 } else { 512 }, 7);
+            let bytes = weights(&mut rng, format, rows, cols);
+            let w = Matrix { bytes: &bytes, format, rows, cols };
+            let x = rng.reals(tokens * cols);
+            for isa in Isa::available() {
+                let run = |x: &[f32]| {
+                    let (tokens, mut rounded) = (x.len() / cols, Quantised::default());
+                    if format.block_elems() > 1 {
+                        // SAFETY: the job asks for nothing.
+                        unsafe { isa.run(Quantise { x, cols, to: &mut rounded }) };
+                    }
+                    let mut out = vec![f32::NAN; tokens * rows];
+                    let x = Input { x, rounded: &rounded };
+                    let part = Part { w, row: 0, rows, x, tokens, bias: None, out: out.as_mut_ptr(), stride: rows };
+                    // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
+                    unsafe { isa.run(DotProduct(part)) };
+                    out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                };
+                let alone: Vec<u32> = x.chunks(cols).flat_map(run).collect();
+                for n in 2..=tokens {
+                    assert_eq!(run(&x[..n * cols]), alone[..n * rows], "{format}, {n} tokens, {}; {rng}", isa.name());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_format_multiplies_as_f64_does_for_odd_numbers_of_rows_and_tokens() {
         let mut rng = Rng::new();
         for format in ALL {
