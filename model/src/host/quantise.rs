@@ -77,10 +77,7 @@ impl Job for Quantise<'_> {
         to.pairs.clear();
         let zeros = [0.0; LANES];
         for (i, ((q, scales), sums)) in
-            to.q.iter_mut()
-                .zip(to.scales.as_chunks_mut::<2>().0)
-                .zip(to.sums.as_chunks_mut::<4>().0)
-                .enumerate()
+            to.q.iter_mut().zip(to.scales.as_chunks_mut::<2>().0).zip(to.sums.as_chunks_mut::<4>().0).enumerate()
         {
             let (row, at) = (i / chunks, i % chunks * CHUNK);
             for part in 0..2 {
