@@ -64,6 +64,9 @@ template <class S> struct Draw {
         u64 weights[BINS];
         u32 counts[BINS];
         u64 sums[kj_waves], last[KJ_WAVE];
+        // What is wanted again at the end: on sm_120 three registers were spilled for them.
+        u32 slot, likeliest;
+        float fraction;
     };
 
     // This block among those of its sequence: `meetings` so far, and which set of bins is next.
@@ -403,14 +406,14 @@ template <class S> struct Draw {
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
-        if constexpr (AHEAD) o.fraction = fraction_of(a, slot);
-        float temperature = o.temperature, top_p = o.top_p, min_p = o.min_p, fraction = o.fraction;
+        float temperature = o.temperature, top_p = o.top_p, min_p = o.min_p;
         float inverse = inverse_of(temperature);
         // A constant where nobody meets: less code, and no scalar register is spilled for it.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
         Shared& lds = memory.all;
+        if (t == 0) lds.slot = slot, lds.fraction = AHEAD ? fraction_of(a, slot) : o.fraction;
         Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from, to};
         u64 best = 0, least = 0;
         each(x, team.from, team.to, t, KJ_BLOCK, [&](u32 i, float v) {
@@ -431,10 +434,11 @@ template <class S> struct Draw {
             }
         }
         u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
+        if (t == 0) lds.likeliest = likeliest;
         float largest = x[likeliest];
         // Infinite, or nothing is a number.
         if (!(abs_f32(largest) < as_f32(0x7f800000u))) {
-            if (t == 0 && team.block == 0) move_on(a.tokens, a.position, slot, a.capacity, likeliest);
+            if (t == 0 && team.block == 0) move_on(a.tokens, a.position, lds.slot, a.capacity, likeliest);
             leave(team);
             return;
         }
@@ -453,12 +457,12 @@ template <class S> struct Draw {
             return w >= enough ? w : 0;
         };
         u32 token = find_token(lds, team, row, weight,
-                               [&](u64 total) { return (u64)((double)total * (double)fraction); });
+                               [&](u64 total) { return (u64)((double)total * (double)lds.fraction); });
         // The last one filled, if any: all have read it.
         if (blocks > 1) empty_set(team, (team.set + SETS - 1) % SETS);
         bool mine = token == S::VOCAB ? team.block == 0 : token != ELSEWHERE;
         if (mine && t == 0)
-            move_on(a.tokens, a.position, slot, a.capacity, token < S::VOCAB ? token : likeliest);
+            move_on(a.tokens, a.position, lds.slot, a.capacity, token < S::VOCAB ? token : lds.likeliest);
         leave(team);
     }
 };
