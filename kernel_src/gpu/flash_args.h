@@ -13,22 +13,6 @@
 #define FLASH_DEPTH UNROLL
 #endif
 
-// Behind a loop of products, before a branch to where they are read. MFMA's result is there some wait states
-// later, CDNA does not wait for it, and LLVM adds up the states of one of the two ways only: its
-// GCNHazardRecognizer passes over blocks that it came through before, by the longer way first. Found by
-// emulating the machine code.
-STEP void products_settle() {
-#if KJ_MMA == 2 && !defined(KJ_SIMULATED)
-#if defined(__gfx942__)
-    asm volatile("s_nop 6");
-#elif defined(__gfx950__)
-    asm volatile("s_nop 7");
-#else
-    asm volatile("s_nop 10");
-#endif
-#endif
-}
-
 struct FlashArgs {
     const float *q, *sinks;
     const u8 *keys, *values;

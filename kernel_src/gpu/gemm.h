@@ -121,6 +121,7 @@ template <class S> struct Gemm {
                 slot = slot + 1 == X_STAGES ? 0 : slot + 1;
             }
         copy_wait(0);
+        products_settle();
 
         if (splits > 1) {  // sums of parts, always in the same order
             u32 tiles = (tokens + BM - 1) / BM, tile = share.y * tiles + share.x;

@@ -69,6 +69,8 @@ pub struct Facts {
     pub writes: Vec<Span>,
     /// One of its constants takes a word of its own behind the instruction.
     pub literal: bool,
+    /// Two in one.
+    pub dual: bool,
     /// Lanes exchanged by DPP.
     pub dpp: bool,
     /// Writes a part of its destination's lanes' bits, which is moved there behind the arithmetic.
@@ -168,6 +170,23 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     }
 }
 
+/// How many of the first operands of LLVM's text are destinations.
+pub(crate) fn destinations_of(line: &str) -> usize {
+    let text = Text::parse(&line.replace("v_dual_", "v_"));
+    let name = bare(&text.name).0;
+    destinations(unit(name), name, &text)
+}
+
+/// A name without its encoding, and whether that is DPP or SDWA.
+fn bare(name: &str) -> (&str, bool, bool) {
+    let (dpp, sdwa) = (name.contains("_dpp"), name.ends_with("_sdwa"));
+    let mut name = name;
+    for ending in ["_dpp", "_sdwa", "_e32", "_e64"] {
+        name = name.strip_suffix(ending).unwrap_or(name);
+    }
+    (name, dpp, sdwa)
+}
+
 impl Facts {
     /// Those of LLVM's text of an instruction.
     pub fn of(line: &str) -> Facts {
@@ -175,6 +194,7 @@ impl Facts {
         let mut facts = Facts::of_one(halves.next().unwrap_or_default());
         for half in halves {
             let other = Facts::of_one(half.trim());
+            facts.dual = true;
             facts.reads.extend(other.reads);
             facts.writes.extend(other.writes);
             facts.literal |= other.literal;
@@ -187,11 +207,7 @@ impl Facts {
 
     fn of_one(line: &str) -> Facts {
         let text = Text::parse(&line.replace("v_dual_", "v_"));
-        let mut name = text.name.as_str();
-        let (dpp, sdwa) = (name.contains("_dpp"), name.ends_with("_sdwa"));
-        for ending in ["_dpp", "_sdwa", "_e32", "_e64"] {
-            name = name.strip_suffix(ending).unwrap_or(name);
-        }
+        let (name, dpp, sdwa) = bare(&text.name);
         let unit = unit(name);
         let to = destinations(unit, name, &text);
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -231,6 +247,7 @@ impl Facts {
         let wide = ["dwordx3", "dwordx4", "b96", "b128"].iter().any(|w| name.ends_with(w));
         Facts {
             unit,
+            dual: false,
             dpp,
             // What fits into the instruction LLVM writes in another way.
             literal: text

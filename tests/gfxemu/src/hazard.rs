@@ -60,7 +60,7 @@ impl Hazards {
         Hazards {
             target: target.clone(),
             now: BEFORE,
-            vector: vec![Past::default(); 512],
+            vector: vec![Past::default(); 1024],
             scalar: [0; SCALARS],
             rdna: rdna::State::default(),
         }

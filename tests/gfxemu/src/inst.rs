@@ -13,6 +13,7 @@ use crate::target::{Counter, Event, Target};
 use crate::text::{Text, integer};
 use crate::vector::Vector;
 use crate::wave::{Span, Wave, Why};
+use crate::windows::widened;
 
 /// When a branch is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +42,10 @@ enum Kind {
     Signal,
     AwaitBarrier,
     GetPc(u16),
+    /// What time it is, into two registers.
+    Time(u16),
+    /// gfx1250: the upper bits of registers' numbers.
+    Windows(u8),
     End,
     Nothing,
 }
@@ -64,6 +69,8 @@ pub struct Inst {
     kind: Kind,
     spans: Vec<Span>,
     facts: Facts,
+    /// The upper bits of registers' numbers that it was decoded with.
+    pub(crate) windows: u8,
     /// Its bytes.
     pub size: u64,
     /// LLVM's text of it.
@@ -194,7 +201,14 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
                 Kind::Nothing
             }
         }
-        "s_getpc_b64" => match register(text.operand(0)?) {
+        "s_set_vgpr_msb" if target.arch == "gfx1250" => {
+            Kind::Windows(integer(text.operand(0)?).ok_or("a mode that is no number")? as u8)
+        }
+        "s_memrealtime" | "s_memtime" => match register(text.operand(0)?) {
+            Some((Operand::Scalar(n), _)) => Kind::Time(n),
+            _ => return Err("a destination that is unknown".into()),
+        },
+        "s_getpc_b64" | "s_get_pc_i64" => match register(text.operand(0)?) {
             Some((Operand::Scalar(n), _)) => Kind::GetPc(n),
             _ => return Err("a destination that is unknown".into()),
         },
@@ -203,15 +217,17 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
 }
 
 impl Inst {
-    /// Decodes LLVM's text of an instruction at `pc`. The error names what is unknown.
-    pub fn decode(target: &Target, line: &str, pc: u64, size: u64) -> Result<Inst, String> {
+    /// Decodes LLVM's text of an instruction at `pc`, where `windows` are the upper bits of registers' numbers. The error
+    /// names what is unknown.
+    pub fn decode(target: &Target, line: &str, pc: u64, size: u64, windows: u8) -> Result<Inst, String> {
+        let line = &widened(line, windows)?;
         let kind = Inst::kind(target, line, pc, size).map_err(|why| format!("{line}: {why}"))?;
         let kind = kind.ok_or_else(|| format!("{line}: the instruction is unknown"))?;
         let spans = match kind {
             Kind::Nothing | Kind::Branch(..) | Kind::Wait(_) => Vec::new(),
             _ => spans(line),
         };
-        Ok(Inst { kind, spans, facts: Facts::of(line), size, text: line.to_string() })
+        Ok(Inst { kind, spans, facts: Facts::of(line), windows, size, text: line.to_string() })
     }
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
@@ -300,6 +316,11 @@ impl Inst {
                 wave.signalled = true;
             }
             Kind::GetPc(n) => wave.set_pair(*n, pc + self.size, 0),
+            Kind::Time(n) => {
+                wave.set_pair(*n, memory.now, 0);
+                wave.ask(Event::Scalar, Some(Span { vector: false, first: *n, count: 2 }), 0, Vec::new());
+            }
+            Kind::Windows(mode) => wave.windows = *mode,
             Kind::End => {
                 // Stores that nobody waited for stay hidden from all others of the launch.
                 lds.settled[usize::from(wave.in_block)] = u32::MAX;
@@ -322,6 +343,11 @@ impl Inst {
             Kind::End => (false, None),
             _ => (true, None),
         }
+    }
+
+    /// The upper bits of registers' numbers behind it, if it sets them.
+    pub(crate) fn sets_windows(&self) -> Option<u8> {
+        if let Kind::Windows(mode) = self.kind { Some(mode) } else { None }
     }
 
     /// Vector registers that stand in it, for counts: (ordinary, accumulation).

@@ -43,3 +43,4 @@ pub mod target;
 pub mod text;
 pub mod vector;
 pub mod wave;
+mod windows;

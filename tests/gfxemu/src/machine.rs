@@ -120,9 +120,11 @@ impl Machine {
     /// The instructions from the kernel's entry on to where its code ends, and their addresses in the code
     /// object; unknown ones with why.
     pub fn listing(&self) -> Vec<(u64, Result<Inst, String>)> {
-        let (mut at, mut out) = (self.kernel.entry, Vec::new());
+        let (mut at, mut windows, mut out) = (self.kernel.entry, 0, Vec::new());
         while at < self.kernel.code_end {
-            let decoded = self.decode(at);
+            let decoded = self.decode(at, windows);
+            // Compilers set them anew in each stretch without branches.
+            windows = decoded.as_ref().ok().and_then(Inst::sets_windows).unwrap_or(windows);
             let size = decoded.as_ref().map_or(4, |i| i.size);
             if decoded.as_ref().is_ok_and(|i| i.text.starts_with("s_code_end")) {
                 break;
@@ -151,10 +153,10 @@ impl Machine {
         both.filter_map(|(inst, n)| Some((inst.as_ref()?.text.as_str(), *n)).filter(|(_, n)| *n > 0))
     }
 
-    fn decode(&self, at: u64) -> Result<Inst, String> {
+    fn decode(&self, at: u64, windows: u8) -> Result<Inst, String> {
         let code = self.kernel.image.get(at as usize..).ok_or_else(|| format!("no code at {at:#x}"))?;
         let (text, size) = self.disassembler.at(code, at)?;
-        Inst::decode(&self.target, &text, at, size as u64)
+        Inst::decode(&self.target, &text, at, size as u64, windows)
     }
 
     fn start(&self, launch: &Launch, id: [u32; 3], memory: &mut Memory, number: u32, random: &mut Random) -> Block {
@@ -259,8 +261,9 @@ impl Machine {
         for done in 1..=turns {
             let pc = wave.pc;
             let slot = pc as usize / 4;
-            if self.decoded.get(slot).is_none_or(Option::is_none) {
-                let inst = self.decode(pc).map_err(|what| Fault { instruction: what.clone(), what })?;
+            let there = self.decoded.get(slot).and_then(Option::as_ref);
+            if there.is_none_or(|inst| inst.windows != wave.windows) {
+                let inst = self.decode(pc, wave.windows).map_err(|what| Fault { instruction: what.clone(), what })?;
                 self.decoded[slot] = Some(Box::new(inst));
             }
             self.taken[slot] += 1;

@@ -148,7 +148,7 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
 pub fn constant(text: &str, ty: Type) -> Option<u64> {
     if let Some(n) = integer(text) {
         return Some(match ty {
-            Type::F64 if text.contains("0x") => (n as u64) << 32,
+            Type::F64 if text.contains("0x") && n as u64 >> 32 == 0 => (n as u64) << 32,
             Type::B64 | Type::F64 | Type::Pair => n as u64,
             _ => u64::from(n as u32),
         });

@@ -160,6 +160,7 @@ pub fn find(name: &str) -> Option<Op> {
         "v_mad_nc_u64_u32" => {
             op(&[B32, B32, B64], B64, |s| u128::from((u64::from(w(s[0])) * u64::from(w(s[1]))).wrapping_add(s[2])))
         }
+        "v_mul_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_mul(s[1]))),
         "v_max_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].max(s[1]))),
         "v_min_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].min(s[1]))),
         "v_mad_u32" => op(&[B32, B32, B32], B32, |s| r(w(s[0]).wrapping_mul(w(s[1])).wrapping_add(w(s[2])))),
@@ -291,7 +292,9 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_cvt_i32_f64" => op(&[F64], B32, |s| to_i32(d(s[0]))),
         "v_add_f64" => op(&[F64, F64], F64, |s| bd(d(s[0]) + d(s[1]))),
         "v_mul_f64" => op(&[F64, F64], F64, |s| bd(d(s[0]) * d(s[1]))),
-        "v_fma_f64" => op(&[F64, F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2])))),
+        "v_fma_f64" | "v_fmaak_f64" | "v_fmamk_f64" => {
+            op(&[F64, F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2]))))
+        }
         "v_fmac_f64" => formed(Form::Accumulate, &[F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2])))),
         "v_floor_f64" => op(&[F64], F64, |s| bd(d(s[0]).floor())),
         "v_trunc_f64" => op(&[F64], F64, |s| bd(d(s[0]).trunc())),
@@ -347,7 +350,9 @@ fn packed(name: &str) -> Option<Op> {
         "v_pk_fma_f32" => of("v_fma_f32").map(|o| Op { form: Form::Pairs, ..o }),
         // The low result from the first source, the high one from the second.
         "v_pk_mov_b32" => formed(Form::Pairs, &[B32, B32], B32, |s| r(w(s[0]))),
-        "v_fma_mix_f32" | "v_mad_mix_f32" => formed(Form::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2])),
+        "v_fma_mix_f32" | "v_mad_mix_f32" | "v_fma_mix_f32_bf16" => {
+            formed(Form::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2]))
+        }
         "v_fma_mixlo_f16" | "v_fma_mixhi_f16" | "v_mad_mixlo_f16" | "v_mad_mixhi_f16" => {
             formed(Form::Mix, &[F32, F32, F32], F16, |s| {
                 bh(f64::from(f(s[0])) * f64::from(f(s[1])) + f64::from(f(s[2])))

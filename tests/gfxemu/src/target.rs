@@ -104,8 +104,8 @@ impl Target {
     pub fn vector_registers(&self, resources: u32) -> usize {
         let granules = (resources & 63) as usize + 1;
         let each = match self.arch.as_str() {
-            // Those beyond 256 are reached by `s_set_vgpr_msb`, which is an error that names it.
-            "gfx1250" => 16,
+            // Those beyond 256 are reached by `s_set_vgpr_msb`.
+            "gfx1250" => return granules * 16,
             "gfx90a" | "gfx942" | "gfx950" => 8,
             _ if self.generation == 9 || self.wave == 64 => 4,
             _ => 8,

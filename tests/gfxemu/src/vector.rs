@@ -31,6 +31,14 @@ fn clears_upper(target: &Target, name: &str) -> bool {
     target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
 }
 
+fn half_as_single(x: u16) -> f32 {
+    half::f16::from_bits(x).to_f32()
+}
+
+fn brain_as_single(x: u16) -> f32 {
+    half::bf16::from_bits(x).to_f32()
+}
+
 /// The name without its encoding, and which encoding.
 fn base(name: &str) -> (&str, bool, bool) {
     let dpp = name.ends_with("_dpp");
@@ -145,7 +153,11 @@ impl Vector {
             let mixed = op.form == Form::Mix && at(&selected_high) == 1;
             let s = source(operand, if mixed { Type::F16 } else { ty })?;
             let mut f = Fetch::new(s.operand, if mixed { Type::F16 } else { ty });
-            f.widen = mixed;
+            let brain = name.ends_with("_bf16");
+            if mixed && brain && matches!(s.operand, Operand::Constant(_)) {
+                return Err(format!("operand {operand}, a constant of bfloat16"));
+            }
+            f.widen = mixed.then_some(if brain { brain_as_single } else { half_as_single });
             f.extend = s.extend;
             if ty.bits() == 16 || mixed {
                 f.shift = 16 * at(&selected);

@@ -109,6 +109,8 @@ pub struct Wave {
     lds_done: u32,
     /// When the nearest cache was last invalidated.
     pub near: u64,
+    /// gfx1250: the upper bits of registers' numbers.
+    pub windows: u8,
     asked: [VecDeque<Asked>; COUNTERS],
     pending_vector: Vec<u8>,
     pending_scalar: [u8; SCALARS],
@@ -122,8 +124,14 @@ impl Wave {
     pub fn new(target: &Target, number: u32, in_block: u16, registers: usize, mut random: impl FnMut() -> u32) -> Wave {
         let full = if target.wave == 64 { u64::MAX } else { (1 << target.wave) - 1 };
         let mut register = || Register { value: std::array::from_fn(|_| random()), bad: [u32::MAX; LANES], any: full };
-        let vector: Vec<Register> = (0..registers).map(|_| register()).collect();
-        let acc: Vec<Register> = if target.has_acc() { (0..256).map(|_| register()).collect() } else { Vec::new() };
+        // gfx1250's registers from 256 on lie where others have accumulation registers.
+        let (low, high) = if target.has_acc() {
+            (registers, 256)
+        } else {
+            (registers.min(usize::from(ACC)), registers.saturating_sub(usize::from(ACC)))
+        };
+        let vector: Vec<Register> = (0..low).map(|_| register()).collect();
+        let acc: Vec<Register> = (0..high).map(|_| register()).collect();
         let mut scalar = [0; SCALARS];
         scalar.iter_mut().for_each(|s| *s = random());
         let mut wave = Wave {
@@ -142,8 +150,9 @@ impl Wave {
             lds_issued: 0,
             lds_done: 0,
             near: 0,
+            windows: 0,
             asked: Default::default(),
-            pending_vector: vec![0; 512],
+            pending_vector: vec![0; 1024],
             pending_scalar: [0; SCALARS],
             pending: 0,
             hazards: Hazards::new(target),

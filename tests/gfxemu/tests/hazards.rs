@@ -4,6 +4,9 @@
 mod common;
 
 use common::{Assembly, ready};
+use gfxemu::facts::Facts;
+use gfxemu::hazard::Hazards;
+use gfxemu::target::Target;
 
 /// One wave that writes nothing but a word that it was given.
 fn on(arch: &'static str, wave: u32) -> Assembly {
@@ -222,6 +225,32 @@ fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
         let two = format!("v_wmma_f32_16x16x16_f16 v[24:31], {}, {}, v[24:31]", row(16), row(8));
         held(&on, &one, "v_nop", &two, "a matrix's result is a factor of the very next one");
         on.right(&format!("{one}\n{}", two.replacen(&row(16), &row(0), 1)), 64);
+    }
+}
+
+/// clang 19 does not know gfx1250: told by text alone.
+#[test]
+fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
+    let wmma = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]";
+    let held = |behind: &str, between: usize| {
+        let mut hazards = Hazards::new(&Target::new("gfx1250", 32).unwrap());
+        let lines = [wmma].into_iter().chain(std::iter::repeat_n("v_nop", between)).chain([behind]);
+        lines.into_iter().try_for_each(|line| hazards.step(&Facts::of(line), 64))
+    };
+    for (behind, needed, what) in [
+        ("v_wmma_f32_16x16x32_f16 v[24:31], v[0:7], v[16:23], v[24:31]", 5, "a factor of another"),
+        ("v_add_f32_e32 v32, v33, v7", 4, "read"),
+        ("v_dual_mul_f32 v32, v33, v34 :: v_dual_mov_b32 v35, v3", 4, "read"),
+        ("v_mov_b32_e32 v3, 0", 4, "overwritten"),
+        ("v_mov_b32_e32 v23, 0", 4, "overwritten as its factor"),
+    ] {
+        assert_eq!(held(behind, needed), Ok(()), "{behind}");
+        let why = held(behind, needed - 1).unwrap_err();
+        assert!(why.contains(&format!("is {what} {} vector", needed - 1)), "{why}");
+    }
+    // Its summand is passed on; transcendentals, loads and what has nothing to do with it need not wait.
+    for free in [wmma, "v_exp_f32_e32 v32, v0", "ds_load_b128 v[8:11], v40", "v_add_f32_e32 v32, v33, v34"] {
+        assert_eq!(held(free, 0), Ok(()), "{free}");
     }
 }
 

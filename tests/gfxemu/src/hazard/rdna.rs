@@ -40,6 +40,8 @@ pub struct State {
     matrix: Option<(u16, u16)>,
     /// gfx12: by scalar register.
     kept: [Kept; SCALARS],
+    /// gfx1250: the latest matrices with the number of vector instructions behind each, the latest last.
+    deep: Vec<(Facts, u32)>,
 }
 
 impl Default for State {
@@ -58,6 +60,7 @@ impl Default for State {
             late: [false; SCALARS],
             matrix: None,
             kept: [Kept::default(); SCALARS],
+            deep: Vec::new(),
         }
     }
 }
@@ -86,8 +89,11 @@ impl Hazards {
         if arch.starts_with("gfx11") {
             self.gfx11(facts, arch.starts_with("gfx110"))?;
         }
-        if !arch.starts_with("gfx10") {
+        if !arch.starts_with("gfx10") && arch != "gfx1250" {
             self.matrices(facts)?;
+        }
+        if arch == "gfx1250" {
+            self.deep(facts)?;
         }
         if arch.starts_with("gfx120") && !self.target.excused {
             self.gfx12(facts)?;
@@ -272,6 +278,39 @@ impl Hazards {
             (Unit::Matrix, Some(d)) => Some((d.first, d.first + d.count)),
             _ => None,
         };
+        Ok(())
+    }
+
+    /// gfx1250: a matrix of halves goes on beside vector arithmetic. Transcendentals wait for it.
+    fn deep(&mut self, facts: &Facts) -> Result<(), String> {
+        if !facts.unit.is_vector() {
+            return Ok(());
+        }
+        let s = &mut self.rdna;
+        let meet =
+            |a: Span, b: Span| a.vector && b.vector && a.first < b.first + b.count && b.first < a.first + a.count;
+        for (matrix, behind) in &s.deep {
+            let result = |o: Span| matrix.writes.iter().any(|&d| meet(d, o));
+            let factor = |o: Span| matrix.reads.iter().any(|&(f, k)| k < 2 && meet(f, o));
+            let (needed, what) = match facts.unit {
+                Unit::Matrix if facts.reads.iter().any(|&(o, k)| k < 2 && result(o)) => (5, "a factor of another"),
+                Unit::Vector if facts.reads.iter().any(|&(o, _)| result(o)) => (4, "read"),
+                Unit::Vector if facts.writes.iter().any(|&o| result(o)) => (4, "overwritten"),
+                // LLVM 22 leaves the wait out before dual instructions.
+                Unit::Vector if !facts.dual && facts.writes.iter().any(|&o| factor(o)) => {
+                    (4, "overwritten as its factor")
+                }
+                _ => continue,
+            };
+            if *behind < needed {
+                return Err(format!("hazard: a matrix is {what} {behind} vector instructions behind it, not {needed}"));
+            }
+        }
+        s.deep.iter_mut().for_each(|(_, behind)| *behind += 1);
+        s.deep.retain(|(_, behind)| *behind < 5);
+        if facts.unit == Unit::Matrix {
+            s.deep.push((facts.clone(), 0));
+        }
         Ok(())
     }
 

@@ -4,7 +4,6 @@
 use super::Wide;
 use crate::operand::{Operand, Type};
 use crate::wave::{LANES, Wave, Why};
-use half::f16;
 
 /// Where a source comes from and what is done to it.
 #[derive(Clone, Debug)]
@@ -18,8 +17,8 @@ pub(super) struct Fetch {
     pub shift: u32,
     pub bits: u32,
     pub extend: bool,
-    /// Half precision made single.
-    pub widen: bool,
+    /// Half precision made single, or bfloat16.
+    pub widen: Option<fn(u16) -> f32>,
     pub keep: u64,
     pub turn: u64,
 }
@@ -33,7 +32,7 @@ impl Fetch {
             shift: 0,
             bits: if ty == Type::Mask { 64 } else { ty.bits() },
             extend: false,
-            widen: false,
+            widen: None,
             keep: u64::MAX,
             turn: 0,
         }
@@ -53,8 +52,8 @@ impl Fetch {
 
     /// Signs, and half precision made single.
     pub fn finish(&self, mut x: u64) -> u64 {
-        if self.widen {
-            x = u64::from(f16::from_bits(x as u16).to_f32().to_bits());
+        if let Some(widen) = self.widen {
+            x = u64::from(widen(x as u16).to_bits());
         }
         x & self.keep ^ self.turn
     }

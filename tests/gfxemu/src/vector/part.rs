@@ -147,7 +147,7 @@ impl Part {
                 a = e.apply(exec, &mut values[k], &mut bads[k]);
             }
             any |= a;
-            if f.widen || f.turn != 0 || f.keep != u64::MAX {
+            if f.widen.is_some() || f.turn != 0 || f.keep != u64::MAX {
                 values[k].iter_mut().for_each(|x| *x = f.finish(*x));
             }
         }
@@ -174,9 +174,9 @@ impl Part {
                     let bad = bads[k][l];
                     if bad != 0 {
                         // What was fetched is taken anew: signs come after the undefined bits.
-                        let raw = if f.widen { self.raw(wave, k, l) } else { values[k][l] };
+                        let raw = if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
                         let tried = raw & !bad | pattern.rotate_left((7 * k + t) as u32) & bad;
-                        s[k] = if f.widen { f.finish(tried) } else { tried };
+                        s[k] = if f.widen.is_some() { f.finish(tried) } else { tried };
                     }
                 }
                 let x = self.finish((self.compute)(&s));
