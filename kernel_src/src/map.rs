@@ -408,9 +408,9 @@ mod oracle {
         }
         let mut tiles = None;
         if map == Map::FromTiles {
-            let (bytes, values) = tiled(rows, cols, random);
-            x = values.iter().cycle().take(rows).flatten().map(|&v| v as f32).collect();
-            tiles = Some(input("x", bytes));
+            let made = tiled(rows, cols, random);
+            x = made.values.iter().cycle().take(rows).flatten().map(|&v| v as f32).collect();
+            tiles = Some(input("x", made.content()));
         }
         let experts = 9;
         let (a, b) = match map {

@@ -46,6 +46,11 @@ impl Random {
         Random { state: seed, few: self.few.clone(), begun: self.begun }
     }
 
+    /// What cases have in common, where they are to cost little.
+    pub(super) fn shared(&self) -> Option<Arc<Few>> {
+        self.few.clone()
+    }
+
     /// So many rows, or those that differ in a case that is to cost little.
     pub(crate) fn rows(&self, usual: usize) -> usize {
         if self.few.is_some() { FEW } else { usual }

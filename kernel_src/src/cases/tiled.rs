@@ -1,8 +1,9 @@
 //! Activations as halves in tiles and in panels, and what must become of them.
 
-use super::{Random, Tolerance};
+use super::{Content, Random, Tolerance};
 use crate::product::{panel_bytes, panel_index, tiled_bytes, tiled_index};
 use half::f16;
+use std::sync::Arc;
 
 /// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more where an offset takes most of a
 /// weight away (Q2_K, Q4_1).
@@ -18,21 +19,47 @@ pub(crate) const ROUNDED: Tolerance = Tolerance { norm: 4e-4, each: 6e-2, reason
 /// Different tokens among many.
 const DISTINCT: usize = 61;
 
-/// Random halves as tiles, with NaN in the rows behind the last, and the values of the rows that differ.
-pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
-    let mut bytes = vec![0xff; tiled_bytes(rows, cols)];
-    let mut all: Vec<Vec<f16>> = vec![];
-    // As for rows of a matrix: many tokens are some in turn.
-    for _ in 0..if rows > 256 { DISTINCT } else { rows } {
-        all.push(random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect());
-    }
-    for (row, halves) in (0..rows).zip(all.iter().cycle()) {
-        for col in 0..cols.next_multiple_of(64) {
-            let v = halves.get(col).copied().unwrap_or(f16::ZERO);
-            bytes[2 * tiled_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
+/// Random halves as tiles.
+#[derive(Debug)]
+pub(crate) struct Tiles {
+    /// With NaN in the rows behind the last.
+    bytes: Arc<Vec<u8>>,
+    /// Of the rows that differ; those behind them repeat them in turn.
+    pub values: Vec<Vec<f64>>,
+}
+
+impl Tiles {
+    pub(super) fn random(rows: usize, cols: usize, random: &mut Random) -> Tiles {
+        let mut bytes = vec![0xff; tiled_bytes(rows, cols)];
+        let mut all: Vec<Vec<f16>> = vec![];
+        // As for rows of a matrix: many tokens are some in turn.
+        for _ in 0..if rows > 256 { DISTINCT } else { rows } {
+            all.push(random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect());
+        }
+        for (row, halves) in (0..rows).zip(all.iter().cycle()) {
+            for col in 0..cols.next_multiple_of(64) {
+                let v = halves.get(col).copied().unwrap_or(f16::ZERO);
+                bytes[2 * tiled_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
+            }
+        }
+        Tiles {
+            bytes: Arc::new(bytes),
+            values: all.iter().map(|row| row.iter().map(|v| v.to_f64()).collect()).collect(),
         }
     }
-    (bytes, all.iter().map(|row| row.iter().map(|v| v.to_f64()).collect()).collect())
+
+    /// As a buffer.
+    pub fn content(&self) -> Content {
+        Content::turned(Arc::clone(&self.bytes), 0, self.bytes.len())
+    }
+}
+
+/// Random halves as tiles: those that all cases have, where they are to cost little.
+pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles> {
+    match random.shared() {
+        Some(few) => few.tiles(rows, cols, random),
+        None => Arc::new(Tiles::random(rows, cols, random)),
+    }
 }
 
 /// What a tiled buffer must hold: the rows' values, zeros behind a row, nothing (NaN) in other rows.

@@ -22,7 +22,8 @@ pub(super) fn case(
 ) -> Result<Case, SpecError> {
     let tile = spec.tuning(target)?.tokens() as usize;
     let tokens = if experts.is_empty() { tokens } else { experts.len() * tile };
-    let (x, values) = tiled(tokens, spec.cols, random);
+    let tiles = tiled(tokens, spec.cols, random);
+    let values = &tiles.values;
     let matrices = matrices(&spec.segments, spec.cols, spec.experts, random)?;
     let first = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
@@ -67,7 +68,7 @@ pub(super) fn case(
         spec.launch_rows(target, tokens, units)?.splits,
     );
     let args = GemmArgs {
-        x: input("x", x),
+        x: input("x", tiles.content()),
         residual: optional("residual", &residual),
         segments: segment_args(&matrices, spec.finish, y),
         parts: CaseArg::Null,
