@@ -1,18 +1,48 @@
-//! Answers that must keep to a schema, or call a tool.
+//! Answers that must keep to a schema, an expression or a grammar, or call a tool.
 
 use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
-use kjit_model::chat::Form;
+use kjit_model::chat;
 use kjit_model::constrain::{Content, GrammarError, Grammars, Reply};
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
 
+/// A form that content keeps to.
+#[derive(Debug, Clone)]
+pub enum Form {
+    /// JSON by a schema.
+    Json(Value),
+    /// What matches an expression as a whole.
+    Regex(String),
+    /// What a grammar in Lark's form makes.
+    Lark(String),
+}
+
+impl Form {
+    fn content(&self) -> Content<'_> {
+        match self {
+            Form::Json(schema) => Content::Json(schema),
+            Form::Regex(expression) => Content::Regex(expression),
+            Form::Lark(grammar) => Content::Lark(grammar),
+        }
+    }
+
+    /// An answer that is nothing else.
+    fn alone(&self, grammars: &Grammars) -> Result<Box<dyn Constraint>, GrammarError> {
+        match self {
+            Form::Json(schema) => grammars.json_schema(schema),
+            Form::Regex(expression) => grammars.regex(expression),
+            Form::Lark(grammar) => grammars.lark(grammar),
+        }
+    }
+}
+
 /// What an answer must be like. Made for each request; nothing is wanted of most.
 #[derive(Debug, Default)]
 pub struct Follow {
-    /// A JSON schema, and the field that it came by.
-    pub schema: Option<(Value, &'static str)>,
+    /// What content keeps to, and the field that it came by.
+    pub form: Option<(Form, &'static str)>,
     /// The tools that may be called, each behind the schema that its arguments keep to.
     pub tools: Vec<(Value, Tool)>,
     /// One of them must be.
@@ -64,12 +94,12 @@ impl Follow {
 
     /// Whether anything is wanted.
     pub fn nothing(&self) -> bool {
-        self.schema.is_none() && self.tools.is_empty()
+        self.form.is_none() && self.tools.is_empty()
     }
 
     /// Whether an answer is calls or content, and not both.
     pub fn either(&self) -> bool {
-        self.must_call || self.schema.is_some()
+        self.must_call || self.form.is_some()
     }
 
     /// So many constraints, for an answer each. It takes some milliseconds and for the first request some
@@ -78,7 +108,7 @@ impl Follow {
     /// # Errors
     /// The field's name, and why not.
     pub fn constraints(&self, loaded: &Loaded, prompt: Option<&Prompt>, n: usize) -> Result<Vec<Constrained>, Refusal> {
-        let field = match &self.schema {
+        let field = match &self.form {
             _ if self.must_call => "tool_choice",
             Some((_, field)) => field,
             None => "tools",
@@ -86,18 +116,18 @@ impl Follow {
         let grammars = loaded.grammars().map_err(|why| Refusal::field(field, why))?;
         let tools: Vec<(&str, &Value)> = self.tools.iter().map(|(schema, tool)| (tool.name.as_str(), schema)).collect();
         let reply = Reply {
-            form: prompt.map_or(Form::Hermes, |prompt| prompt.form),
+            form: prompt.map_or(chat::Form::Hermes, |prompt| prompt.form),
             prompt: prompt.map_or("", Prompt::rendered),
-            content: match &self.schema {
+            content: match &self.form {
                 _ if self.must_call => Content::Nothing,
-                Some((schema, _)) => Content::Json(schema),
+                Some((form, _)) => form.content(),
                 None => Content::Text,
             },
             tools: &tools,
             parallel: self.parallel,
         };
-        let one = || match (prompt, &self.schema) {
-            (None, Some((schema, _))) => grammars.json_schema(schema),
+        let one = || match (prompt, &self.form) {
+            (None, Some((form, _))) => form.alone(grammars),
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
         let made: Result<Vec<_>, GrammarError> =
@@ -107,8 +137,8 @@ impl Follow {
 
     /// Which field is to blame where all of them together cannot be kept.
     fn culprit(&self, grammars: &Grammars, field: &str, why: &GrammarError) -> Refusal {
-        if let Some((schema, field)) = &self.schema
-            && let Err(why) = grammars.json_schema(schema)
+        if let Some((form, field)) = &self.form
+            && let Err(why) = form.alone(grammars)
         {
             return Refusal::field(field, why);
         }

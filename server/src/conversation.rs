@@ -68,11 +68,11 @@ impl Prompt {
 
     /// Reads an answer that must be like this.
     pub fn reading(&self, follow: &Follow) -> Reading {
-        let json = follow.schema.is_some();
-        let calls = self.offered && !(json && follow.tools.is_empty());
+        let formed = follow.form.is_some();
+        let calls = self.offered && !(formed && follow.tools.is_empty());
         let parser = match (calls, calls && follow.either()) {
             (_, true) => ReplyParser::either(self.form, &self.rendered),
-            (false, _) if json => ReplyParser::json(self.form, &self.rendered),
+            (false, _) if formed => ReplyParser::json(self.form, &self.rendered),
             _ => ReplyParser::new(self.form, calls, &self.rendered),
         };
         Reading::Reply(self.form, parser)

@@ -4,7 +4,7 @@
 use crate::fields::Fields;
 use crate::generation::{Ended, Piece, Reading, Wanted, collect, start};
 use crate::openai::completions::Text;
-use crate::openai::{END, event, json_response, model};
+use crate::openai::{END, event, json_response, place};
 use crate::options::Worker;
 use crate::refusal::{Dialect, Refusal};
 use crate::sampling;
@@ -32,15 +32,17 @@ const USUAL_TOKENS: usize = 128;
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
 pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let loaded = model(&mut f, &service).await?;
+    let at = place(&mut f, &service)?;
     let text = f.needed_text("prompt")?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);
-    let sampling = sampling::openai(&mut f, loaded.tokenizer.n_vocab())?;
+    let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
     f.done()?;
+    let loaded = service.model(at, None).await?;
+    sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     let tokens = {
-        let loaded = Arc::clone(&loaded);
+        let loaded = loaded.clone();
         service.work(move || Text::Words(text).tokens(&loaded)).await?
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);

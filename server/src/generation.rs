@@ -1,7 +1,7 @@
 //! One answer: from tokens that the scheduler hands out to pieces of text, reasoning and calls.
 
 use crate::constrain::Constrained;
-use crate::loaded::Loaded;
+use crate::models::Lease;
 use crate::refusal::Refusal;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
@@ -107,12 +107,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// It was not taken.
-pub fn start(
-    loaded: &Arc<Loaded>,
-    wanted: Wanted,
-    index: usize,
-    to: mpsc::Sender<(usize, Piece)>,
-) -> Result<(), Refusal> {
+pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usize, Piece)>) -> Result<(), Refusal> {
     let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
     let stop_ids = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
     // As many events as tokens at most: bounded by the context.
@@ -141,7 +136,7 @@ pub fn start(
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why))?;
     let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough, field };
-    tokio::spawn(reader.run(Arc::clone(loaded), answer, events, index, to));
+    tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
 }
 
@@ -180,7 +175,7 @@ struct Reader {
 impl Reader {
     async fn run(
         self,
-        loaded: Arc<Loaded>,
+        loaded: Lease,
         answer: Answer,
         mut events: mpsc::UnboundedReceiver<Event>,
         index: usize,

@@ -7,6 +7,7 @@ use crate::loaded::{Card, Loaded, NotLoaded, Others};
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use kjit_model::serve::State;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const FOR_ROOM: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(60);
 /// Between two looks at who has nothing to do.
 const LOOK: Duration = Duration::from_millis(200);
+/// So long those that only look at a model that is unloaded may hold it: `/status` asks the driver.
+const LOOKERS: Duration = Duration::from_secs(5);
 
 /// How a model is.
 enum Is {
@@ -27,7 +30,24 @@ enum Is {
     Away,
     /// Being loaded, or being unloaded.
     Moving,
-    Here(Arc<Loaded>),
+    Here(Lease),
+}
+
+/// A model that somebody asks: as long as one of these is held it is not unloaded. Who only looks at a model, as
+/// `/status` does, has none: a monitor would keep it for ever.
+#[derive(Clone)]
+pub struct Lease {
+    loaded: Arc<Loaded>,
+    /// Held by all leases, the place's included.
+    held: Arc<()>,
+}
+
+impl Deref for Lease {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.loaded
+    }
 }
 
 struct Place {
@@ -37,14 +57,34 @@ struct Place {
     since: Instant,
     /// Somebody asked for it whom no attempt has answered yet.
     wanted: bool,
+    /// It was tried, and those that have something to do are in its way.
+    no_room: Option<NoRoom>,
     /// When somebody last had it.
     used: Instant,
+    /// How long it stays when nobody asks for it, where a request said so.
+    keep: Option<Keep>,
     /// Attempts to load it that are over, and what came of the last one.
     tries: u64,
     failed: Option<Refusal>,
     counts: Counts,
     /// What is known of it whether it is loaded or not.
     card: Option<Arc<Card>>,
+}
+
+/// A model that has no room beside those that answer.
+struct NoRoom {
+    /// When it is given up.
+    until: Instant,
+    why: String,
+}
+
+/// How long a model stays loaded that nobody asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// So long: of no time, it goes when what was asked of it is done.
+    For(Duration),
+    /// Until another needs its room.
+    Always,
 }
 
 /// How often a model was loaded and unloaded, and how many wait for it.
@@ -88,8 +128,10 @@ impl Models {
             is: Is::Away,
             waiting: 0,
             wanted: false,
+            no_room: None,
             since: now,
             used: now,
+            keep: None,
             tries: 0,
             failed: None,
             counts: Counts::default(),
@@ -109,7 +151,7 @@ impl Models {
         let places = self.lock();
         let place = places.0.get(at)?;
         let loaded = match &place.is {
-            Is::Here(loaded) => Some(Arc::clone(loaded)),
+            Is::Here(lease) => Some(Arc::clone(&lease.loaded)),
             Is::Away | Is::Moving => None,
         };
         let counts = Counts { waiting: place.waiting, ..place.counts };
@@ -119,7 +161,7 @@ impl Models {
     /// All that are loaded.
     pub fn loaded(&self) -> Vec<Arc<Loaded>> {
         let here = |place: &Place| match &place.is {
-            Is::Here(loaded) => Some(Arc::clone(loaded)),
+            Is::Here(lease) => Some(Arc::clone(&lease.loaded)),
             Is::Away | Is::Moving => None,
         };
         self.lock().0.iter().filter_map(here).collect()
@@ -132,11 +174,12 @@ impl Models {
         self.changed.send_replace(());
     }
 
-    /// The model, which is loaded first if it is not. As long as what this gives is held, it stays.
+    /// The model, which is loaded first if it is not. As long as what this gives is held, it stays; `keep` is how long
+    /// then, where the request says so: where none does, it is as the last one said, or the server.
     ///
     /// # Errors
     /// It cannot be loaded, or not in time; too many wait for it.
-    pub async fn get(&self, at: usize, max_queue: usize) -> Result<Arc<Loaded>, Refusal> {
+    pub async fn get(&self, at: usize, max_queue: usize, keep: Option<Keep>) -> Result<Lease, Refusal> {
         let mut changed = self.changed.subscribe();
         let mut waits: Option<Waits<'_>> = None;
         let until = tokio::time::Instant::now() + PATIENCE;
@@ -145,10 +188,14 @@ impl Models {
                 let mut places = self.lock();
                 let (all, stopping) = &mut *places;
                 let Some(place) = all.get_mut(at) else { return Err(Refusal::internal("no such model is served")) };
-                if let Is::Here(loaded) = &place.is {
-                    if *stopping || loaded.scheduler.status().state != State::Ended {
+                if let Is::Here(lease) = &place.is {
+                    if *stopping || lease.scheduler.status().state != State::Ended {
                         place.used = Instant::now();
-                        return Ok(Arc::clone(loaded));
+                        if keep.is_some() {
+                            place.keep = keep;
+                            self.asked.notify_all();
+                        }
+                        return Ok(lease.clone());
                     }
                     // It was lost with its device, and could not be opened again then.
                     place.is = Is::Away;
@@ -194,6 +241,19 @@ impl Models {
         }
     }
 
+    /// It goes as soon as nobody has anything to ask of it; whether it was there.
+    pub fn release(&self, at: usize) -> bool {
+        let here = match self.lock().0.get_mut(at) {
+            Some(place) if matches!(place.is, Is::Here(_)) => {
+                place.keep = Some(Keep::For(Duration::ZERO));
+                true
+            }
+            _ => false,
+        };
+        self.asked.notify_all();
+        here
+    }
+
     /// Loads the first model, and looks at the others. `said` is called with the line that says what is served.
     ///
     /// # Errors
@@ -218,14 +278,23 @@ impl Models {
 
     /// Loads what is asked for, and unloads what is not, until it is time to stop.
     pub fn keep(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) {
+        let name = |at: usize| options.models.get(at).map_or("", Served::name);
         while let Some(next) = self.next(options.idle_unload) {
             match next {
-                Next::Load(at) => self.load(at, options, line),
-                Next::Unload(at, loaded) => {
-                    self.unload(at, loaded);
-                    let name = options.models.get(at).map_or("", Served::name);
-                    let seconds = options.idle_unload.unwrap_or_default().as_secs();
-                    (options.say)(&format!("{name} is unloaded: nobody asked for it for {seconds} s"));
+                Next::Load(at, until) => self.load(at, until, options, line),
+                Next::Unload(at, lease, idle) => {
+                    self.unload(at, lease);
+                    let why = match idle.as_secs() {
+                        0 => "who asked last said so (keep_alive)".to_owned(),
+                        seconds => format!("nobody asked for it for {seconds} s"),
+                    };
+                    (options.say)(&format!("{} is unloaded: {why}", name(at)));
+                }
+                Next::GiveUp(at, why) => {
+                    let name = name(at);
+                    (options.say)(&format!("{name} cannot be loaded: {why}"));
+                    let why = format!("'{name}' has no room beside the models that answer: {why}");
+                    self.put(at, Err(Refusal::unavailable(10, why)));
                 }
             }
         }
@@ -239,31 +308,42 @@ impl Models {
             if *stopping {
                 return None;
             }
+            // Nobody wants it any more.
+            all.iter_mut().filter(|place| place.waiting == 0).for_each(|place| place.no_room = None);
+            let now = Instant::now();
+            let given_up = |place: &Place| place.no_room.as_ref().is_some_and(|none| now >= none.until);
+            if let Some((at, place)) = all.iter_mut().enumerate().find(|(_, place)| given_up(place)) {
+                return Some(Next::GiveUp(at, place.no_room.take().map(|none| none.why).unwrap_or_default()));
+            }
+            // One without room is tried again when there may be some; others are loaded meanwhile.
+            let room = all.iter().any(has_nothing_to_do) || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
+            let ready = |p: &Place| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away);
+            let wanted = all.iter_mut().enumerate().filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
             // Who waits longest comes first.
-            let wanted =
-                all.iter_mut().enumerate().filter(|(_, p)| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away));
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
                 place.is = Is::Moving;
-                return Some(Next::Load(at));
+                return Some(Next::Load(at, place.no_room.take().map(|none| none.until)));
             }
-            let here = all.iter().any(|place| matches!(place.is, Is::Here(_)));
-            if let Some(idle) = idle
-                && let Some((at, loaded)) = take_idle(all, idle)
-            {
-                return Some(Next::Unload(at, loaded));
+            if let Some((at, lease, limit)) = take_idle(all, |place| place.stays(idle)) {
+                return Some(Next::Unload(at, lease, limit));
             }
             // Somebody's long answer is no idle time.
-            let most = if idle.is_some() && here { LOOK } else { PATIENCE };
+            let looks = |place: &Place| {
+                place.no_room.is_some() || matches!(place.is, Is::Here(_)) && place.stays(idle).is_some()
+            };
+            let most = if all.iter().any(looks) { LOOK } else { PATIENCE };
             places = self.asked.wait_timeout(places, most).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Loads a model, with the room of others if it must be.
-    fn load(&self, at: usize, options: &Options, line: &dyn Fn(&Loaded) -> String) {
+    /// Loads a model, with the room of others if it must be. Where those that are in its way have something to do it is
+    /// left, to be tried again until then.
+    fn load(&self, at: usize, until: Option<Instant>, options: &Options, line: &dyn Fn(&Loaded) -> String) {
         let Some(served) = options.models.get(at) else { return };
         let (say, name) = (options.say, served.name());
-        say(&format!("{name} is asked for: loading {}", served.path.display()));
-        let until = Instant::now() + FOR_ROOM;
+        if until.is_none() {
+            say(&format!("{name} is asked for: loading {}", served.path.display()));
+        }
         loop {
             let open = || Loaded::open(options, served, &self.others);
             let panicked = |_| Err(NotLoaded { line: "an internal fault".to_owned(), room: false });
@@ -272,13 +352,13 @@ impl Models {
                 Ok(loaded) => loaded.lacks_room(),
                 Err(why) => why.room,
             };
-            let idle = if lacks { take_idle(&mut self.lock().0, Duration::ZERO) } else { None };
-            if let Some((other, loaded)) = idle {
+            let idle = if lacks { take_idle(&mut self.lock().0, |_| Some(Duration::ZERO)) } else { None };
+            if let Some((other, lease, _)) = idle {
                 // What it has of the device goes before, so that it has all of it then.
                 if let Ok(less) = opened {
                     less.stop(Duration::ZERO);
                 }
-                self.unload(other, loaded);
+                self.unload(other, lease);
                 let gone = options.models.get(other).map_or("", Served::name);
                 say(&format!("{gone} is unloaded: {name} needs the room"));
                 continue;
@@ -291,47 +371,18 @@ impl Models {
                 }
                 Err(why) => why,
             };
+            let mut places = self.lock();
             // Those that are in its way have something to do, which nobody takes from them.
-            let busy = why.room && self.lock().0.iter().any(|place| matches!(place.is, Is::Here(_)));
-            if busy && Instant::now() < until {
-                match self.wait_for_idle(at) {
-                    Wait::Idle => continue,
-                    // Nobody wants it any more.
-                    Wait::Unwanted => return self.put(at, Err(Refusal::unavailable(1, "nobody waited for the model"))),
-                    Wait::Stop => return,
-                }
+            let busy = why.room && places.0.iter().any(|place| matches!(place.is, Is::Here(_)));
+            if let Some(place) = places.0.get_mut(at).filter(|_| busy) {
+                place.is = Is::Away;
+                let until = until.unwrap_or_else(|| Instant::now() + FOR_ROOM);
+                place.no_room = Some(NoRoom { until, why: why.line });
+                return;
             }
+            drop(places);
             say(&format!("{name} cannot be loaded: {}", why.line));
-            return self.put(
-                at,
-                Err(match busy {
-                    true => Refusal::unavailable(
-                        10,
-                        format!("'{name}' has no room beside the models that answer: {}", why.line),
-                    ),
-                    false => Refusal::internal(format!("'{name}' cannot be loaded: {}", why.line)),
-                }),
-            );
-        }
-    }
-
-    /// Waits until a model has nothing to do.
-    fn wait_for_idle(&self, wanted: usize) -> Wait {
-        let until = Instant::now() + FOR_ROOM;
-        let mut places = self.lock();
-        loop {
-            let (all, stopping) = &mut *places;
-            if *stopping {
-                return Wait::Stop;
-            }
-            if all.get(wanted).is_none_or(|place| place.waiting == 0) {
-                return Wait::Unwanted;
-            }
-            let none = !all.iter().any(|place| matches!(place.is, Is::Here(_)));
-            if none || Instant::now() >= until || all.iter().any(has_nothing_to_do) {
-                return Wait::Idle;
-            }
-            places = self.asked.wait_timeout(places, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            return self.put(at, Err(Refusal::internal(format!("'{name}' cannot be loaded: {}", why.line))));
         }
     }
 
@@ -341,12 +392,13 @@ impl Models {
             place.tries += 1;
             // Who came meanwhile is told of this one, too.
             place.wanted = false;
+            place.no_room = None;
             place.used = Instant::now();
             (place.is, place.failed) = match loaded {
                 Ok(loaded) => {
                     place.counts.loads += 1;
                     place.card = Some(Arc::new(loaded.card()));
-                    (Is::Here(Arc::new(loaded)), None)
+                    (Is::Here(Lease { loaded: Arc::new(loaded), held: Arc::default() }), None)
                 }
                 Err(why) => (Is::Away, Some(why)),
             };
@@ -354,11 +406,17 @@ impl Models {
         self.changed.send_replace(());
     }
 
-    fn unload(&self, at: usize, loaded: Arc<Loaded>) {
-        loaded.stop(LAST);
-        drop(loaded);
+    fn unload(&self, at: usize, lease: Lease) {
+        lease.stop(LAST);
+        // Its memory is to be there when the next one is loaded.
+        let until = Instant::now() + LOOKERS;
+        while Arc::strong_count(&lease.loaded) > 1 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(lease);
         if let Some(place) = self.lock().0.get_mut(at) {
             place.is = Is::Away;
+            place.keep = None;
             place.counts.unloads += 1;
         }
         // Who came meanwhile waits for the next time.
@@ -368,32 +426,43 @@ impl Models {
 }
 
 enum Next {
-    Load(usize),
-    Unload(usize, Arc<Loaded>),
+    /// To be tried: again, until then.
+    Load(usize, Option<Instant>),
+    /// It had nothing to do for so long.
+    Unload(usize, Lease, Duration),
+    /// It had no room, and why.
+    GiveUp(usize, String),
 }
 
-enum Wait {
-    Idle,
-    Unwanted,
-    Stop,
+impl Place {
+    /// How long it stays when nobody asks for it; none: until another needs its room.
+    fn stays(&self, idle: Option<Duration>) -> Option<Duration> {
+        match self.keep {
+            None => idle,
+            Some(Keep::For(time)) => Some(time),
+            Some(Keep::Always) => None,
+        }
+    }
 }
 
 /// It is loaded, nobody holds it or is about to, and what was asked of it is done.
 fn has_nothing_to_do(place: &Place) -> bool {
-    let free = |loaded: &Arc<Loaded>| place.waiting == 0 && Arc::strong_count(loaded) == 1 && !loaded.is_busy();
-    matches!(&place.is, Is::Here(loaded) if free(loaded))
+    let free = |lease: &Lease| place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy();
+    matches!(&place.is, Is::Here(lease) if free(lease))
 }
 
-/// Takes out, of those that have had nothing to do for so long, the one that nobody had for longest.
-fn take_idle(all: &mut [Place], idle: Duration) -> Option<(usize, Arc<Loaded>)> {
+/// Takes out, of those that have had nothing to do for as long as they stay, the one that nobody had for longest; and how
+/// long that is.
+fn take_idle(all: &mut [Place], stays: impl Fn(&Place) -> Option<Duration>) -> Option<(usize, Lease, Duration)> {
     let now = Instant::now();
     for place in all.iter_mut().filter(|place| matches!(place.is, Is::Here(_)) && !has_nothing_to_do(place)) {
         place.used = now;
     }
-    let idle = all.iter_mut().enumerate().filter(|(_, p)| has_nothing_to_do(p) && now - p.used >= idle);
-    let (at, place) = idle.min_by_key(|(_, place)| place.used)?;
+    let over = |place: &Place| stays(place).filter(|limit| has_nothing_to_do(place) && now - place.used >= *limit);
+    let idle = all.iter_mut().enumerate().filter_map(|(at, place)| Some((over(place)?, at, place)));
+    let (limit, at, place) = idle.min_by_key(|(_, _, place)| place.used)?;
     match std::mem::replace(&mut place.is, Is::Moving) {
-        Is::Here(loaded) => Some((at, loaded)),
+        Is::Here(lease) => Some((at, lease, limit)),
         other => {
             place.is = other;
             None

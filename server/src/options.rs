@@ -43,6 +43,8 @@ pub struct Options {
     pub models: Vec<Served>,
     /// A model that nobody asked for so long is closed; none: only where another needs its room.
     pub idle_unload: Option<Duration>,
+    /// A request may say otherwise (Ollama's `keep_alive`).
+    pub keep_alive: bool,
     /// The engine of a GPU.
     pub engine: Config,
     /// A chat template instead of the files'.

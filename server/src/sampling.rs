@@ -13,7 +13,7 @@ const MOST_BIASES: usize = 1024;
 
 /// OpenAI's fields, and those that others added to them: `top_k`, `min_p`, `repeat_penalty` (also
 /// `repetition_penalty`). What is not given is as OpenAI has it: temperature 1, no cuts.
-pub fn openai(fields: &mut Fields, n_vocab: usize) -> Result<SampleOptions, Refusal> {
+pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
         None => fields.number("repetition_penalty", 0.01..=10.0)?,
         given => given,
@@ -28,7 +28,7 @@ pub fn openai(fields: &mut Fields, n_vocab: usize) -> Result<SampleOptions, Refu
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         window: ALL,
         seed: seed(fields)?,
-        bias: biases(fields, n_vocab)?,
+        bias: biases(fields)?,
     })
 }
 
@@ -64,20 +64,26 @@ fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
     Ok(given.map_or_else(|| RandomState::new().hash_one(0), |n| n.cast_unsigned()))
 }
 
-fn biases(fields: &mut Fields, n_vocab: usize) -> Result<Vec<(u32, f32)>, Refusal> {
+/// Whether all tokens that are biased are among so many.
+pub fn known(options: &SampleOptions, n_vocab: usize) -> Result<(), Refusal> {
+    match options.bias.iter().all(|(id, _)| (*id as usize) < n_vocab) {
+        true => Ok(()),
+        false => Err(Refusal::field("logit_bias", format_args!("give token ids below {n_vocab}"))),
+    }
+}
+
+fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     let wrong = || {
         Refusal::field(
             "logit_bias",
-            format_args!(
-                "give an object of at most {MOST_BIASES} token ids below {n_vocab}, each with a number from -100 to 100"
-            ),
+            format_args!("give an object of at most {MOST_BIASES} token ids, each with a number from -100 to 100"),
         )
     };
     match fields.take("logit_bias") {
         None => Ok(vec![]),
         Some(Value::Object(map)) if map.len() <= MOST_BIASES => {
             let one = |(id, bias): (&String, &Value)| {
-                let id = id.parse::<u32>().ok().filter(|id| (*id as usize) < n_vocab)?;
+                let id = id.parse::<u32>().ok()?;
                 Some((id, bias.as_f64().filter(|b| b.abs() <= 100.0)? as f32))
             };
             map.iter().map(one).collect::<Option<Vec<_>>>().ok_or_else(wrong)

@@ -1,12 +1,10 @@
 //! What all requests share: the models, and what is counted.
 
-use crate::loaded::Loaded;
 use crate::metrics::Metrics;
-use crate::models::{Models, Seen};
+use crate::models::{Keep, Lease, Models, Seen};
 use crate::openai::unix_time;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -76,12 +74,14 @@ impl Service {
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
     }
 
-    /// The model that a request means, loaded if it was not.
+    /// The model at a place, loaded if it was not, and how long it stays then, if the request says so. Whatever else may
+    /// be wrong with the request is looked at before.
     ///
     /// # Errors
-    /// None is called so, or it cannot be loaded.
-    pub async fn model(&self, name: Option<&str>) -> Result<Arc<Loaded>, Refusal> {
-        self.models.get(self.place(name)?, self.options.max_queue).await
+    /// It cannot be loaded.
+    pub async fn model(&self, at: usize, keep: Option<Keep>) -> Result<Lease, Refusal> {
+        let keep = keep.filter(|_| self.options.keep_alive);
+        self.models.get(at, self.options.max_queue, keep).await
     }
 
     /// Does work that takes a while on a thread for such.

@@ -267,6 +267,85 @@ fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
     assert!(server.line().starts_with("serving tiny on "));
 }
 
+/// An answer that takes longer than a model stays: it is whole, and nobody who only looks keeps the model after it.
+#[test]
+fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(smollm2());
+    let server = Served::with(&mut command, &["--idle-unload", "1", "--alias", "smol"]);
+    let start = Instant::now();
+    let mut running = send(&server, &body("smol", json!("Once upon a time"), 900, true));
+    let mut all = String::new();
+    running.read_to_string(&mut all).unwrap();
+    let took = start.elapsed();
+    assert!(all.contains("data: [DONE]") && all.matches("\"text\"").count() > 100, "{all}");
+    assert!(took > Duration::from_secs(2), "{took:?} is no longer than the idle time: nothing is shown");
+    let over = Instant::now();
+    // A monitor that looks all the time, in each way that there is.
+    let unloaded = server.wait_for("it is unloaded", |s| {
+        assert_eq!((server.get("/metrics").status, server.get("/api/ps").status), (200, 200));
+        s["models"][0]["state"] == "unloaded"
+    });
+    assert!(over.elapsed() < Duration::from_secs(30), "{unloaded}");
+    assert_eq!(unloaded["models"][0]["loads"], 1, "it was there all the time");
+    assert_eq!(server.line(), "smol is unloaded: nobody asked for it for 1 s");
+}
+
+#[test]
+fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf")).arg(model("tiny/tiny-llama-q4_k_m.gguf"));
+    let server = Served::with(&mut command, &["--alias", "a", "--alias", "b"]);
+    server.wait_for("b was looked at", |s| s["models"][1]["state"] == "unloaded");
+    let loads = |server: &Served| server.get("/status").json()["models"][1]["loads"].as_u64().unwrap();
+    for (path, body) in [
+        ("/v1/completions", json!({ "model": "b", "prompt": "x", "temperature": 3 })),
+        ("/v1/completions", json!({ "model": "b", "prompt": 3 })),
+        ("/v1/chat/completions", json!({ "model": "b", "messages": [{ "role": "robot" }] })),
+        ("/v1/embeddings", json!({ "model": "b", "input": "x", "encoding_format": "hex" })),
+        ("/v1/inference", json!({ "model": "b", "prompt": "x", "frobnicate": 1 })),
+        ("/api/generate", json!({ "model": "b", "prompt": "x", "options": { "mirostat": 1 } })),
+        ("/api/generate", json!({ "model": "b", "prompt": "x", "keep_alive": "soon" })),
+        ("/api/chat", json!({ "model": "b", "messages": [{ "role": "robot", "content": "" }] })),
+    ] {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{path} {body}: {answer:?}");
+    }
+    assert_eq!(loads(&server), 0, "none of them was worth a load");
+    // Unloading what is not there loads nothing, either.
+    let nothing = |keep: Value| json!({ "model": "b", "keep_alive": keep });
+    let answer = server.good("/api/generate", &nothing(json!(0))).json();
+    assert_eq!((&answer["done_reason"], &answer["response"], loads(&server)), (&json!("unload"), &json!(""), 0));
+    // Nothing is asked: it is loaded, and stays.
+    let answer = server.good("/api/generate", &nothing(json!(-1))).json();
+    assert_eq!((&answer["done_reason"], &answer["done"], loads(&server)), (&json!("load"), &json!(true), 1));
+    assert_eq!(states(&server)[1].1, "ready");
+    // After this answer it goes.
+    let raw = |keep: Value| json!({ "model": "b", "prompt": "x", "raw": true, "stream": false, "keep_alive": keep, "options": { "num_predict": 4 } });
+    assert_eq!(server.good("/api/generate", &raw(json!("0s"))).json()["done"], true);
+    server.wait_for("it went", |s| s["models"][1]["state"] == "unloaded" && s["models"][1]["unloads"] == 1);
+    // It stays for a while, and a request that says nothing changes that no more.
+    assert_eq!(server.good("/api/generate", &raw(json!("700ms"))).json()["done"], true);
+    text(&server, "b", json!([5, 6, 7, 8]));
+    server.wait_for("it went again", |s| s["models"][1]["unloads"] == 2);
+    let answer = server.good("/api/chat", &json!({ "model": "a", "messages": [], "keep_alive": 0 })).json();
+    assert_eq!((&answer["done_reason"], &answer["message"]["content"]), (&json!("unload"), &json!("")));
+    server.wait_for("the first went, too", |s| s["models"][0]["state"] == "unloaded");
+    assert_eq!(server.get("/health").status, 200);
+    drop(server);
+    // Who serves may say that models stay.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
+    command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf"));
+    let server = Served::with(&mut command, &["--alias", "b", "--idle-unload", "0"]);
+    assert_eq!(server.good("/api/generate", &raw(json!(0))).json()["done"], true);
+    assert_eq!(server.good("/api/generate", &nothing(json!(0))).json()["done_reason"], "unload");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(
+        (states(&server)[0].1.as_str(), server.get("/status").json()["models"][0]["unloads"].as_u64()),
+        ("ready", Some(0))
+    );
+}
+
 #[test]
 fn a_model_that_cannot_be_loaded_is_told_to_who_asked_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();

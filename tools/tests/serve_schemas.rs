@@ -310,3 +310,91 @@ fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
     assert!([200, 400].contains(&server.post("/v1/chat/completions", &body).status));
     assert_eq!(server.get("/health").status, 200);
 }
+
+/// What answers `structured_outputs` and the older names give, by chat and by completion.
+#[test]
+fn answers_keep_to_expressions_grammars_and_choices() {
+    let server = Served::start(&[]);
+    let said = |path: &str, more: Value| {
+        let mut body = match path {
+            "/v1/completions" => json!({ "prompt": "The answer is", "max_tokens": 40 }),
+            _ => json!({ "messages": [{ "role": "user", "content": "Say anything." }], "max_tokens": 40 }),
+        };
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = server.good(path, &body).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
+        choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap().to_owned()
+    };
+    let date = |text: &str| {
+        let parts: Vec<&str> = text.split('-').collect();
+        let digits = |part: &str, n: usize| part.len() == n && part.bytes().all(|b| b.is_ascii_digit());
+        matches!(parts[..], [year, month, day] if digits(year, 4) && digits(month, 2) && digits(day, 2))
+    };
+    let choices = ["rouge", "a \"quoted\" one", "gr\u{fc}n\nund so"];
+    let lark = "start: sum\nsum: NUMBER \"+\" NUMBER (\"+\" NUMBER)? \";\"\nNUMBER: /[0-9]{1,3}/\n";
+    let sum = |text: &str| {
+        let number = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        text.strip_suffix(';').is_some_and(|sum| sum.contains('+') && sum.split('+').all(number))
+    };
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer", "minimum": 0, "maximum": 9 } }, "required": ["n"], "additionalProperties": false });
+    let fits = |text: &str| keeps(&serde_json::from_str(text).unwrap(), &schema);
+    for path in ["/v1/chat/completions", "/v1/completions"] {
+        for name in ["structured_outputs", "guided"] {
+            let asked = |way: &str, what: Value| match name {
+                "guided" => said(path, json!({ format!("guided_{way}"): what })),
+                _ => said(path, json!({ "structured_outputs": { way: what } })),
+            };
+            let text = asked("regex", json!("[0-9]{4}-[0-9]{2}-[0-9]{2}"));
+            assert!(date(&text), "{path} {name}: {text}");
+            let text = asked("choice", json!(choices));
+            assert!(choices.contains(&text.as_str()), "{path} {name}: {text}");
+            let text = asked("grammar", json!(lark));
+            assert!(sum(&text), "{path} {name}: {text}");
+            let text = asked("json", schema.clone());
+            assert!(fits(&text), "{path} {name}: {text}");
+        }
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+        assert!(fits(&said(path, json!({ "response_format": format }))), "{path}");
+        assert!(fits(&said(path, json!({ "structured_outputs": { "json": schema.to_string() } }))), "{path}");
+        for (more, says) in [
+            (json!({ "structured_outputs": { "regex": "(" } }), "'structured_outputs.regex': the regular expression"),
+            (json!({ "structured_outputs": { "regex": "" } }), "'structured_outputs.regex'"),
+            (
+                json!({ "structured_outputs": { "grammar": "start: nothing" } }),
+                "'structured_outputs.grammar': the grammar",
+            ),
+            (
+                json!({ "structured_outputs": { "grammar": "root ::= \"x\"" } }),
+                "'structured_outputs.grammar': give a grammar in Lark",
+            ),
+            (json!({ "structured_outputs": { "choice": [] } }), "'structured_outputs.choice': give a list"),
+            (json!({ "structured_outputs": { "choice": ["a", 1] } }), "'structured_outputs.choice': give a list"),
+            (json!({ "structured_outputs": { "json": 3 } }), "'structured_outputs.json': give a JSON schema"),
+            (
+                json!({ "structured_outputs": { "json": { "type": "banana" } } }),
+                "'structured_outputs.json': the JSON schema",
+            ),
+            (json!({ "structured_outputs": { "structural_tag": {} } }), "'structured_outputs.structural_tag'"),
+            (json!({ "structured_outputs": {} }), "'structured_outputs': give json"),
+            (json!({ "guided_regex": 3 }), "'guided_regex': give a string"),
+            (
+                json!({ "structured_outputs": { "regex": "a", "choice": ["b"] } }),
+                "'structured_outputs.choice': cannot be given together",
+            ),
+            (
+                json!({ "guided_regex": "a", "response_format": { "type": "json_object" } }),
+                "'guided_regex': cannot be given together",
+            ),
+        ] {
+            let mut body = json!({ "prompt": "x", "max_tokens": 4 });
+            if path.contains("chat") {
+                body = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 4 });
+            }
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = server.post(path, &body);
+            let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+            assert!(answer.status == 400 && message.contains(says) && !message.contains('\n'), "{body}: {answer:?}");
+        }
+    }
+}

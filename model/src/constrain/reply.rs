@@ -31,6 +31,10 @@ pub enum Content<'a> {
     Text,
     /// JSON that keeps to this schema.
     Json(&'a Value),
+    /// What matches this regular expression as a whole.
+    Regex(&'a str),
+    /// What this grammar makes, in llguidance's form of Lark.
+    Lark(&'a str),
 }
 
 /// Any text, without control tokens.
@@ -52,7 +56,7 @@ impl Grammars {
         lark.reply(reply);
         let mut grammars = vec![GrammarWithLexer::from_lark(lark.rules)];
         grammars.extend(lark.schemas);
-        self.made("JSON schema", TopLevelGrammar { grammars, max_tokens: None })
+        self.made("form", TopLevelGrammar { grammars, max_tokens: None })
     }
 }
 
@@ -104,8 +108,22 @@ impl Lark<'_> {
 
     /// JSON by a schema.
     fn json(&mut self, schema: &Value) -> String {
+        self.inner(GrammarWithLexer::from_json_schema(with_white_space(schema)))
+    }
+
+    /// What content keeps to; none where it may be any text, or there is none.
+    fn content(&mut self, content: &Content<'_>) -> Option<String> {
+        match content {
+            Content::Nothing | Content::Text => None,
+            Content::Json(schema) => Some(self.json(schema)),
+            Content::Regex(expression) => Some(self.inner(GrammarWithLexer::from_regex(expression))),
+            Content::Lark(grammar) => Some(self.inner(GrammarWithLexer::from_lark((*grammar).to_owned()))),
+        }
+    }
+
+    /// A grammar of its own inside.
+    fn inner(&mut self, mut grammar: GrammarWithLexer) -> String {
         let name = format!("schema-{}", self.schemas.len());
-        let mut grammar = GrammarWithLexer::from_json_schema(with_white_space(schema));
         grammar.name = Some(name.clone());
         self.schemas.push(grammar);
         format!("@{name}")
@@ -135,10 +153,7 @@ impl Lark<'_> {
 
     /// Content and calls where tags or nothing stand around them.
     fn body(&mut self, reply: &Reply<'_>) -> String {
-        let content = match &reply.content {
-            Content::Json(schema) => Some(self.json(schema)),
-            Content::Nothing | Content::Text => None,
-        };
+        let content = self.content(&reply.content);
         if reply.tools.is_empty() {
             return content.unwrap_or_else(|| ANY.to_owned());
         }
@@ -222,9 +237,9 @@ impl Lark<'_> {
         match &reply.content {
             Content::Nothing => {}
             Content::Text => ways.push(format!("{last} {message} {NO_MARK}")),
-            Content::Json(schema) => {
-                let json = self.json(schema);
-                ways.push(format!("{last} {message} {json}"));
+            formed => {
+                let content = self.content(formed).unwrap_or_default();
+                ways.push(format!("{last} {message} {content}"));
             }
         }
         let ways = ways.join(" | ");

@@ -31,6 +31,14 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
     Value::Object(document)
 }
 
+/// The answer to one who asked nothing.
+pub fn nothing(manner: &Manner, reason: &str) -> Value {
+    let mut document = line(manner, String::new(), String::new(), &[]);
+    document.insert("done".to_owned(), true.into());
+    document.insert("done_reason".to_owned(), reason.into());
+    Value::Object(document)
+}
+
 /// Pieces as lines.
 pub fn stream_format(manner: Manner) -> Format {
     let mut ended_well = false;

@@ -1,6 +1,7 @@
 //! Ollama's words, because editors speak them.
 
 pub mod answer;
+pub mod keep;
 pub mod request;
 
 use crate::loaded::{Card, Loaded};

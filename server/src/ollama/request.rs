@@ -1,13 +1,15 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use super::answer::{Kind, Manner, document, stream_format};
-use crate::constrain::{Constrained, Follow};
+use super::answer::{Kind, Manner, document, nothing, stream_format};
+use super::keep::keep_alive;
+use crate::constrain::{Constrained, Follow, Form};
 use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Reading, Wanted, collect, start};
-use crate::loaded::Loaded;
+use crate::models::{Keep, Lease};
 use crate::openai::completions::Text;
-use crate::openai::{json_response, model};
+use crate::openai::{json_response, place};
+use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::sampling;
 use crate::service::Service;
@@ -17,6 +19,7 @@ use hyper::body::Bytes;
 use kjit_model::SampleOptions;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What is asked besides the prompt.
@@ -25,7 +28,10 @@ struct Asked {
     max_tokens: Option<usize>,
     sampling: SampleOptions,
     stop: Vec<String>,
-    schema: Option<(Value, &'static str)>,
+    form: Option<(Form, &'static str)>,
+    /// The model's place, and how long it stays.
+    at: usize,
+    keep: Option<Keep>,
     variables: Map<String, Value>,
 }
 
@@ -33,13 +39,15 @@ struct Asked {
 pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     let messages = f.list("messages")?.unwrap_or_default();
-    if messages.is_empty() {
-        return Err(f.wrong("messages", "give at least one"));
-    }
+    let empty = messages.is_empty();
     let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
-    let (loaded, asked) = read(&mut f, &service).await?;
+    let asked = read(&mut f, &service)?;
     f.done()?;
+    if empty {
+        return load(&service, &asked, Kind::Chat).await;
+    }
+    let loaded = service.model(asked.at, asked.keep).await?;
     let written = Some(written).filter(|written| !written.is_empty());
     let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
     converse(&service, loaded, asked, conversation, offered, Kind::Chat, client).await
@@ -57,13 +65,17 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let text = f.text("prompt")?.unwrap_or_default();
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let (loaded, asked) = read(&mut f, &service).await?;
+    let asked = read(&mut f, &service)?;
     f.done()?;
+    if text.is_empty() && system.is_none() {
+        return load(&service, &asked, Kind::Generate).await;
+    }
+    let loaded = service.model(asked.at, asked.keep).await?;
     if raw || loaded.template.is_err() {
         if system.is_some() {
             return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
         }
-        let (worker, follow) = (Arc::clone(&loaded), Follow { schema: asked.schema.clone(), ..Follow::default() });
+        let (worker, follow) = (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
         let prepare = move || {
             let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, None, 1)? };
             Ok((Text::Words(text).tokens(&worker), constraints))
@@ -82,20 +94,20 @@ type Prepared = (Vec<u32>, Vec<Constrained>, Reading);
 
 async fn converse(
     service: &Arc<Service>,
-    loaded: Arc<Loaded>,
+    loaded: Lease,
     asked: Asked,
     conversation: Conversation,
     offered: Vec<Tool>,
     kind: Kind,
     client: Option<String>,
 ) -> Result<Response, Refusal> {
-    let mut follow = Follow { schema: asked.schema.clone(), parallel: true, ..Follow::default() };
-    if follow.schema.is_some() && !offered.is_empty() {
+    let mut follow = Follow { form: asked.form.clone(), parallel: true, ..Follow::default() };
+    if follow.form.is_some() && !offered.is_empty() {
         follow.any_tool(offered)?;
     } else {
         follow.strict_tools(offered)?;
     }
-    let worker = Arc::clone(&loaded);
+    let worker = loaded.clone();
     let prepare = move || {
         let prompt: Prompt = conversation.prompt(&worker)?;
         let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, Some(&prompt), 1)? };
@@ -107,7 +119,7 @@ async fn converse(
 }
 
 async fn run(
-    loaded: Arc<Loaded>,
+    loaded: Lease,
     asked: Asked,
     (tokens, constraints, reading): Prepared,
     kind: Kind,
@@ -135,11 +147,21 @@ async fn run(
     Ok(json_response(&document(&manner, whole)))
 }
 
+/// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does it.
+async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
+    let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
+    let unload = asked.keep == Some(Keep::For(Duration::ZERO));
+    match unload {
+        true if service.options.keep_alive => _ = service.models.release(asked.at),
+        true => {}
+        false => _ = service.model(asked.at, asked.keep).await?,
+    }
+    Ok(json_response(&nothing(&Manner { kind, model: name }, if unload { "unload" } else { "load" })))
+}
+
 /// What both have.
-async fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked), Refusal> {
-    // How long a model stays loaded is not a request's to say.
-    f.ignore(&["keep_alive"]);
-    let loaded = model(f, service).await?;
+fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
+    let (at, keep) = (place(f, service)?, keep_alive(f)?);
     f.refuse(&[
         ("logprobs", "are given by /v1/chat/completions"),
         ("top_logprobs", "are given by /v1/chat/completions"),
@@ -154,11 +176,11 @@ async fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked),
         }
         Some(_) => return Err(f.wrong("think", "give true, false, low, medium or high")),
     }
-    let schema = match f.take("format") {
+    let form = match f.take("format") {
         None => None,
         Some(Value::String(word)) if word.is_empty() => None,
-        Some(Value::String(word)) if word == "json" => Some((json!({ "type": "object" }), "format")),
-        Some(schema @ Value::Object(_)) => Some((schema, "format")),
+        Some(Value::String(word)) if word == "json" => Some((Form::Json(json!({ "type": "object" })), "format")),
+        Some(schema @ Value::Object(_)) => Some((Form::Json(schema), "format")),
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;
@@ -184,7 +206,7 @@ async fn read(f: &mut Fields, service: &Service) -> Result<(Arc<Loaded>, Asked),
     let sampling = sampling::ollama(&mut options)?;
     let stop = sampling::stop(&mut options)?;
     options.done()?;
-    Ok((loaded, Asked { stream, max_tokens, sampling, stop, schema, variables }))
+    Ok(Asked { stream, max_tokens, sampling, stop, form, at, keep, variables })
 }
 
 fn none(f: &mut Fields, name: &str) -> Result<(), Refusal> {

@@ -1,12 +1,12 @@
 //! `POST /v1/chat/completions`: what is asked.
 
 use super::chat_answer::{Manner, document, stream_format};
-use super::{Head, IGNORED, REFUSED, json_response, model, stream};
+use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
 use crate::constrain::Follow;
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Wanted, collect, start};
-use crate::loaded::Loaded;
+use crate::models::Lease;
 use crate::refusal::Refusal;
 use crate::sampling;
 use crate::service::Service;
@@ -38,7 +38,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     let (loaded, asked) = read(&service, &body).await?;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
-        let loaded = Arc::clone(&loaded);
+        let loaded = loaded.clone();
         let prepare = move || {
             let prompt = conversation.prompt(&loaded)?;
             let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, Some(&prompt), n)? };
@@ -77,7 +77,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     Ok(json_response(&document(&loaded, &manner, answers)))
 }
 
-async fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Refusal> {
+async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -86,8 +86,8 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Re
         ("function_call", "is an old form: give tool_choice"),
         ("verbosity", "is not supported"),
     ])?;
-    let loaded = model(&mut f, service).await?;
-    let turns = turns(&mut f, &loaded)?;
+    let at = place(&mut f, service)?;
+    let mut turns = turns(&mut f)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
     let max_tokens = match f.count("max_completion_tokens", 1..=i64::MAX)? {
@@ -97,7 +97,7 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Re
             given
         }
     };
-    let sampling = sampling::openai(&mut f, loaded.tokenizer.n_vocab())?;
+    let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
     let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
     let logprobs = logprobs(&mut f)?;
@@ -113,15 +113,22 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Arc<Loaded>, Asked), Re
     let choice = tool_choice(&mut f, &offered)?;
     // Tools that must not be called are not spoken of.
     let tools = Some(tools).filter(|tools| !tools.is_empty() && !matches!(choice, Choice::None));
-    let mut follow = Follow { schema: response_format(&mut f)?, parallel, ..Follow::default() };
+    let mut follow = Follow { form: form::wanted(&mut f)?, parallel, ..Follow::default() };
     f.done()?;
     match choice {
         Choice::None => {}
         // What is said instead of a call keeps to the schema, and what is called is a tool.
-        Choice::Auto if follow.schema.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
+        Choice::Auto if follow.form.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
         Choice::Auto => follow.strict_tools(offered)?,
         Choice::Required => follow.call(offered, parallel)?,
         Choice::Call(name) => follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?,
+    }
+    // All is well that can be seen without it.
+    let loaded = service.model(at, None).await?;
+    sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
+    if loaded.form() != kjit_model::chat::Form::Channels {
+        // Templates but for gpt-oss's know the older word.
+        turns.iter_mut().filter(|turn| turn.role == "developer").for_each(|turn| turn.role = "system".to_owned());
     }
     let conversation = Conversation { turns, tools, variables };
     let asked = Asked {
@@ -201,50 +208,20 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
     }
 }
 
-/// The schema that content keeps to, and the field that has it.
-fn response_format(f: &mut Fields) -> Result<Option<(Value, &'static str)>, Refusal> {
-    let Some(mut format) = f.object("response_format")? else { return Ok(None) };
-    let schema = match format.needed_text("type")?.as_str() {
-        "text" => None,
-        "json_object" => Some((json!({ "type": "object" }), "response_format")),
-        "json_schema" => {
-            let Some(mut json_schema) = format.object("json_schema")? else {
-                return Err(format.wrong("json_schema", "is missing"));
-            };
-            json_schema.ignore(&["name", "description"]);
-            // It is kept to either way.
-            json_schema.flag("strict")?;
-            let schema = match json_schema.take("schema") {
-                Some(schema @ Value::Object(_)) => schema,
-                Some(_) => return Err(json_schema.wrong("schema", "give a JSON schema: an object")),
-                None => return Err(json_schema.wrong("schema", "is missing")),
-            };
-            json_schema.done()?;
-            Some((schema, "response_format.json_schema.schema"))
-        }
-        _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
-    };
-    format.done()?;
-    Ok(schema)
-}
-
-fn turns(f: &mut Fields, loaded: &Loaded) -> Result<Vec<Turn>, Refusal> {
+fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let messages = f.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
         return Err(f.wrong("messages", "give at least one"));
     }
-    messages.into_iter().enumerate().map(|(i, message)| turn(message, i, loaded)).collect()
+    messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect()
 }
 
-fn turn(message: Value, i: usize, loaded: &Loaded) -> Result<Turn, Refusal> {
+fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     let mut f = Fields::of(message, &format!("messages[{i}]"))?;
     let role = f.needed_text("role")?;
-    let role = match role.as_str() {
-        // Templates but for gpt-oss's know the older word.
-        "developer" if loaded.form() != kjit_model::chat::Form::Channels => "system".to_owned(),
-        "system" | "developer" | "user" | "assistant" | "tool" => role,
-        _ => return Err(f.wrong("role", "give system, developer, user, assistant or tool")),
-    };
+    if !["system", "developer", "user", "assistant", "tool"].contains(&role.as_str()) {
+        return Err(f.wrong("role", "give system, developer, user, assistant or tool"));
+    }
     let content = content(&mut f)?;
     let mut calls = vec![];
     for (j, call) in f.list("tool_calls")?.unwrap_or_default().into_iter().enumerate() {

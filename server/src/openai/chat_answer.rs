@@ -3,11 +3,11 @@
 use super::{END, Head, event, finish_reason, random_id, scores, usage};
 use crate::generation::{Done, Piece, Score, Whole};
 use crate::loaded::Loaded;
+use crate::models::Lease;
 use crate::refusal::{Dialect, Refusal};
 use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 
 /// How the answer to a request is written.
 pub struct Manner {
@@ -68,7 +68,7 @@ struct Choice {
 }
 
 /// Pieces as events, for so many answers.
-pub fn stream_format(loaded: Arc<Loaded>, manner: Manner, n: usize) -> Format {
+pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
     let mut choices = vec![Choice::default(); n];
     let mut done: Vec<Done> = vec![];
     let mut failed = false;

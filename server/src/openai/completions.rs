@@ -1,9 +1,11 @@
 //! `POST /v1/completions`: text goes on.
 
-use super::{END, Head, IGNORED, REFUSED, event, finish_reason, json_response, model, scores, stream, usage};
+use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
+use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::{Done, Piece, Reading, Wanted, collect, start};
 use crate::loaded::Loaded;
+use crate::models::Lease;
 use crate::refusal::{Dialect, Refusal};
 use crate::sampling;
 use crate::service::Service;
@@ -80,7 +82,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     f.refuse(&[("suffix", "is not supported: give the model's own words for it in the prompt")])?;
-    let loaded = model(&mut f, &service).await?;
+    let at = place(&mut f, &service)?;
     let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -88,7 +90,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
         return Err(f.wrong("best_of", "is supported where it equals n"));
     }
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);
-    let options = sampling::openai(&mut f, loaded.tokenizer.n_vocab())?;
+    let options = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
     let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
     let logprobs = f.count("logprobs", 0..=20)?;
@@ -96,6 +98,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     if echo && logprobs.is_some() {
         return Err(f.wrong("echo", "cannot be given together with logprobs: those of the prompt are not computed"));
     }
+    let follow = Follow { form: form::wanted(&mut f)?, ..Follow::default() };
     f.done()?;
     let answers = prompts.len() * n;
     if answers > MOST_PROMPTS {
@@ -104,18 +107,22 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             format_args!("{answers} answers are asked for, {MOST_PROMPTS} at most are given"),
         ));
     }
-    let (prompts, echo) = {
-        let loaded = Arc::clone(&loaded);
+    let loaded = service.model(at, None).await?;
+    sampling::known(&options, loaded.tokenizer.n_vocab())?;
+    let (prompts, echo, constraints) = {
+        let loaded = loaded.clone();
         let work = move || {
             let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|text| text.tokens(&loaded)).collect();
             let shown = |ids: &Vec<u32>| {
                 String::from_utf8_lossy(&loaded.tokenizer.decode(ids).unwrap_or_default()).into_owned()
             };
             let echo = if echo { prompts.iter().map(shown).collect() } else { vec![] };
-            (prompts, echo)
+            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, None, answers)? };
+            Ok((prompts, echo, constraints))
         };
-        service.work(work).await?
+        service.work(work).await??
     };
+    let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..answers {
         let wanted = Wanted {
@@ -125,7 +132,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             stop: stop.clone(),
             ignore_eos,
             logprobs,
-            constraint: None,
+            constraint: constraints.next(),
             reading: Reading::Plain,
             client: client.clone(),
             lookup: loaded.lookup,
@@ -157,7 +164,7 @@ fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> 
     json!({ "index": i, "text": text, "logprobs": scores, "finish_reason": reason })
 }
 
-fn format(loaded: Arc<Loaded>, manner: Manner, answers: usize) -> Format {
+fn format(loaded: Lease, manner: Manner, answers: usize) -> Format {
     let mut begun = vec![false; answers];
     let mut offsets = vec![0usize; answers];
     let mut done: Vec<Option<Done>> = vec![None; answers];

@@ -2,11 +2,12 @@
 //! model's hidden states are pooled to.
 
 use super::completions::{Text, texts};
-use super::{IGNORED, json_response, model};
+use super::{IGNORED, json_response, place};
 use crate::base64;
 use crate::fields::Fields;
 use crate::generation::{failed, refused};
-use crate::loaded::Loaded;
+use crate::models::Lease;
+use crate::ollama::keep::keep_alive;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use axum::response::Response;
@@ -19,13 +20,9 @@ use tokio::sync::oneshot;
 const MOST: usize = 256;
 
 /// Vectors of length 1, and the tokens that all texts had.
-async fn vectors(
-    service: &Arc<Service>,
-    loaded: &Arc<Loaded>,
-    texts: Vec<Text>,
-) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+async fn vectors(service: &Arc<Service>, loaded: &Lease, texts: Vec<Text>) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
     let (tokens, scheduler) = {
-        let (service, loaded) = (Arc::clone(service), Arc::clone(loaded));
+        let (service, loaded) = (Arc::clone(service), loaded.clone());
         let of = Arc::clone(&service);
         let prepare = move || {
             let tokens: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens(&loaded)).collect();
@@ -59,7 +56,7 @@ async fn vectors(
 pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    let loaded = model(&mut f, &service).await?;
+    let at = place(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
     let packed = match f.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -68,6 +65,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
     };
     let dimensions = f.count("dimensions", 1..=1 << 20)?;
     f.done()?;
+    let loaded = service.model(at, None).await?;
     let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
     if let (Some(asked), Some(made)) = (dimensions, vectors.first().map(Vec::len))
         && asked != made
@@ -91,13 +89,14 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
 /// Answers as Ollama does.
 pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    f.ignore(&["keep_alive", "options"]);
-    let loaded = model(&mut f, &service).await?;
+    f.ignore(&["options"]);
+    let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
     if f.flag("truncate")? == Some(true) {
         return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
     }
     let texts = texts(&mut f, "input", MOST)?;
     f.done()?;
+    let loaded = service.model(at, keep).await?;
     let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
     Ok(json_response(&json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
 }

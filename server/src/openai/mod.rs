@@ -4,11 +4,11 @@ pub mod chat;
 mod chat_answer;
 pub mod completions;
 pub mod embeddings;
+pub mod form;
 mod scores;
 
 use crate::fields::Fields;
 use crate::generation::{Done, Ended};
-use crate::loaded::Loaded;
 use crate::models::Seen;
 use crate::options::Served;
 use crate::refusal::Refusal;
@@ -17,7 +17,6 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Accepted, and without effect: they are about accounts, storage, billing and caches of a service.
@@ -99,10 +98,10 @@ pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl Into
     })
 }
 
-/// The model that is asked for, loaded if it was not.
-pub async fn model(fields: &mut Fields, service: &Service) -> Result<Arc<Loaded>, Refusal> {
+/// The place of the model that is asked for.
+pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
-    service.model(name.as_deref()).await
+    service.place(name.as_deref())
 }
 
 /// `stream`, and whether usage comes at its end.

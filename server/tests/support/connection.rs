@@ -52,6 +52,7 @@ fn server() -> &'static (Runtime, Inside) {
         let options = Options {
             models: vec![served],
             idle_unload: None,
+            keep_alive: true,
             engine: Config::new(),
             template: Some(template.clone()),
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -87,8 +87,8 @@ pub struct Serve {
     /// Seconds for a request's headers, and that an idle connection is kept
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
-    /// Seconds after which a model that nobody asked for is unloaded, and loaded again when somebody does (0: never;
-    /// default: 300 with several models, never with one)
+    /// Seconds after which a model that nobody asked for is unloaded, and loaded again when somebody does (0: never,
+    /// whatever keep_alive of Ollama's clients says; default: 300 with several models, never with one)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub idle_unload: Option<u64>,
     /// Seconds for what runs when the server is told to stop

@@ -61,6 +61,8 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let options = Options {
         models: served(args, &paths, &open)?,
         idle_unload: args.idle_unload(),
+        // Who says that models stay has it, whatever clients ask.
+        keep_alive: args.idle_unload != Some(0),
         engine: config(shared),
         template: args.template.clone(),
         host,

@@ -1,0 +1,118 @@
+//! What an answer must be like: `response_format`, vLLM's `structured_outputs`, and the names that it had before.
+
+use crate::constrain::Form;
+use crate::fields::Fields;
+use crate::refusal::Refusal;
+use serde_json::{Value, json};
+
+/// Choices of one request at most.
+const MOST_CHOICES: usize = 1000;
+/// Bytes of an expression, a grammar or a choice.
+const MOST_BYTES: usize = 64 << 10;
+
+/// Each way to ask, the name that vLLM gives it, and the one that it gave it before.
+const WAYS: [(&str, &str, &str); 4] = [
+    ("json", "structured_outputs.json", "guided_json"),
+    ("regex", "structured_outputs.regex", "guided_regex"),
+    ("choice", "structured_outputs.choice", "guided_choice"),
+    ("grammar", "structured_outputs.grammar", "guided_grammar"),
+];
+
+/// The form that content keeps to, and the field that has it.
+pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+    let mut all: Vec<(Form, &'static str)> = response_format(f)?.into_iter().collect();
+    if let Some(mut outputs) = f.object("structured_outputs")? {
+        let before = all.len();
+        for (way, field, _) in WAYS {
+            all.extend(one(&mut outputs, way, way)?.map(|form| (form, field)));
+        }
+        if outputs.flag("json_object")?.unwrap_or(false) {
+            all.push((Form::Json(json!({ "type": "object" })), "structured_outputs.json_object"));
+        }
+        // There is one library here, and nothing else to go on with.
+        outputs.flag("disable_fallback")?;
+        outputs.done()?;
+        if all.len() == before {
+            return Err(Refusal::field("structured_outputs", "give json, regex, choice, grammar or json_object"));
+        }
+    }
+    for (way, _, field) in WAYS {
+        all.extend(one(f, field, way)?.map(|form| (form, field)));
+    }
+    match all.as_slice() {
+        [(_, first), (_, second), ..] => {
+            Err(Refusal::field(second, format_args!("cannot be given together with {first}: an answer has one form")))
+        }
+        _ => Ok(all.pop()),
+    }
+}
+
+/// What is asked for in one of these ways, by this name.
+fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
+    if way == "choice" {
+        return choice(f, name);
+    }
+    if way == "json" {
+        let wrong = "give a JSON schema: an object, or its text";
+        let schema = match f.take(name) {
+            None => return Ok(None),
+            Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| f.wrong(name, wrong))?,
+            Some(schema) => schema,
+        };
+        return if schema.is_object() { Ok(Some(Form::Json(schema))) } else { Err(f.wrong(name, wrong)) };
+    }
+    let Some(text) = f.text(name)? else { return Ok(None) };
+    if text.is_empty() || text.len() > MOST_BYTES {
+        return Err(f.wrong(name, format_args!("give 1 to {MOST_BYTES} bytes")));
+    }
+    if way == "regex" {
+        return Ok(Some(Form::Regex(text)));
+    }
+    if text.contains("::=") {
+        return Err(f.wrong(name, "give a grammar in Lark's form (start: \"yes\" | \"no\"), not in GBNF's"));
+    }
+    Ok(Some(Form::Lark(text)))
+}
+
+/// One of these texts.
+fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
+    let Some(all) = f.list(name)? else { return Ok(None) };
+    let wrong = || f.wrong(name, format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty"));
+    let text = |value: &Value| {
+        let text = value.as_str().filter(|text| !text.is_empty() && text.len() <= MOST_BYTES)?;
+        // A text as Lark writes it.
+        Some(Value::from(text).to_string())
+    };
+    let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
+    match (1..=MOST_CHOICES).contains(&texts.len()) {
+        true => Ok(Some(Form::Lark(format!("start: {}", texts.join(" | "))))),
+        false => Err(wrong()),
+    }
+}
+
+/// OpenAI's.
+fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+    let Some(mut format) = f.object("response_format")? else { return Ok(None) };
+    let schema = match format.needed_text("type")?.as_str() {
+        "text" => None,
+        "json_object" => Some((json!({ "type": "object" }), "response_format")),
+        "json_schema" => {
+            let Some(mut json_schema) = format.object("json_schema")? else {
+                return Err(format.wrong("json_schema", "is missing"));
+            };
+            json_schema.ignore(&["name", "description"]);
+            // It is kept to either way.
+            json_schema.flag("strict")?;
+            let schema = match json_schema.take("schema") {
+                Some(schema @ Value::Object(_)) => schema,
+                Some(_) => return Err(json_schema.wrong("schema", "give a JSON schema: an object")),
+                None => return Err(json_schema.wrong("schema", "is missing")),
+            };
+            json_schema.done()?;
+            Some((schema, "response_format.json_schema.schema"))
+        }
+        _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
+    };
+    format.done()?;
+    Ok(schema.map(|(schema, field)| (Form::Json(schema), field)))
+}
