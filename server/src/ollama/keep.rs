@@ -19,7 +19,10 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     };
     let seconds = seconds.filter(|s| s.is_finite());
     let seconds = seconds.ok_or_else(|| f.wrong("keep_alive", "give seconds, or a duration like \"5m\" or \"-1s\""))?;
-    Ok(Some(if seconds < 0.0 || seconds > EVER { Keep::Always } else { Keep::For(Duration::from_secs_f64(seconds)) }))
+    Ok(Some(match (0.0..=EVER).contains(&seconds) {
+        true => Keep::For(Duration::from_secs_f64(seconds)),
+        false => Keep::Always,
+    }))
 }
 
 /// A duration as Go's `time.ParseDuration` reads it; a number alone is seconds.
