@@ -212,6 +212,7 @@ impl Loaded {
             stream: false,
             host_layers: None,
             host_experts: 0,
+            hot_experts: None,
             sequences: 1,
             paged: None,
             drafts: false,

@@ -225,7 +225,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                     first = session.gpu().unwrap().hot();
                 }
                 // Experts come while tokens are made; here each is made in no time.
-                std::thread::sleep(std::time::Duration::from_millis(2));
+                std::thread::sleep(std::time::Duration::from_millis(20));
             }
             // The sum of two parts is rounded otherwise than the sum of one.
             assert!(worst < 0.02, "a token is {worst} below that of the device alone");
@@ -249,6 +249,9 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
         let error = open(&all, &little).err().unwrap().to_string();
         assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
+        let alone = OpenOptions { hot_experts: Some(1 << 20), ..here.clone() };
+        let error = open(&all, &alone).err().unwrap().to_string();
+        assert!(error.contains("--hot-experts is for experts that the CPU has"), "{error}");
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
         std::fs::remove_file(&path).unwrap();

@@ -11,7 +11,7 @@ use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
 use super::ring::Ring;
 use crate::gguf::Gguf;
 use crate::graph::op::Elsewhere;
-use crate::graph::{Graph, Op, State, StateKind};
+use crate::graph::{Graph, Op, State, StateKind, Weight};
 use crate::host::{HostRunner, Isa};
 use crate::session::{HostPrompts, OpenOptions, SessionError};
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
@@ -45,7 +45,9 @@ impl Copied {
             HostPrompts::Compute => None,
             HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, token: None }),
             HostPrompts::Measured => {
-                let token = aside.seconds_a_row(plan)? * plan.computed_aside() as f64;
+                // Of experts that the device has the CPU computes none; which are chosen is not known yet.
+                let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);
+                let token = aside.seconds_a_row(plan)? * plan.computed_aside() as f64 * missed;
                 let from = even(bytes as f64 / rate, token);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
                 // So many never go through at once.
@@ -95,7 +97,13 @@ impl Aside {
         let Some(width) = widths.map(|v| graph.value(v).width).max() else { return Ok(None) };
         let tokens = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1);
         let states = graph.states.iter().map(|s| State { kind: StateKind::Elsewhere, ..s.clone() }).collect();
-        let part = Graph { ops, states, ropes: vec![], hands_on: true, ..graph.clone() };
+        // The CPU has all experts, also where a weight stands for those of the device's places.
+        let all = |w: &Weight| {
+            let same = |o: &&Weight| o.experts > w.experts && (&o.tensor, o.at) == (&w.tensor, w.at);
+            graph.weights.iter().find(same).unwrap_or(w).clone()
+        };
+        let weights = graph.weights.iter().map(all).collect();
+        let part = Graph { ops, states, weights, ropes: vec![], hands_on: true, ..graph.clone() };
         // As many positions as a piece has rows: an operation without a state knows no other.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let mut host = HostRunner::new(Arc::clone(gguf), part, &options, Isa::best())?;

@@ -16,7 +16,8 @@ use crate::graph::{Graph, Op, WeightId};
 use crate::placement::experts_here;
 use kjit_engine::{Device, DeviceBuffer, Error, Event, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -29,7 +30,7 @@ const MARGIN: u32 = 2;
 const FADE: u64 = 1024;
 
 /// How often experts were found on the device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HotCounts {
     /// Layers whose experts the CPU has.
     pub layers: usize,
@@ -47,18 +48,21 @@ pub struct HotCounts {
     pub whole: u64,
     /// Times that experts were chosen in a layer.
     pub times: u64,
+    /// Why no more are brought; none: they are.
+    pub stopped: Option<String>,
 }
 
 impl std::fmt::Display for HotCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let HotCounts { layers, places, experts, brought, .. } = *self;
+        let HotCounts { layers, places, experts, brought, .. } = self;
         let part = |n: u64, of: u64| 100.0 * n as f64 / of.max(1) as f64;
         let (hit, whole) = (part(self.hit, self.chosen), part(self.whole, self.times));
         write!(
             f,
             "experts: {places} of {experts} in each of {layers} layers are on the card; {hit:.1} % of those chosen were \
              there (all of a layer's {whole:.1} % of the times), {brought} were brought"
-        )
+        )?;
+        self.stopped.as_ref().map_or(Ok(()), |why| write!(f, ", and no more are: {why}"))
     }
 }
 
@@ -187,7 +191,13 @@ impl Hot {
 
     /// How often experts were found there.
     pub fn counts(&self) -> HotCounts {
-        self.lock().counts
+        self.lock().counts.clone()
+    }
+
+    /// The part of a layer's experts that is not on the device.
+    pub fn absent(&self) -> f64 {
+        let HotCounts { places, experts, .. } = self.lock().counts;
+        1.0 - places as f64 / experts.max(1) as f64
     }
 
     /// Takes the CPU's part of what was chosen in a layer, and tells the device the rest.
@@ -300,18 +310,22 @@ struct Parcel {
     after: Event,
 }
 
-type Arrived = Result<(usize, u32, u32)>;
+/// Layer, expert, place, and whether it came.
+type Arrived = (usize, u32, u32, Result<()>);
 
 /// Brings experts to the device.
 struct Porter {
     parcels: Option<Sender<Parcel>>,
     arrived: Mutex<Receiver<Arrived>>,
     thread: Option<JoinHandle<()>>,
+    /// Nobody waits for what is still to come.
+    ended: Arc<AtomicBool>,
 }
 
 impl Drop for Porter {
     fn drop(&mut self) {
-        // Nothing more comes: it ends with the one that it carries.
+        // It ends with the one that it carries.
+        self.ended.store(true, Relaxed);
         self.parcels = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -326,30 +340,45 @@ impl Porter {
         let (staging, gguf) = (device.pinned_for_writing::<u8>(most)?, Arc::clone(gguf));
         let (parcels, to_carry) = channel::<Parcel>();
         let (done, arrived) = channel();
+        let ended = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&ended);
         let carry = move || {
-            for parcel in to_carry {
+            for parcel in to_carry.into_iter().take_while(|_| !over.load(Relaxed)) {
                 let Parcel { layer, expert, place, .. } = parcel;
                 let stacks = layers.get(layer).map_or(&[][..], Vec::as_slice);
                 let brought = bring(&stream, &gguf, stacks, &parcel, (&staging, &raw));
-                if done.send(brought.map(|()| (layer, expert, place))).is_err() {
+                if done.send((layer, expert, place, brought)).is_err() {
                     return;
                 }
             }
         };
         let thread = std::thread::Builder::new().name("kjit-experts".to_owned()).spawn(carry);
         let thread = thread.map_err(|e| Error::Buffer(format!("no thread for experts: {e}")))?;
-        Ok(Porter { parcels: Some(parcels), arrived: Mutex::new(arrived), thread: Some(thread) })
+        Ok(Porter { parcels: Some(parcels), arrived: Mutex::new(arrived), thread: Some(thread), ended })
     }
 
     /// Between two tokens: what has come is there from now on, and others set out.
     fn turn(&self, state: &mut State, stream: &Stream, tokens: u64) -> Result<()> {
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Ok(one) = arrived.try_recv() {
-            let (layer, expert, place) = one?;
-            state.under_way -= 1;
-            state.counts.brought += 1;
-            if let Some(table) = state.tables.get_mut(layer) {
-                table.arrived(expert, place);
+        loop {
+            let (layer, expert, place, came) = match arrived.try_recv() {
+                Ok(one) => one,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    state.counts.stopped.get_or_insert_with(|| "the thread that brings them has ended".to_owned());
+                    break;
+                }
+            };
+            state.under_way = state.under_way.saturating_sub(1);
+            match (came, state.tables.get_mut(layer)) {
+                (Ok(()), Some(table)) => {
+                    state.counts.brought += 1;
+                    table.arrived(expert, place);
+                }
+                (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => return Err(lost),
+                // What lies in the place is nothing: it stays nobody's, and the CPU computes the expert as before.
+                (Err(other), _) => state.counts.stopped = Some(other.to_string()),
+                (Ok(()), None) => {}
             }
         }
         state.since += tokens;
@@ -359,7 +388,7 @@ impl Porter {
         }
         let (layers, mut after) = (state.tables.len(), None);
         for i in 0..layers {
-            if state.under_way >= UNDER_WAY {
+            if state.under_way >= UNDER_WAY || state.counts.stopped.is_some() {
                 break;
             }
             let layer = (state.next + i) % layers.max(1);
@@ -373,9 +402,11 @@ impl Porter {
                     after.insert(event).clone()
                 }
             };
-            let gone = || Error::Buffer("the thread that brings experts has ended".to_owned());
-            let parcels = self.parcels.as_ref().ok_or_else(gone)?;
-            parcels.send(Parcel { layer, expert, place, after }).map_err(|_| gone())?;
+            let parcel = Parcel { layer, expert, place, after };
+            if self.parcels.as_ref().is_none_or(|parcels| parcels.send(parcel).is_err()) {
+                state.counts.stopped = Some("the thread that brings them has ended".to_owned());
+                break;
+            }
             state.under_way += 1;
         }
         Ok(())

@@ -415,7 +415,7 @@ fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
     if options.hot_experts.is_some() {
-        return format!("a smaller --hot-experts, or {kept},");
+        return format!("a larger --host-experts, a smaller --hot-experts, or {kept},");
     }
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
@@ -428,6 +428,9 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
         true if options.paged.is_some() => format!("a smaller --kv-memory{kept} would take less of them"),
         true => format!("a smaller -c{kept} would take less of them"),
+        false if options.hot_experts.is_some() => {
+            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU".to_owned()
+        }
         false if options.host_experts > 0 => "a larger --host-experts leaves more of them to the CPU".to_owned(),
         false => format!("--memory with less than {} MiB streams layers and takes less of them", mib(need.total())),
     };

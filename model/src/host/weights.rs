@@ -26,10 +26,8 @@ impl Weights {
         let mut places = Vec::with_capacity(graph.weights.len());
         for w in &graph.weights {
             let tensor = file.tensor(&w.tensor).map_err(GraphError::from)?;
-            let (bytes, all) = (w.bytes_of(w.experts * w.whole), tensor.data.len());
-            // Where a device has room for some experts, its weight is of so many.
-            let some = w.experts > 1 && all > bytes && all.is_multiple_of(w.bytes_of(w.whole).max(1));
-            if (all != bytes && !some) || tensor.ty.id != w.format.ggml_id {
+            let bytes = w.bytes_of(w.experts * w.whole);
+            if tensor.data.len() != bytes || tensor.ty.id != w.format.ggml_id {
                 return Err(ExecError::Device(format!(
                     "tensor '{}' has {} bytes of {}, the graph asks for {} of {}: the graph was made from another file",
                     w.tensor,
@@ -45,7 +43,7 @@ impl Weights {
                 Some((info.part(), start..start.checked_add(tensor.data.len())?))
             });
             let gone = || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
-            places.push(place.filter(|p| bytes_at(&file, p).len() == all).ok_or_else(gone)?);
+            places.push(place.filter(|p| bytes_at(&file, p).len() == bytes).ok_or_else(gone)?);
         }
         let mut vectors = vec![vec![]; graph.weights.len()];
         for id in vector_ids(graph) {

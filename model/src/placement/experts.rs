@@ -33,6 +33,9 @@ pub enum ExpertsError {
         /// `general.architecture`.
         arch: String,
     },
+    /// The CPU has none.
+    #[error("--hot-experts is for experts that the CPU has: --host-experts says of how many layers")]
+    HotAlone,
     /// There is room for too few.
     #[error("--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB")]
     FewPlaces {

@@ -34,6 +34,9 @@ impl Apart {
     /// # Errors
     /// See [`ExpertsError`].
     pub fn of(graph: &Graph, options: &OpenOptions) -> Result<Apart, ExpertsError> {
+        if options.host_experts == 0 && options.hot_experts.is_some() {
+            return Err(ExpertsError::HotAlone);
+        }
         let (apart, taken, of) = experts_apart(graph, options.host_experts)?;
         match options.hot_experts {
             None => Ok(Apart { graph: apart, taken, of, places: 0, experts: 0 }),
@@ -81,6 +84,9 @@ fn with_places(graph: &Graph, (taken, of): (usize, usize), bytes: u64) -> Result
     let counts: Vec<usize> = mixtures.iter().flat_map(|m| matrices(m)).map(|w| graph.weight(w).experts).collect();
     let (fewest, experts) = (counts.iter().copied().min().unwrap_or(0), counts.iter().copied().max().unwrap_or(0));
     let places = usize::try_from(bytes / each).unwrap_or(usize::MAX).min(fewest);
+    if fewest < FEWEST {
+        return Err(ExpertsError::Hot { arch: graph.arch.clone() });
+    }
     if places < FEWEST {
         return Err(ExpertsError::FewPlaces { bytes: (each * FEWEST as u64).div_ceil(1 << 20), given: bytes >> 20 });
     }

@@ -53,7 +53,7 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
         let (part, whole) = match options.host_experts {
-            0 => (graph, None),
+            0 if options.hot_experts.is_none() => (graph, None),
             _ => {
                 let apart = Apart::of(&graph, options).map_err(|e| SessionError::Device(e.to_string()))?;
                 let said = apart.to_string();

@@ -115,8 +115,8 @@ impl Placed {
             prefill_chunk: args.prefill_chunk,
             ..OpenOptions::default()
         };
-        if let Some(host_experts) = args.host_experts.filter(|n| *n > 0) {
-            let hot_experts = args.hot_experts.map(|size| size.0);
+        let hot_experts = args.hot_experts.map(|size| size.0);
+        if let Some(host_experts) = args.host_experts.filter(|n| *n > 0 || hot_experts.is_some()) {
             let options = OpenOptions { host_experts, hot_experts, ..options };
             return Placed::with_experts(&engine, graph, target, memory, options);
         }

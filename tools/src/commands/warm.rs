@@ -14,7 +14,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
 use kjit_model::graph::Graph;
-use kjit_model::placement::Apart;
+use kjit_model::placement::{Apart, ExpertsError};
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -150,10 +150,15 @@ fn wanted(
     let (mut jobs, mut plans) = (Vec::<Job>::new(), vec![]);
     let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
     // With experts on the CPU other operations are left for the card.
-    let graphs: Vec<Graph> = match options.host_experts {
-        0 => graphs,
+    let graphs: Vec<Graph> = match (options.host_experts, options.hot_experts) {
+        (0, None) => graphs,
         _ => {
-            let apart = graphs.iter().map(|graph| Ok(Apart::of(graph, &options)?.graph));
+            let apart = graphs.into_iter().map(|graph| match Apart::of(&graph, &options) {
+                Ok(apart) => Ok(apart.graph),
+                // Of the common models most have none.
+                Err(ExpertsError::None { .. }) if args.model.is_none() => Ok(graph),
+                Err(other) => Err(other.into()),
+            });
             apart.collect::<anyhow::Result<_>>()?
         }
     };
