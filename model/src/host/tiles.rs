@@ -25,6 +25,7 @@ use kjit_kernels::format::{Encoding, Format};
 
 /// Columns of a pass. A multiple of every block's length, and of [`TILE_UNIT`].
 const KC: usize = 256;
+const _: () = assert!(KC.is_multiple_of(256), "a pass has whole blocks, whose longest is 256");
 
 /// Rows of a task at most.
 pub const ROWS: usize = 128;
@@ -66,7 +67,7 @@ pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
 pub struct SplitRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    /// As long as [`len`] says.
+    /// As long as [`len`] says, or longer.
     pub to: &'a mut [f32],
 }
 
@@ -79,7 +80,7 @@ impl TileJob for SplitRows<'_> {
         let mut scratch = Scratch::take();
         // 32 rows of 64 halves.
         let [high, low] = scratch.parts([LANES * TILE_UNIT / 2, LANES * TILE_UNIT / 2]);
-        for (unit, to) in to.as_chunks_mut::<{ LANES * TILE_UNIT }>().0.iter_mut().enumerate() {
+        for (unit, to) in to.as_chunks_mut::<{ LANES * TILE_UNIT }>().0.iter_mut().enumerate().take(cols.div_ceil(TILE_UNIT)) {
             for (r, x) in x.chunks_exact(cols).enumerate() {
                 let x = &x[unit * TILE_UNIT..][..TILE_UNIT.min(cols - unit * TILE_UNIT)];
                 let (high, low) = (&mut high[r * TILE_UNIT / 2..][..TILE_UNIT / 2], &mut low[r * TILE_UNIT / 2..]);

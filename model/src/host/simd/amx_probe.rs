@@ -22,7 +22,12 @@ const TILE_DATA: c_long = 18;
 /// Whether tiles may be used by this process; it is found out once.
 pub fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    *PRESENT.get_or_init(|| listed() && runs() && allowed())
+    *PRESENT.get_or_init(|| !refused() && listed() && runs() && allowed())
+}
+
+/// Whether the user wants none (`KJIT_AMX=off`): then no child is made and the system is not asked.
+fn refused() -> bool {
+    std::env::var_os("KJIT_AMX").is_some_and(|v| v == "off")
 }
 
 fn listed() -> bool {
@@ -43,13 +48,25 @@ fn allowed() -> bool {
 /// The child is made by the bare system call, without the signal that tells a program of a child's end: a program that
 /// waits for its own children does not hear of this one.
 fn runs() -> bool {
+    // Signals wait until the child is made: a program's handler of Ctrl-C shall not run a second time in it. It keeps
+    // them blocked; a fault of a blocked signal ends it.
+    // SAFETY: sets of signals on this stack, filled before they are read.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+        before
+    };
+    let zero: c_long = 0;
     // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its end it makes only
     // system calls and touches only its own stack.
-    let child = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    let child = unsafe { libc::syscall(libc::SYS_clone, zero, zero, zero, zero, zero) };
     if child == 0 {
         // SAFETY: system calls, with what they ask for.
         unsafe {
-            // A fault ends it, without a word, whatever handlers this program has; and leaves no core behind.
+            // A fault ends it, without a word, whatever handlers this program has; and leaves no core behind, neither a
+            // file (the limit) nor a report by a program that takes cores through a pipe (which a limit does not hold).
+            libc::prctl(libc::PR_SET_DUMPABLE, zero, zero, zero, zero);
             let nothing: libc::rlimit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const nothing);
             for signal in [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP] {
@@ -60,6 +77,8 @@ fn runs() -> bool {
         }
         unreachable_here();
     }
+    // SAFETY: puts back what was there.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     let Ok(child @ 1..) = libc::pid_t::try_from(child) else { return false };
     loop {
         let mut status = 0;
@@ -121,6 +140,6 @@ mod tests {
         // SAFETY: asks for any child's end without waiting.
         let left = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
         assert!(left <= 0, "{left}");
-        assert_eq!(present(), listed() && first && allowed());
+        assert_eq!(present(), !refused() && listed() && first && allowed());
     }
 }
