@@ -109,3 +109,42 @@ fn what_cannot_be_kept_is_an_error_of_one_line() {
         assert!(!line.contains('\n') && line.len() < 400, "{line}");
     }
 }
+
+/// The library goes down chains by recursion. A thousand rules overflowed a usual thread's stack, which ended the program.
+#[test]
+fn long_chains_of_rules_and_references_end_no_program() {
+    let Some(served) = served() else { return };
+    let g = &served.grammars;
+    let name = |i: usize, first: u8| {
+        let letter = |n: usize| char::from(first + u8::try_from(n % 26).unwrap());
+        [letter(i / 676), letter(i / 26), letter(i)].iter().collect::<String>()
+    };
+    // Rules have small letters, terminals capital ones.
+    for first in [b'a', b'A'] {
+        for n in [10, 8000] {
+            let chain: String = (0..n).map(|i| format!("{}:{}\n", name(i, first), name(i + 1, first))).collect();
+            let grammar = format!("start: {}\n{chain}{}: \"x\"\n", name(0, first), name(n, first));
+            match (n, g.lark(&grammar)) {
+                (10, Ok(mut made)) => {
+                    let mut other = made.clone();
+                    let mask = made.allowed().unwrap();
+                    let x = (0..49152).find(|id| mask.allows(*id)).unwrap();
+                    assert!(made.accept(x).unwrap());
+                    // What was copied before goes its own way.
+                    assert!(other.allowed().unwrap().allows(x));
+                }
+                (10, Err(why)) => panic!("{why}"),
+                // Either will do: the program is still there.
+                _ => {}
+            }
+        }
+    }
+    let mut definitions = serde_json::Map::new();
+    for i in 0..8000 {
+        definitions.insert(format!("d{i}"), json!({ "$ref": format!("#/$defs/d{}", i + 1), "minLength": 1 }));
+    }
+    definitions.insert("d8000".to_owned(), json!({ "type": "string" }));
+    drop(g.json_schema(&json!({ "$ref": "#/$defs/d0", "$defs": definitions })));
+    let long = g.lark(&format!("start: \"{}\"", "x".repeat(600_000))).err().unwrap().to_string();
+    assert!(long.contains("more than 524288"), "{long}");
+}

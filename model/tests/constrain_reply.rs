@@ -4,6 +4,7 @@
 
 use kjit_model::chat::{Form, Part, ReplyParser, ToolCall};
 use kjit_model::constrain::{Content, Grammars, Reply};
+use kjit_model::serve::Constraint;
 use kjit_model::tokenizer::{SpecialIds, Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use kjit_model::chat;
-use kjit_model::constrain::{Content, GrammarError, Grammars, Reply};
+use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply};
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ impl Form {
     }
 
     /// An answer that is nothing else.
-    fn alone(&self, grammars: &Grammars) -> Result<Box<dyn Constraint>, GrammarError> {
+    fn alone(&self, grammars: &Grammars) -> Result<Box<Grammar>, GrammarError> {
         match self {
             Form::Json(schema) => grammars.json_schema(schema),
             Form::Regex(expression) => grammars.regex(expression),
@@ -126,13 +126,12 @@ impl Follow {
             tools: &tools,
             parallel: self.parallel,
         };
-        let one = || match (prompt, &self.form) {
+        let made = match (prompt, &self.form) {
             (None, Some((form, _))) => form.alone(grammars),
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
-        let made: Result<Vec<_>, GrammarError> =
-            (0..n).map(|_| Ok(Constrained { constraint: one()?, field })).collect();
-        made.map_err(|why| self.culprit(grammars, field, &why))
+        let made = made.map_err(|why| self.culprit(grammars, field, &why))?;
+        Ok((0..n).map(|_| Constrained { constraint: made.clone(), field }).collect())
     }
 
     /// Which field is to blame where all of them together cannot be kept.

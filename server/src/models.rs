@@ -241,17 +241,14 @@ impl Models {
         }
     }
 
-    /// It goes as soon as nobody has anything to ask of it; whether it was there.
-    pub fn release(&self, at: usize) -> bool {
-        let here = match self.lock().0.get_mut(at) {
-            Some(place) if matches!(place.is, Is::Here(_)) => {
-                place.keep = Some(Keep::For(Duration::ZERO));
-                true
-            }
-            _ => false,
-        };
+    /// It goes as soon as nobody has anything to ask of it, also where it is still being loaded.
+    pub fn release(&self, at: usize) {
+        if let Some(place) = self.lock().0.get_mut(at)
+            && (place.wanted || !matches!(place.is, Is::Away))
+        {
+            place.keep = Some(Keep::For(Duration::ZERO));
+        }
         self.asked.notify_all();
-        here
     }
 
     /// Loads the first model, and looks at the others. `said` is called with the line that says what is served.
@@ -311,12 +308,12 @@ impl Models {
             // Nobody wants it any more.
             all.iter_mut().filter(|place| place.waiting == 0).for_each(|place| place.no_room = None);
             let now = Instant::now();
-            let given_up = |place: &Place| place.no_room.as_ref().is_some_and(|none| now >= none.until);
+            // One without room is tried again when there may be some, late though it be; others are loaded meanwhile.
+            let room = all.iter().any(has_nothing_to_do) || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
+            let given_up = |p: &Place| !room && p.no_room.as_ref().is_some_and(|none| now >= none.until);
             if let Some((at, place)) = all.iter_mut().enumerate().find(|(_, place)| given_up(place)) {
                 return Some(Next::GiveUp(at, place.no_room.take().map(|none| none.why).unwrap_or_default()));
             }
-            // One without room is tried again when there may be some; others are loaded meanwhile.
-            let room = all.iter().any(has_nothing_to_do) || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
             let ready = |p: &Place| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away);
             let wanted = all.iter_mut().enumerate().filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
             // Who waits longest comes first.
@@ -482,6 +479,10 @@ impl Drop for Waits<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.models.lock().0.get_mut(self.at) {
             place.waiting -= 1;
+            if place.waiting == 0 {
+                // Who comes next has his own time.
+                place.no_room = None;
+            }
         }
     }
 }

@@ -327,7 +327,9 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
     // It stays for a while, and a request that says nothing changes that no more.
     assert_eq!(server.good("/api/generate", &raw(json!("700ms"))).json()["done"], true);
     text(&server, "b", json!([5, 6, 7, 8]));
-    server.wait_for("it went again", |s| s["models"][1]["unloads"] == 2);
+    // On a slow machine it went before that one asked, and came once more.
+    let gone = loads(&server);
+    server.wait_for("it went again", |s| s["models"][1]["unloads"] == gone && s["models"][1]["state"] == "unloaded");
     let answer = server.good("/api/chat", &json!({ "model": "a", "messages": [], "keep_alive": 0 })).json();
     assert_eq!((&answer["done_reason"], &answer["message"]["content"]), (&json!("unload"), &json!("")));
     server.wait_for("the first went, too", |s| s["models"][0]["state"] == "unloaded");

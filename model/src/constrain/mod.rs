@@ -21,6 +21,13 @@ use std::sync::Arc;
 /// model that may write as much as it likes sometimes writes nothing else until its tokens are used up.
 const WHITE_SPACE: &str = r"( |\n {0,16})?";
 
+/// Bytes of a grammar or of an answer's schemas together, as the library gets them.
+const MOST_BYTES: usize = 512 << 10;
+/// Stack to make a constraint on, and more for each byte of it. A chain of rules, `aaa:aab` and a line break for each, takes
+/// 2 to 4 KiB a rule in a release build: 1,000 of them overflowed the 2 MiB of a usual thread. Only what is touched is memory.
+const STACK: usize = 8 << 20;
+const STACK_A_BYTE: usize = 2 << 10;
+
 /// Why there is no constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
@@ -105,7 +112,7 @@ impl Grammars {
     ///
     /// # Errors
     /// The schema is wrong, or has what is not supported.
-    pub fn json_schema(&self, schema: &Value) -> Result<Box<dyn Constraint>, GrammarError> {
+    pub fn json_schema(&self, schema: &Value) -> Result<Box<Grammar>, GrammarError> {
         self.made("JSON schema", TopLevelGrammar::from_json_schema(with_white_space(schema)))
     }
 
@@ -113,7 +120,7 @@ impl Grammars {
     ///
     /// # Errors
     /// As [`Grammars::json_schema`].
-    pub fn json_object(&self) -> Result<Box<dyn Constraint>, GrammarError> {
+    pub fn json_object(&self) -> Result<Box<Grammar>, GrammarError> {
         self.json_schema(&serde_json::json!({ "type": "object" }))
     }
 
@@ -121,7 +128,7 @@ impl Grammars {
     ///
     /// # Errors
     /// The expression is wrong.
-    pub fn regex(&self, expression: &str) -> Result<Box<dyn Constraint>, GrammarError> {
+    pub fn regex(&self, expression: &str) -> Result<Box<Grammar>, GrammarError> {
         self.made("regular expression", TopLevelGrammar::from_regex(expression))
     }
 
@@ -129,14 +136,26 @@ impl Grammars {
     ///
     /// # Errors
     /// The grammar is wrong.
-    pub fn lark(&self, grammar: &str) -> Result<Box<dyn Constraint>, GrammarError> {
+    pub fn lark(&self, grammar: &str) -> Result<Box<Grammar>, GrammarError> {
         self.made("grammar", TopLevelGrammar::from_lark(grammar.to_owned()))
     }
 
-    fn made(&self, what: &'static str, grammar: TopLevelGrammar) -> Result<Box<dyn Constraint>, GrammarError> {
-        let matcher = Matcher::new(self.factory.create_parser(grammar));
+    fn made(&self, what: &'static str, grammar: TopLevelGrammar) -> Result<Box<Grammar>, GrammarError> {
+        let wrong = |why: String| GrammarError::Grammar { what, why };
+        let bytes = serde_json::to_vec(&grammar).map_err(|e| wrong(line(&e)))?.len();
+        if bytes > MOST_BYTES {
+            return Err(wrong(format!("it has {bytes} bytes, more than {MOST_BYTES}")));
+        }
+        // The library goes down a chain of rules or references by recursion.
+        let stack = STACK + STACK_A_BYTE * bytes;
+        let matcher = std::thread::scope(|scope| {
+            let make = || Matcher::new(self.factory.create_parser(grammar));
+            let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
+            let made = thread.spawn_scoped(scope, make).map_err(|e| wrong(format!("no thread for it: {e}")))?;
+            made.join().map_err(|_| wrong("the library failed with it".to_owned()))
+        })?;
         match matcher.get_error() {
-            Some(why) => Err(GrammarError::Grammar { what, why: one_line(&why) }),
+            Some(why) => Err(wrong(one_line(&why))),
             None => Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone() })),
         }
     }
@@ -163,11 +182,17 @@ fn one_line(text: &str) -> String {
     line.chars().take(MOST).collect()
 }
 
-/// A grammar, and how far an answer is in it.
-struct Grammar {
+/// A constraint: a grammar, and how far an answer is in it. A copy goes on from there by itself.
+pub struct Grammar {
     matcher: Matcher,
     n_vocab: usize,
     ends: Vec<u32>,
+}
+
+impl Clone for Grammar {
+    fn clone(&self) -> Grammar {
+        Grammar { matcher: self.matcher.deep_clone(), n_vocab: self.n_vocab, ends: self.ends.clone() }
+    }
 }
 
 impl Constraint for Grammar {

@@ -1,9 +1,8 @@
 //! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that the model
 //! knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
 
-use super::{GrammarError, Grammars, with_white_space};
+use super::{Grammar, GrammarError, Grammars, with_white_space};
 use crate::chat::Form;
-use crate::serve::Constraint;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
@@ -51,7 +50,7 @@ impl Grammars {
     ///
     /// # Errors
     /// A schema is wrong, or has what is not supported.
-    pub fn reply(&self, tokenizer: &Tokenizer, reply: &Reply<'_>) -> Result<Box<dyn Constraint>, GrammarError> {
+    pub fn reply(&self, tokenizer: &Tokenizer, reply: &Reply<'_>) -> Result<Box<Grammar>, GrammarError> {
         let mut lark = Lark { tokenizer, rules: String::new(), schemas: vec![] };
         lark.reply(reply);
         let mut grammars = vec![GrammarWithLexer::from_lark(lark.rules)];

@@ -38,6 +38,9 @@ fn seconds(text: &str) -> Option<f64> {
     if let Some(alone) = number(rest) {
         return Some(sign * alone);
     }
+    if rest.is_empty() {
+        return None;
+    }
     let mut all = 0.0;
     while !rest.is_empty() {
         let (digits, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
@@ -55,7 +58,7 @@ fn seconds(text: &str) -> Option<f64> {
         all += number(digits)? * each;
         rest = behind;
     }
-    (!text.is_empty()).then_some(sign * all)
+    Some(sign * all)
 }
 
 #[cfg(test)]
@@ -88,7 +91,7 @@ mod tests {
         ] {
             assert_eq!(read(json).unwrap(), want, "{json}");
         }
-        for json in ["\"\"", "\"5\u{e4}\"", "\"m\"", "\"5m3\"", "\"5 m\"", "\"1.2.3s\"", "\"nan\"", "true", "[1]", "{}"]
+        for json in ["\"\"", "\"-\"", "\"+\"", "\"5\u{e4}\"", "\"m\"", "\"5m3\"", "\"5 m\"", "\"1.2.3s\"", "\"nan\"", "true", "[1]", "{}"]
         {
             let why = read(json).unwrap_err();
             assert_eq!(why.message(), "'keep_alive': give seconds, or a duration like \"5m\" or \"-1s\"", "{json}");

@@ -67,7 +67,7 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let raw = f.flag("raw")?.unwrap_or(false);
     let asked = read(&mut f, &service)?;
     f.done()?;
-    if text.is_empty() && system.is_none() {
+    if text.is_empty() {
         return load(&service, &asked, Kind::Generate).await;
     }
     let loaded = service.model(asked.at, asked.keep).await?;
@@ -152,7 +152,7 @@ async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, 
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(Keep::For(Duration::ZERO));
     match unload {
-        true if service.options.keep_alive => _ = service.models.release(asked.at),
+        true if service.options.keep_alive => service.models.release(asked.at),
         true => {}
         false => _ = service.model(asked.at, asked.keep).await?,
     }

@@ -68,23 +68,33 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
     if way == "regex" {
         return Ok(Some(Form::Regex(text)));
     }
-    if text.contains("::=") {
+    if text.lines().any(is_gbnf) {
         return Err(f.wrong(name, "give a grammar in Lark's form (start: \"yes\" | \"no\"), not in GBNF's"));
     }
     Ok(Some(Form::Lark(text)))
 }
 
+/// Whether a line defines a rule as GBNF does: a name and `::=`.
+fn is_gbnf(line: &str) -> bool {
+    let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    line.trim_start().split_once("::=").is_some_and(|(left, _)| !left.is_empty() && left.trim_end().chars().all(name))
+}
+
 /// One of these texts.
 fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
-    let wrong = || f.wrong(name, format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty"));
+    let wrong = || {
+        let what = format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} bytes in all");
+        f.wrong(name, what)
+    };
     let text = |value: &Value| {
-        let text = value.as_str().filter(|text| !text.is_empty() && text.len() <= MOST_BYTES)?;
-        // A text as Lark writes it.
-        Some(Value::from(text).to_string())
+        let text = value.as_str().filter(|text| !text.is_empty())?;
+        // A text as Lark writes it; the library takes no DEL as it is.
+        Some(Value::from(text).to_string().replace('\u{7f}', "\\u007f"))
     };
     let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
-    match (1..=MOST_CHOICES).contains(&texts.len()) {
+    let bytes = texts.iter().map(String::len).sum::<usize>();
+    match (1..=MOST_CHOICES).contains(&texts.len()) && bytes <= MOST_BYTES {
         true => Ok(Some(Form::Lark(format!("start: {}", texts.join(" | "))))),
         false => Err(wrong()),
     }
