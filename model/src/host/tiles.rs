@@ -80,7 +80,9 @@ impl TileJob for SplitRows<'_> {
         let mut scratch = Scratch::take();
         // 32 rows of 64 halves.
         let [high, low] = scratch.parts([LANES * TILE_UNIT / 2, LANES * TILE_UNIT / 2]);
-        for (unit, to) in to.as_chunks_mut::<{ LANES * TILE_UNIT }>().0.iter_mut().enumerate().take(cols.div_ceil(TILE_UNIT)) {
+        for (unit, to) in
+            to.as_chunks_mut::<{ LANES * TILE_UNIT }>().0.iter_mut().enumerate().take(cols.div_ceil(TILE_UNIT))
+        {
             for (r, x) in x.chunks_exact(cols).enumerate() {
                 let x = &x[unit * TILE_UNIT..][..TILE_UNIT.min(cols - unit * TILE_UNIT)];
                 let (high, low) = (&mut high[r * TILE_UNIT / 2..][..TILE_UNIT / 2], &mut low[r * TILE_UNIT / 2..]);

@@ -91,8 +91,20 @@ mod tests {
         ] {
             assert_eq!(read(json).unwrap(), want, "{json}");
         }
-        for json in ["\"\"", "\"-\"", "\"+\"", "\"5\u{e4}\"", "\"m\"", "\"5m3\"", "\"5 m\"", "\"1.2.3s\"", "\"nan\"", "true", "[1]", "{}"]
-        {
+        for json in [
+            "\"\"",
+            "\"-\"",
+            "\"+\"",
+            "\"5\u{e4}\"",
+            "\"m\"",
+            "\"5m3\"",
+            "\"5 m\"",
+            "\"1.2.3s\"",
+            "\"nan\"",
+            "true",
+            "[1]",
+            "{}",
+        ] {
             let why = read(json).unwrap_err();
             assert_eq!(why.message(), "'keep_alive': give seconds, or a duration like \"5m\" or \"-1s\"", "{json}");
         }

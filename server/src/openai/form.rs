@@ -84,7 +84,8 @@ fn is_gbnf(line: &str) -> bool {
 fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
-        let what = format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} bytes in all");
+        let what =
+            format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} bytes in all");
         f.wrong(name, what)
     };
     let text = |value: &Value| {
