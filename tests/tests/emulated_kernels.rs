@@ -221,7 +221,7 @@ fn a_bundle_that_another_process_made() {
     let mut bundle = Bundle::open(Path::new(&place)).unwrap();
     let mut tally = Tally::default();
     tally.add(&mut bundle, asked().is_none(), None);
-    tally.check(&bundle.arch().to_owned(), 1);
+    tally.check(bundle.arch(), 1);
 }
 
 #[test]
