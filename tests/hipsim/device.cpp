@@ -218,7 +218,9 @@ API hipDeviceCanAccessPeer(int* can, int number, int peer) {
     if (!can) return INVALID_VALUE;
     if (!known(state(), number) || !known(state(), peer)) return INVALID_DEVICE;
     const char* link = getenv("KJIT_HIPSIM_LINK");
-    *can = number != peer && !(link && !strcmp(link, "none"));
+    const bool none = link && (!strcmp(link, "none") || !strcmp(link, "nothing"));
+    const bool pairs = link && !strcmp(link, "pairs");
+    *can = number != peer && !none && !(pairs && number / 2 != peer / 2);
     return OK;
 }
 API hipDeviceEnablePeerAccess(int peer, unsigned flags) {

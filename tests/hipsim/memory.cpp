@@ -33,7 +33,8 @@ int mislead(State& s, char* argument) {
     uintptr_t p;
     memcpy(&p, argument, sizeof p);
     Allocation* a = find(s, (void*)p, 1);
-    if (!a || a->kind != Allocation::DEVICE || a->device == current_device) return OK;
+    if (!a || a->kind == Allocation::REGISTERED || a->device == current_device) return OK;
+    if (a->kind == Allocation::HOST && strcmp(getenv("KJIT_HIPSIM_LINK"), "nothing") != 0) return OK;
     char*& there = lost[{current_device, a->start}];
     if (!there) {
         void* made = nullptr;

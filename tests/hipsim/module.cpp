@@ -299,7 +299,7 @@ static int launch(Call& call, void* handle, const unsigned (&grid)[3], const uns
     w.arguments.assign(f->entry->bytes, '\0');
     for (unsigned i = 0; i < f->entry->count; i++) memcpy(&w.arguments[f->entry->offsets[i]], params[i], f->entry->sizes[i]);
     const char* link = getenv("KJIT_HIPSIM_LINK");
-    if (link && !strcmp(link, "kernels"))
+    if (link && (!strcmp(link, "kernels") || !strcmp(link, "nothing")))
         for (unsigned i = 0; i < f->entry->count; i++)
             if (f->entry->sizes[i] == 8)
                 if (int code = mislead(s, &w.arguments[f->entry->offsets[i]])) return code;

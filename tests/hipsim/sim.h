@@ -164,7 +164,7 @@ struct Call {
 
 // memory.cpp
 Allocation* find(State&, const void* p, size_t bytes);
-// A kernel's argument that points into another device's memory comes to point into memory of this one: what it writes there
+// A kernel's argument that points into another device's memory (or page-locked memory that it made) comes to point into memory of this one: what it writes there
 // arrives nowhere. One piece for each of the other's, kept to the end.
 int mislead(State&, char* argument);
 bool reaches(State&, const Device&, const void* p);

@@ -1,8 +1,8 @@
 //! A model whose layers several simulated AMD devices compute together (`--split tensor`): against the host, and
-//! each other; what is said of devices that do not reach each other, of models that do not divide, and of a
-//! device that never comes; and the kernel by which they meet, alone.
+//! each other; in the host's memory where devices do not reach each other; what is said of models that do not
+//! divide, and of a device that never comes; and the kernel by which they meet, alone.
 
-use kjit_engine::{Arg, Geometry, Job};
+use kjit_engine::{Arg, Device, Geometry, Job};
 use kjit_kernels::Family;
 use kjit_kernels::reduce::{ReduceSpec, STRETCH, WORDS, words_of_stretches};
 use kjit_model::sample::SampleOptions;
@@ -37,8 +37,32 @@ impl Bench {
     }
 
     fn together(&self, n: usize) -> Result<Session, Result<String, SessionError>> {
-        Session::on_gpus(&self.engine, &self.devices(n), &self.gguf, self.graph.clone(), &options(KvType::F16))
+        self.these(&self.devices(n))
     }
+
+    fn these(&self, devices: &[Device]) -> Result<Session, Result<String, SessionError>> {
+        Session::on_gpus(&self.engine, devices, &self.gguf, self.graph.clone(), &options(KvType::F16))
+    }
+}
+
+/// Logits behind prompts of several sequences, one of them longer than a piece, and of what follows, token by token;
+/// then a greedy answer.
+fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
+    let prompts: Vec<Vec<u32>> = [5u32, 37, 16].iter().map(|n| (0..*n).map(|i| 3 + i * 7 % 90).collect()).collect();
+    let ids: Vec<_> = prompts.iter().map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+    let mut all = vec![];
+    for (id, prompt) in ids.iter().zip(&prompts) {
+        all.push(session.feed(*id, prompt, Want::Last).unwrap());
+        all.push(session.feed(*id, &[9], Want::Last).unwrap());
+    }
+    let mut answer = vec![];
+    let mut sink = |_, token| {
+        answer.push(token);
+        if answer.len() < 12 { After::Go } else { After::Pause }
+    };
+    session.decode(&[(ids[1], &[2])], &mut sink).unwrap();
+    ids.into_iter().for_each(|id| session.remove(id).unwrap());
+    (all, answer)
 }
 
 /// So many devices against the host, in all the ways in which sequences go.
@@ -196,19 +220,63 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
 }
 
 #[test]
-fn what_does_not_divide_or_is_not_reached_is_said() {
-    let test = "what_does_not_divide_or_is_not_reached_is_said";
+fn what_does_not_divide_is_said() {
+    let test = "what_does_not_divide_is_said";
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "none").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100,gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new(LLAMA);
-        let apart = b.together(2).map(drop).unwrap_err().unwrap();
-        assert!(apart.contains("rocm:0 cannot reach the memory of rocm:1"), "{apart}");
         let three = b.together(3).map(drop).unwrap_err().unwrap_err().to_string();
         assert!(three.contains("cannot divide") && three.contains("by 3 devices"), "{three}");
         let gemma = Bench::new("tiny/tiny-gemma3-q8_0.gguf").together(2).map(drop).unwrap_err().unwrap_err();
         assert!(gemma.to_string().contains("cannot divide"), "{gemma}");
+    });
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
+    let test = "devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    // 0 reaches 1, and not 2.
+    setup("gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
+        let (b, start) = (Bench::new(LLAMA), Instant::now());
+        let (before, all) = (Simulated::here().alive(), b.devices(3));
+        let mut near = b.these(&all[..2]).map_err(|e| format!("{e:?}")).unwrap();
+        assert_eq!(near.gpu().unwrap().sums_go(), Some("from device to device"));
+        assert!(near.gpu().unwrap().remarks().is_empty(), "{:?}", near.gpu().unwrap().remarks());
+        let want = said(&mut near);
+        drop(near);
+        let mut far = b.these(&[all[0].clone(), all[2].clone()]).map_err(|e| format!("{e:?}")).unwrap();
+        let gpu = far.gpu().unwrap();
+        assert_eq!((gpu.ranks(), gpu.sums_go()), (2, Some("through the host's memory")));
+        let why = "sums go through the host's memory: rocm:0 cannot reach the memory of rocm:2";
+        assert_eq!(gpu.remarks(), [why]);
+        let got = said(&mut far);
+        assert_eq!(got.1, want.1);
+        assert!(got.0 == want.0, "logits are not the same bits");
+        assert_eq!((want.0.len(), want.1.len()), (6, 12));
+        drop(far);
+        (0..3).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+        eprintln!("in the host's memory: {:.1?}", start.elapsed());
+    });
+}
+
+#[test]
+fn memory_of_the_host_that_does_not_carry_is_found_before_it_is_used() {
+    let test = "memory_of_the_host_that_does_not_carry_is_found_before_it_is_used";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "nothing").run(test, TEMPORARY, || {
+        let (b, start) = (Bench::new(LLAMA), Instant::now());
+        let why = b.together(2).map(drop).unwrap_err().unwrap();
+        assert!(why.contains("waited longer than 10 s"), "{why}");
+        assert!(start.elapsed() < Duration::from_secs(100), "after {:?}", start.elapsed());
+        (0..2).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
     });
 }
 
@@ -221,20 +289,31 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
     // Copies between the devices arrive, so nothing but the kernel's own pattern can tell.
     setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
-        let why = b.together(2).map(drop).unwrap_err().unwrap();
-        assert!(why.contains("waited longer than 10 s"), "{why}");
+        let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
+        let remarks = two.gpu().unwrap().remarks().to_vec();
+        let found = |line: &String| line.starts_with("sums go through the host's") && line.contains("longer than 10 s");
+        assert!(matches!(&remarks[..], [line] if found(line)), "{remarks:?}");
         assert!(start.elapsed() < Duration::from_secs(100), "after {:?}", start.elapsed());
+        assert_eq!(said(&mut two).1.len(), 12);
         (0..2).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
     });
 }
 
 #[test]
 fn a_device_that_never_comes_is_one_error_within_seconds() {
-    let test = "a_device_that_never_comes_is_one_error_within_seconds";
+    never_comes("a_device_that_never_comes_is_one_error_within_seconds", "");
+}
+
+#[test]
+fn a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds() {
+    never_comes("a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds", "none");
+}
+
+fn never_comes(test: &str, link: &'static str) {
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(test, TEMPORARY, || {
         let b = Bench::new(LLAMA);
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
         let id = two.add(SampleOptions::default()).unwrap();

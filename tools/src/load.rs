@@ -103,7 +103,11 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
                 StageRunner::Gpu(gpu) => gpu.link().map_or(String::new(), |link| format!("; rows come {link}")),
                 StageRunner::Cpu(_) => String::new(),
             };
-            say(format_args!("{stage}: {said}{link}"));
+            let sums = match runner {
+                StageRunner::Gpu(gpu) => gpu.sums_go().map_or(String::new(), |way| format!("; sums go {way}")),
+                StageRunner::Cpu(_) => String::new(),
+            };
+            say(format_args!("{stage}: {said}{link}{sums}"));
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {

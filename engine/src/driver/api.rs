@@ -134,6 +134,11 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to
     /// read.
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)>;
+    /// Page-locked host memory that all devices of the vendor address, each as [`RawDevice::host_address`] says,
+    /// and that they write and read while kernels run.
+    fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8>;
+    /// Where this device has page-locked memory of any device of the vendor.
+    unsafe fn host_address(&self, at: *mut u8) -> Try<u64>;
     unsafe fn free_host(&self, at: *mut u8) -> Try<()>;
     /// Page-locks an existing mapping for reading by the device.
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()>;

@@ -5,6 +5,7 @@ use super::counters::add;
 use super::device::Device;
 use super::pinned::PinnedMemory;
 use super::pool::Home;
+use super::shared_host::SharedPages;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -32,6 +33,8 @@ enum Origin {
     Pool(Home),
     /// Page-locked host memory, which frees itself.
     Pinned(Arc<PinnedMemory>),
+    /// The same of several devices, of which this is one's view.
+    Pages { _pages: Arc<SharedPages> },
     /// The system's memory, of a device that computes in it, where the part that the firmware set aside for
     /// it is full: only the device uses it, so nobody waits for that. Where the host has it.
     System(usize),
@@ -65,6 +68,11 @@ impl Memory {
     pub(crate) fn of_pinned(pinned: &Arc<PinnedMemory>) -> Arc<Memory> {
         let (device, address, bytes) = (pinned.device().clone(), pinned.address(), pinned.bytes());
         Arc::new(Memory { device, address, bytes, origin: Origin::Pinned(Arc::clone(pinned)), shared: false })
+    }
+
+    pub(crate) fn of_pages(device: &Device, address: u64, bytes: u64, pages: &Arc<SharedPages>) -> Arc<Memory> {
+        let origin = Origin::Pages { _pages: Arc::clone(pages) };
+        Arc::new(Memory { device: device.clone(), address, bytes, origin, shared: false })
     }
 
     /// The device that it belongs to.
@@ -120,7 +128,7 @@ impl Drop for Memory {
                 });
             }
             Origin::Pool(home) => home.give_back(address, self.bytes),
-            Origin::Pinned(_) => {}
+            Origin::Pinned(_) | Origin::Pages { .. } => {}
         }
     }
 }

@@ -16,6 +16,7 @@ mod memory;
 mod module;
 mod pinned;
 mod pool;
+mod shared_host;
 mod stream;
 
 pub(crate) use api::Driver;

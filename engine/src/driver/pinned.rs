@@ -4,7 +4,7 @@
 //! host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that the device writes and
 //! the host polls.
 
-use super::api::{FaultKind, Raw};
+use super::api::{FaultKind, Raw, Try};
 use super::counters::add;
 use super::device::Device;
 use super::event::Event;
@@ -138,16 +138,24 @@ impl Device {
 
     fn make_pinned<T: Pod>(&self, len: usize, write_combined: bool) -> Result<PinnedBuffer<T>> {
         let bytes = bytes_of::<T>(len)?.max(1);
-        let (at, address) = self.raw().alloc_host(bytes, write_combined).map_err(|fault| match fault.kind {
-            FaultKind::Lost => fault.on(self.label()),
-            // It is the system's memory: what is free on the device says nothing of it.
-            _ => Error::Pinned { device: self.label().to_owned(), asked: bytes, call: fault.call, says: fault.says },
-        })?;
-        add(&self.inner.counters.pinned, 1);
+        let (at, address) = self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
         // SAFETY: `bytes` bytes were just allocated there, and nobody else knows of them.
         unsafe { at.write_bytes(0, bytes as usize) };
         let memory = PinnedMemory { device: self.clone(), at, address, bytes, pending: Mutex::default() };
         Ok(PinnedBuffer { memory: Arc::new(memory), offset: 0, len, kind: PhantomData })
+    }
+}
+
+impl Device {
+    /// A driver's answer to somebody who asked for page-locked memory.
+    pub(super) fn pinned_answer<T>(&self, answer: Try<T>, asked: u64) -> Result<T> {
+        let made = answer.map_err(|fault| match fault.kind {
+            FaultKind::Lost => fault.on(self.label()),
+            // It is the system's memory: what is free on the device says nothing of it.
+            _ => Error::Pinned { device: self.label().to_owned(), asked, call: fault.call, says: fault.says },
+        })?;
+        add(&self.inner.counters.pinned, 1);
+        Ok(made)
     }
 }
 

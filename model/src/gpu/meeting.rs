@@ -1,4 +1,8 @@
 //! Where devices that compute one model together meet: the memory of `kjit_kernels::reduce`.
+//!
+//! Devices that reach each other have an inbox each in their own memory. Others have one inbox for all in
+//! page-locked memory of the host: a device has a place of its own in each inbox, so there is nothing to keep
+//! apart, and what it reads from the host's memory is what all have written there.
 
 use super::plan::{Meeting, Room};
 use crate::gpu::plan::WORDS;
@@ -12,6 +16,15 @@ use std::time::Duration;
 /// a kernel's first launch, or another process that has the device.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Whose memory devices meet in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// That of each device, which the others write to.
+    Devices,
+    /// The host's.
+    Host,
+}
+
 /// One device's.
 #[derive(Debug, Clone)]
 pub struct MeetingPlace {
@@ -23,34 +36,51 @@ pub struct MeetingPlace {
     rows: Vec<DeviceBuffer<u32>>,
     rank: usize,
     room: Room,
+    way: Way,
     /// Of all of them: one has failed, and the others wait for nothing any more.
     over: Arc<AtomicBool>,
 }
 
 impl MeetingPlace {
-    /// Those of all devices, in their order, with so much room for each. The devices reach each other.
-    pub fn of(devices: &[Device], room: Room) -> Result<Vec<MeetingPlace>, SessionError> {
+    /// Those of all devices, in their order, with so much room for each, and in memory that all of them reach.
+    pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<MeetingPlace>, SessionError> {
         let words = room.words(devices.len());
         let (packets, values) = words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        // A model without a program for prompts has no rows.
+        let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
-        for device in devices {
-            let stream = device.stream()?;
-            // A model without a program for prompts has no rows.
-            let (inbox, of_rows) = (device.shared_buffer(packets.max(1))?, device.shared_buffer(values.max(1))?);
-            stream.fill(&inbox, 0)?;
-            stream.fill(&of_rows, 0)?;
-            stream.synchronize()?;
-            inboxes.push(inbox);
-            rows.push(of_rows);
+        match way {
+            Way::Devices => {
+                for device in devices {
+                    let stream = device.stream()?;
+                    let (inbox, of_rows) = (device.shared_buffer(packets)?, device.shared_buffer(values)?);
+                    stream.fill(&inbox, 0)?;
+                    stream.fill(&of_rows, 0)?;
+                    stream.synchronize()?;
+                    inboxes.push(inbox);
+                    rows.push(of_rows);
+                }
+            }
+            Way::Host => {
+                inboxes = Device::shared_in_host(devices, packets)?;
+                rows = Device::shared_in_host(devices, values)?;
+            }
         }
+        // As this device has them.
+        let seen = |rank: usize| match (way, inboxes.get(rank), rows.get(rank)) {
+            (Way::Host, Some(inbox), Some(of_rows)) => {
+                (vec![inbox.clone(); inboxes.len()], vec![of_rows.clone(); rows.len()])
+            }
+            _ => (inboxes.clone(), rows.clone()),
+        };
         let over = Arc::new(AtomicBool::new(false));
         let place = |(rank, device): (usize, &Device)| {
             let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
             stream.fill(&words, 0)?;
             stream.synchronize()?;
             late.write(|to| to.fill(0))?;
-            let (inboxes, rows, over) = (inboxes.clone(), rows.clone(), Arc::clone(&over));
-            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, over })
+            let ((inboxes, rows), over) = (seen(rank), Arc::clone(&over));
+            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, way, over })
         };
         devices.iter().enumerate().map(place).collect()
     }
@@ -58,6 +88,11 @@ impl MeetingPlace {
     /// Devices.
     pub fn ranks(&self) -> usize {
         self.inboxes.len()
+    }
+
+    /// Whose memory it is.
+    pub fn way(&self) -> Way {
+        self.way
     }
 
     /// What there is room for.

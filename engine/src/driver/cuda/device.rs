@@ -107,6 +107,14 @@ impl CudaDevice {
         done.and_then(|done| released.map(|()| done))
     }
 
+    /// Page-locked memory of every device, with these flags besides.
+    fn host_pages(&self, bytes: u64, more: u32) -> Try<*mut u8> {
+        let mut at = null_mut();
+        let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | more;
+        call!(self.cuMemHostAlloc(&mut at, bytes as usize, flags))?;
+        Ok(at.cast())
+    }
+
     /// Done, not yet, or failed.
     fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
         if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
@@ -153,20 +161,25 @@ impl RawDevice for CudaDevice {
     }
 
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
-        let symbols = self.current()?;
-        let flags = CU_MEMHOSTALLOC_PORTABLE
-            | CU_MEMHOSTALLOC_DEVICEMAP
-            | if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
-        let mut at = null_mut();
-        let code = unsafe { (symbols.cuMemHostAlloc)(&mut at, bytes as usize, flags) };
-        self.check("cuMemHostAlloc", code)?;
-        let mut address = 0;
-        let code = unsafe { (symbols.cuMemHostGetDevicePointer_v2)(&mut address, at, 0) };
-        if let Err(fault) = self.check("cuMemHostGetDevicePointer", code) {
-            let _ = unsafe { (symbols.cuMemFreeHost)(at) };
-            return Err(fault);
+        let at = self.host_pages(bytes, if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 })?;
+        match unsafe { self.host_address(at) } {
+            Ok(address) => Ok((at, address)),
+            Err(fault) => {
+                let _ = unsafe { self.free_host(at) };
+                Err(fault)
+            }
         }
-        Ok((at.cast(), address))
+    }
+
+    fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
+        // What is page-locked is coherent on NVIDIA's.
+        self.host_pages(bytes, 0)
+    }
+
+    unsafe fn host_address(&self, at: *mut u8) -> Try<u64> {
+        let mut address = 0;
+        call!(self.cuMemHostGetDevicePointer_v2(&mut address, at.cast(), 0))?;
+        Ok(address)
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {

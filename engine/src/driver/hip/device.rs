@@ -111,6 +111,28 @@ impl HipDevice {
         Ok((at.cast(), address as u64))
     }
 
+    /// Page-locked memory of every device, with these flags besides, and where this one has it.
+    fn host_pages(&self, bytes: u64, more: u32) -> Try<(*mut u8, u64)> {
+        let hip = self.current()?;
+        let flags = flags::hipHostMallocPortable | flags::hipHostMallocMapped | more;
+        let mut at = null_mut();
+        // SAFETY: writes one pointer.
+        if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
+            let refused = self.fault(error);
+            // The runtime has a pool of its own for these, and the system a limit for that; pages of ours have
+            // neither.
+            return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
+        }
+        let mut address = null_mut();
+        // SAFETY: made above; writes one pointer.
+        if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
+            // SAFETY: nobody knows of it.
+            let _ = unsafe { hip.hipHostFree(at) };
+            return Err(self.fault(error));
+        }
+        Ok((at.cast(), address as u64))
+    }
+
     /// A call's answer as a fault, remembered if it is the last.
     fn fault(&self, error: hip_sys::Error) -> Fault {
         self.state.note(fault(error))
@@ -181,23 +203,19 @@ impl RawDevice for HipDevice {
     }
 
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
-        let hip = self.current()?;
-        let flags = flags::hipHostMallocPortable
-            | flags::hipHostMallocMapped
-            | if write_combined { flags::hipHostMallocWriteCombined } else { 0 };
-        let mut at = null_mut();
-        if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
-            let refused = self.fault(error);
-            // The runtime has a pool of its own for these, and the system a limit for that; pages of ours have
-            // neither.
-            return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
-        }
+        self.host_pages(bytes, if write_combined { flags::hipHostMallocWriteCombined } else { 0 })
+    }
+
+    fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
+        // Without the flag a setting of the runtime's (HIP_HOST_COHERENT) decides whether a running kernel sees
+        // what another device has written.
+        Ok(self.host_pages(bytes, flags::hipHostMallocCoherent)?.0)
+    }
+
+    unsafe fn host_address(&self, at: *mut u8) -> Try<u64> {
         let mut address = null_mut();
-        if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
-            let _ = unsafe { hip.hipHostFree(at) };
-            return Err(self.fault(error));
-        }
-        Ok((at.cast(), address as u64))
+        call!(self.hipHostGetDevicePointer(&mut address, at.cast(), 0))?;
+        Ok(Raw::of("hipHostGetDevicePointer", address)?.0 as u64)
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {

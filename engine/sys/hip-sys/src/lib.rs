@@ -127,6 +127,8 @@ pub mod flags {
     pub const hipHostMallocMapped: u32 = 2;
     /// Fast to write, slow to read.
     pub const hipHostMallocWriteCombined: u32 = 4;
+    /// Devices see each other's writes while kernels run.
+    pub const hipHostMallocCoherent: u32 = 0x4000_0000;
     /// Device memory that other devices see while kernels run.
     pub const hipDeviceMallocFinegrained: u32 = 1;
     /// Page-locked for every device.

@@ -53,7 +53,7 @@ fn every_number_is_the_headers_own() {
         attribute: hipDeviceAttributeClockRate hipDeviceAttributeCooperativeLaunch hipDeviceAttributeIntegrated
             hipDeviceAttributeL2CacheSize hipDeviceAttributeMultiprocessorCount hipDeviceAttributeWarpSize;
         capture: hipStreamCaptureModeThreadLocal;
-        flags: hipStreamNonBlocking hipEventDefault hipEventDisableTiming hipDeviceMallocFinegrained hipHostMallocPortable hipHostMallocMapped
+        flags: hipStreamNonBlocking hipEventDefault hipEventDisableTiming hipDeviceMallocFinegrained hipHostMallocPortable hipHostMallocMapped hipHostMallocCoherent
             hipHostMallocWriteCombined hipHostRegisterPortable hipHostRegisterMapped;
     }
     equal("sizeof(hipUUID)", size_of::<hip_sys::hipUUID>() as u64);

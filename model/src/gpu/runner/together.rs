@@ -6,9 +6,9 @@
 
 use super::GpuRunner;
 use crate::gguf::Gguf;
-use crate::gpu::meeting::MeetingPlace;
+use crate::gpu::meeting::{MeetingPlace, Way};
 use crate::gpu::open::plan_for;
-use crate::gpu::plan::{Bind, Choice};
+use crate::gpu::plan::{Bind, Choice, Room};
 use crate::gpu::resident::Whose;
 use crate::graph::Graph;
 use crate::sample::Sampler;
@@ -55,7 +55,7 @@ impl Drop for Others {
 
 /// Why devices that were opened do not compute together.
 pub(crate) enum Apart {
-    /// They cannot reach each other, or what one sends does not arrive.
+    /// They are not of one kind, or what one sends does not arrive.
     Link(String),
     /// Something else.
     Other(SessionError),
@@ -100,14 +100,15 @@ impl GpuRunner {
         shards: Vec<Graph>,
         options: &OpenOptions,
     ) -> Result<GpuRunner, Apart> {
+        let mut unreached = None;
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
-                if a.target().vendor() != b.target().vendor() || !a.reach(b)? {
-                    return Err(Apart::Link(format!("{} cannot reach the memory of {}", a.label(), b.label())));
-                }
                 if a.target() != b.target() {
                     // Sums would differ in their last bits, and what follows from them.
                     return Err(Apart::Link(format!("{} and {} are not of one kind", a.label(), b.label())));
+                }
+                if !a.reach(b)? {
+                    unreached.get_or_insert_with(|| format!("{} cannot reach the memory of {}", a.label(), b.label()));
                 }
             }
         }
@@ -115,7 +116,10 @@ impl GpuRunner {
             return Err(SessionError::Device("there is no device".to_owned()).into());
         };
         let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
-        let places = MeetingPlace::of(devices, room)?;
+        let places = match unreached {
+            None => MeetingPlace::of(devices, room, Way::Devices)?,
+            Some(_) => in_host(devices, room, unreached.as_deref())?,
+        };
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
             let parts = devices.iter().zip(shards).zip(places);
             let opening = parts.map(|((device, graph), place)| {
@@ -125,19 +129,45 @@ impl GpuRunner {
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
-        prove(&runners).map_err(|error| match error {
-            lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
-            other => Apart::Link(other.to_string()),
-        })?;
+        let proven = |runners: &[GpuRunner]| {
+            prove(runners).map_err(|error| match error {
+                lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
+                other => Apart::Link(other.to_string()),
+            })
+        };
+        match proven(&runners) {
+            Err(Apart::Link(why)) if unreached.is_none() => {
+                // Who still waits, waits in the memory that goes.
+                runners.iter().try_for_each(|r| r.resident.stream.synchronize())?;
+                for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
+                    // What was recorded when it was opened meets in the old one.
+                    runner.recordings.clear();
+                    runner.resident.meeting = Some(place);
+                }
+                unreached = Some(why);
+                proven(&runners)?;
+            }
+            done => done?,
+        }
         let streams = runners.iter().map(|r| r.resident.stream.clone()).collect();
         let mut leader = runners.remove(0);
         leader.others = Others { runners, streams };
+        leader.remark(unreached.map(|why| format!("sums go through the host's memory: {why}")).into_iter().collect());
         Ok(leader)
     }
 
     /// Devices that compute each layer together.
     pub fn ranks(&self) -> usize {
         1 + self.others.runners.len()
+    }
+
+    /// How sums go from one of the devices that compute together to another: `from device to device`, `through
+    /// the host's memory`.
+    pub fn sums_go(&self) -> Option<&'static str> {
+        self.resident.meeting.as_ref().map(|place| match place.way() {
+            Way::Devices => "from device to device",
+            Way::Host => "through the host's memory",
+        })
     }
 
     /// Does the same on all devices: what of the first one, and what of each other.
@@ -252,6 +282,14 @@ impl GpuRunner {
     pub(super) fn copy_others(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
         self.others.runners.iter_mut().try_for_each(|other| other.copy(from, to, len).map(drop))
     }
+}
+
+/// Places in the host's memory, of devices that do not meet in their own: it says why not.
+fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<MeetingPlace>, Apart> {
+    MeetingPlace::of(devices, room, Way::Host).map_err(|error| match error {
+        lost @ SessionError::Lost(_) => Apart::Other(lost),
+        error => Apart::Link(format!("{}, and in the host's memory {error}", why.unwrap_or_default())),
+    })
 }
 
 /// Decodes as the first device does: what becomes of a sequence after a token it says.
