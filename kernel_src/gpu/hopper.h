@@ -33,6 +33,17 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
+// The same of what nobody reads again soon: it goes from the second cache before anything else does. A token's
+// weights go through that cache many times over, and what stayed of them put out code, arguments and values.
+STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
+    u64 first_out;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+        ::"r"(shared_at(to)),
+        "l"(from), "r"(bytes), "r"(shared_at(b)), "l"(first_out)
+        : "memory");
+}
 // The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun are there.
 STEP void barrier_arrive_copied(u64* b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");

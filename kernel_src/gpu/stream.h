@@ -84,7 +84,7 @@ template <class R> struct Ring {
         await(s.empty + at.slot, at.phase ^ 1);
         ordered_fill(at);
         barrier_arrive_expect(s.full + at.slot, bytes);
-        bulk_copy(memory + at.slot * R::SLOT, from, bytes, s.full + at.slot);
+        bulk_copy_once(memory + at.slot * R::SLOT, from, bytes, s.full + at.slot);
         next(at);
     }
     STEP const u8* wait(Shared& s, const u8* memory, const RingAt& at) {

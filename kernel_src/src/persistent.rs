@@ -27,9 +27,8 @@ pub const HEAD: usize = 7;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
 /// Bytes of shared memory that the kernel declares itself, at most: the largest step's (attention's 14 KiB),
-/// two instructions, where the
-/// block is among its meetings, the ring's barriers.
-const FIXED: usize = 18 << 10;
+/// four instructions, where the block is among its meetings, the ring's barriers.
+const FIXED: usize = 19 << 10;
 /// Bytes of a ring's slot that are worth trying, in steps of this.
 const SLOT_STEP: usize = 512;
 /// Slots of a ring at least: one is read while others are on their way.
@@ -396,11 +395,30 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
 }
 ";
 
+/// The warp beside has instructions of its own in shared memory, the next on its way while one is carried out: from
+/// device memory each would come behind all that the ring has asked for.
 const STREAMING: &str = "\
+STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>::Shared& ring, u8* memory, RingAt& at) {
+    constexpr u32 EACH = CEIL_DIV(WORDS, KJ_BESIDE);
+    const u32 lane = thread_id() - KJ_BLOCK;
+    u64 next[EACH];
+    UNROLL for (u32 n = 0; n < EACH; n++) next[n] = n * KJ_BESIDE + lane < WORDS ? program[n * KJ_BESIDE + lane] : 0;
+    NO_UNROLL for (u32 i = 0; i < count; i++) {
+        u64* c = fed + i % 2 * WORDS;
+        UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) c[n * KJ_BESIDE + lane] = next[n];
+        wave_sync();
+        program += WORDS;
+        if (i + 1 < count) UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
+        if (lane == 0) feed(c, blocks, ring, memory, at);
+        wave_sync();
+    }
+}
+
 KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
     LDS_DYNAMIC(memory);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);
+    LDS_ARRAY(u64, fed, 2 * WORDS);
     LDS_ARRAY(Ring<Weights>::Shared, ring, 1);
     u8* pool = memory + Ring<Weights>::BYTES;
     RingAt at{};
@@ -408,7 +426,7 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks, count);
     __syncthreads();
     if (thread_id() >= KJ_BLOCK) {
-        if (thread_id() == KJ_BLOCK) NO_UNROLL for (u32 i = 0; i < count; i++) feed(program + (u64)i * WORDS, blocks, ring[0], memory, at);
+        ask(program, count, blocks, fed, ring[0], memory, at);
         return;
     }
     if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
