@@ -108,8 +108,8 @@ pub use compiler::discover::Tried;
 pub use compiler::worker::Isolation;
 pub use config::Config;
 pub use driver::{
-    Arena, Blas, Counts, Crossing, Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel,
-    Memory, Module, PinnedBuffer, Pool, PoolStats, Stream,
+    Arena, Blas, COLLECTIVE_ID, Collective, CollectiveLibrary, Counts, Crossing, Device, DeviceBuffer, DeviceInfo,
+    Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory, Module, PinnedBuffer, Pool, PoolStats, Stream,
 };
 pub use engine::{CompileCounts, CompilerChoice, CompilerInfo, CompilerReport, Engine};
 pub use error::{Error, Result};

@@ -20,7 +20,10 @@
 // before it waits, and no more blocks are launched than the device holds: so no order in which blocks begin
 // makes two devices wait for each other.
 //
-// S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES. Share: x a block of `blocks`.
+// GATHERED: a library has brought all parts (devices of several processes): `inbox` has RANKS × `count` f32,
+// nothing is sent and nobody is waited for. The host sees by `late`, the sums so far, that they go on.
+//
+// S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES, GATHERED. Share: x a block of `blocks`.
 #pragma once
 #include "peer.h"
 
@@ -213,8 +216,34 @@ template <class S> struct Reduce {
         if (thread_id() == 0) counted(a, own_count(a.words + 1), number);
     }
 
+    STEP void gathered(const ReduceArgs& a, Share share) {
+        const float* const parts = (const float*)a.inbox;
+        const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
+        for (u64 i = first; i < a.count; i += stride) {
+            float added = 0, sum = 0;
+            if constexpr (S::RESIDUAL && !S::JOIN) added = a.residual[i];
+            for (u32 r = 0; r < S::RANKS; r++) {
+                const float part = parts[r * a.count + i];
+                if constexpr (S::JOIN) {
+                    const u64 at = (i / S::COLS * S::RANKS + r) * S::COLS + i % S::COLS;
+                    if constexpr (S::RESIDUAL) a.y[at] = a.residual[at] + part;
+                    else a.y[at] = part;
+                } else {
+                    sum = r == 0 ? part : sum + part;
+                }
+            }
+            if constexpr (!S::JOIN) a.y[i] = S::RESIDUAL ? added + sum : sum;
+        }
+        if (first == 0) {
+            const u32 number = own_word(a.words) + 1;
+            own_store(a.words, number);
+            atomic_store(a.late, number);
+        }
+    }
+
     STEP void step(ReduceArgs a, Share share, Shared& lds) {
-        if constexpr (S::STRETCHES) stretches(a, share, lds);
+        if constexpr (S::GATHERED) gathered(a, share);
+        else if constexpr (S::STRETCHES) stretches(a, share, lds);
         else packets(a, share);
     }
 };

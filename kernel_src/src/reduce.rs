@@ -25,6 +25,8 @@ pub struct ReduceSpec {
     pub residual: bool,
     /// For many rows: values go in stretches, with one number behind each; else each value with its own.
     pub stretches: bool,
+    /// All parts lie in the inbox already, one behind the other: the devices are of several processes.
+    pub gathered: bool,
 }
 
 arguments! {
@@ -38,9 +40,10 @@ arguments! {
         y: Pointer,
         /// [`WORDS`] u32 of this device, zero before the first launch; all launches have the same.
         words: Pointer,
-        /// u32 of the host: not 0 once a device has waited in vain.
+        /// u32 of the host: not 0 once a device has waited in vain; gathered, the sums so far.
         late: Pointer,
-        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have the same.
+        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have the same. Gathered:
+        /// `ranks × count` f32.
         inbox: Pointer,
         /// The inboxes of the ranks behind this one, in turn; null beyond `ranks`.
         to0: Pointer,
@@ -105,7 +108,11 @@ impl ReduceSpec {
     ) -> Result<Case, SpecError> {
         let (ranks, count) = (self.ranks, rows * self.cols);
         // More room than is used.
-        let room = if self.stretches { (count + 5).next_multiple_of(STRETCH) } else { count + 5 };
+        let room = match (self.gathered, self.stretches) {
+            (true, _) => 0,
+            (_, true) => (count + 5).next_multiple_of(STRETCH),
+            _ => count + 5,
+        };
         let parts: Vec<Vec<f32>> = (0..ranks).map(|_| random.normals(count, 1.0)).collect();
         let wide = if self.join { ranks * self.cols } else { self.cols };
         let residual = if self.residual { random.normals(rows * wide, 1.0) } else { vec![] };
@@ -113,7 +120,10 @@ impl ReduceSpec {
         let half = met as usize % 2;
         let empty = self.empty(room, number);
         let (mut inbox, mut sent) = (empty.clone(), empty.clone());
-        for (r, part) in parts.iter().enumerate() {
+        if self.gathered {
+            inbox = parts.iter().flatten().map(|v| v.to_bits()).collect();
+        }
+        for (r, part) in parts.iter().enumerate().filter(|_| !self.gathered) {
             self.put(if r == rank { &mut sent } else { &mut inbox }, room, half * ranks + r, part, number);
         }
         let want = (0..rows * wide).map(|i| {
@@ -127,7 +137,7 @@ impl ReduceSpec {
             };
             made + residual.get(i).map_or(0.0, |&r| f64::from(r))
         });
-        let peer = |i: usize| match i + 1 < ranks {
+        let peer = |i: usize| match i + 1 < ranks && !self.gathered {
             true => {
                 CaseArg::Buffer { name: "to", before: bytes_of(&empty).into(), expect: Expect::Bytes(bytes_of(&sent)) }
             }
@@ -143,7 +153,11 @@ impl ReduceSpec {
                 before: bytes_of(&[met, 0, 0]).into(),
                 expect: Expect::Bytes(bytes_of(&[next, 0, 0])),
             },
-            late: CaseArg::Buffer { name: "late", before: bytes_of(&[0]).into(), expect: Expect::Same },
+            late: CaseArg::Buffer {
+                name: "late",
+                before: bytes_of(&[0]).into(),
+                expect: if self.gathered { Expect::Bytes(bytes_of(&[number])) } else { Expect::Same },
+            },
             inbox: CaseArg::Buffer { name: "inbox", before: bytes_of(&inbox).into(), expect: Expect::Same },
             to0: peer(0),
             to1: peer(1),
@@ -203,13 +217,14 @@ impl Family for ReduceSpec {
         let how = if self.join { "joined" } else { "added" };
         let residual = if self.residual { ", residual" } else { "" };
         let stretches = if self.stretches { ", stretches" } else { "" };
-        write!(f, "{} × {} {how}{residual}{stretches}", self.ranks, self.cols)
+        let gathered = if self.gathered { ", gathered" } else { "" };
+        write!(f, "{} × {} {how}{residual}{stretches}{gathered}", self.ranks, self.cols)
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let fine = (2..=RANKS).contains(&self.ranks) && self.cols > 0 && self.cols <= 1 << 30;
         let quads = !self.join && self.cols.is_multiple_of(4);
-        require(fine && (quads || !self.stretches), NAME, || format!("{self:?}"))
+        require(fine && (quads || !self.stretches) && !(self.stretches && self.gathered), NAME, || format!("{self:?}"))
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -219,6 +234,7 @@ impl Family for ReduceSpec {
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
         let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual).flag("STRETCHES", self.stretches);
+        let shape = shape.flag("GATHERED", self.gathered);
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
 
@@ -231,7 +247,12 @@ impl Family for ReduceSpec {
         // Its part, what goes to each other device and comes from each, the row.
         let wide = if self.join { self.ranks } else { 1 };
         let residual = if self.residual { wide } else { 0 };
-        let sent = if self.stretches { 8 } else { 16 };
+        // Gathered, all parts are read, and what a library moves is not this kernel's.
+        let sent = match (self.gathered, self.stretches) {
+            (true, _) => 4,
+            (_, true) => 8,
+            _ => 16,
+        };
         Work::moves(size.tokens * self.cols * (4 + sent * (self.ranks - 1) + 4 * wide + 4 * residual))
     }
 
@@ -242,7 +263,7 @@ impl Family for ReduceSpec {
 
     fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
         let mut add = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false };
+            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: false };
             into.push(spec.of(target, (blocks, rows), at, random)?);
             Ok(())
         };
@@ -253,18 +274,27 @@ impl Family for ReduceSpec {
         add(4, 130, true, true, (3, 1), (3, 1))?;
         // Whole stretches and parts of one; one, two and four for a block; a block that has none.
         let mut stretches = |ranks, cols, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join: false, residual, stretches: true };
+            let spec = ReduceSpec { ranks, cols, join: false, residual, stretches: true, gathered: false };
             into.push(spec.of(target, (blocks, rows), at, random)?);
             Ok(())
         };
         stretches(2, 2052, true, (2, 7), (0, 0))?;
         stretches(2, 1024, false, (1, 4), (1, 3))?;
         stretches(3, 64, true, (3, 70), (2, u32::MAX - 1))?;
-        stretches(8, 4, false, (1, 5), (4, 6))
+        stretches(8, 4, false, (1, 5), (4, 6))?;
+        let mut gathered = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
+            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: true };
+            into.push(spec.of(target, (blocks, rows), at, random)?);
+            Ok(())
+        };
+        gathered(2, 300, false, true, (2, 3), (1, 0))?;
+        gathered(3, 65, true, false, (1, 4), (2, 7))?;
+        gathered(8, 33, true, true, (1, 2), (0, 2))
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec = |cols, join, residual| ReduceSpec { ranks: 2, cols, join, residual, stretches: false };
+        let spec =
+            |cols, join, residual| ReduceSpec { ranks: 2, cols, join, residual, stretches: false, gathered: false };
         list.add("reduce 2 × 4096".to_owned(), spec(4096, false, true), ONE)?;
         list.add("reduce 2 × 64128 joined".to_owned(), spec(64128, true, false), ONE)?;
         let stretches = ReduceSpec { stretches: true, ..spec(4096, false, true) };

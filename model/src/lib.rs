@@ -60,6 +60,7 @@ pub mod lookup;
 pub mod model;
 pub mod perplexity;
 pub mod placement;
+pub mod ranks;
 pub mod sample;
 pub mod serve;
 pub mod session;

@@ -8,9 +8,9 @@ use crate::gguf::{self, Gguf};
 use crate::gpu::PageCount;
 use crate::graph::{Graph, GraphError};
 use crate::host::Cpu;
-use crate::placement::{PlacementError, Wanted};
+use crate::placement::{PlacementError, Wanted, open_rank};
 use crate::sample::SampleOptions;
-use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError, StageRunner};
+use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError, Split, StageRunner};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use kjit_engine::{CompileCounts, Config, Engine, Target};
 use std::ops::ControlFlow;
@@ -244,6 +244,9 @@ fn on_device(
     config: Config,
 ) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
     let engine = Engine::new(config);
+    if options.split == Split::Ranks {
+        return on_rank(engine, gguf, &graph, options);
+    }
     if let Some(wanted) = Wanted::of(options, &engine)? {
         return on_stages(engine, &wanted, gguf, &graph, options);
     }
@@ -307,6 +310,25 @@ fn on_device(
     }
     remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));
     let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![] };
+    Ok((session, device, Some(engine)))
+}
+
+/// A session on the device that this process has of several processes'.
+fn on_rank(
+    engine: Engine,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
+    let (session, label, ranks) = open_rank(&engine, gguf, graph, options)?;
+    let layers = (0, graph.states.len());
+    let (kind, name, arch, remarks) = session.gpu().map_or(("", String::new(), String::new(), vec![]), |gpu| {
+        let info = gpu.device();
+        (info.vendor.device_word(), info.name.clone(), info.arch_id.clone(), gpu.remarks().to_vec())
+    });
+    let share = Some((ranks.rank, ranks.size));
+    let stage = StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers, share };
+    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![stage] };
     Ok((session, device, Some(engine)))
 }
 

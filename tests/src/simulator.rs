@@ -14,8 +14,17 @@ use std::process::Command;
 const INSIDE: &str = "KJIT_HIPSIM_TEST";
 
 /// Its sources, in the order in which the compiler gets them.
-const UNITS: &[&str] =
-    &["device.cpp", "memory.cpp", "stream.cpp", "graph.cpp", "module.cpp", "compile.cpp", "hiprtc.cpp", "rocblas.cpp"];
+const UNITS: &[&str] = &[
+    "device.cpp",
+    "memory.cpp",
+    "stream.cpp",
+    "graph.cpp",
+    "module.cpp",
+    "compile.cpp",
+    "hiprtc.cpp",
+    "rocblas.cpp",
+    "rccl.cpp",
+];
 const HEADERS: &[&str] = &["kernel.h", "exec.h", "sim.h", "compile.h", "object.h", "sha256.h"];
 
 fn sources() -> PathBuf {
@@ -109,6 +118,7 @@ impl Setup {
             .env("KJIT_HIP_LIBRARY", &library)
             .env("KJIT_HIPRTC_LIBRARY", &library)
             .env("KJIT_ROCBLAS_LIBRARY", &library)
+            .env("KJIT_RCCL_LIBRARY", &library)
             .env("KJIT_CLANG", clang)
             .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
             .env("KJIT_HIPSIM_DEVICES", &self.devices)

@@ -157,7 +157,7 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
         let (ranks, cols, rows, blocks) = (2, 1028, 41, 3u32);
         let (count, room) = (rows * cols, 11 * STRETCH);
         assert!(count > 10 * STRETCH && count < room);
-        let spec = ReduceSpec { ranks, cols, join: false, residual: true, stretches: true };
+        let spec = ReduceSpec { ranks, cols, join: false, residual: true, stretches: true, gathered: false };
         let target = devices[0].target();
         let kernel = spec.kernel(target).unwrap();
         let job = Job::new(kernel.source, kernel.constants, kernel.options, target.clone());

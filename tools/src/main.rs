@@ -14,6 +14,7 @@ mod input;
 mod interrupt;
 mod load;
 mod model;
+mod ranks;
 mod report;
 mod table;
 mod template;
@@ -28,14 +29,14 @@ fn main() -> ExitCode {
     kjit_engine::child_main();
     interrupt::listen();
     kjit_model::gguf::end_on_a_file_cut_short();
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return wrong_usage(&e),
     };
-    let shared = &cli.shared;
-    if let Err(e) = one_device(&cli) {
+    if let Err(e) = one_device(&cli).and_then(|()| ranks::prepare(&mut cli)) {
         return report::failed(&e);
     }
+    let shared = &cli.shared;
     let done = match &cli.command {
         Command::Run(a) => commands::run::run(a, shared),
         Command::Pull(a) => commands::hub::pull(a, shared),

@@ -196,6 +196,7 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "model",
         "engine/sys/hip-sys",
         "engine/sys/hiprtc-sys",
+        "engine/sys/nccl-sys",
         "engine/sys/rocblas-sys",
     ] {
         let read = |file: &str| {

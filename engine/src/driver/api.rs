@@ -119,6 +119,8 @@ pub(crate) trait RawDevice: Send + Sync {
         Ok(false)
     }
 
+    /// Makes it the calling thread's device, for a library of the vendor's.
+    fn make_current(&self) -> Try<()>;
     /// Free and total bytes.
     fn memory(&self) -> Try<(u64, u64)>;
     /// Makes the host wait for everything on the device.

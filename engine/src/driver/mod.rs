@@ -3,6 +3,7 @@
 mod api;
 mod blas;
 mod call;
+mod collective;
 mod copy;
 mod counters;
 mod cuda;
@@ -22,6 +23,7 @@ mod stream;
 pub(crate) use api::Driver;
 pub use blas::Blas;
 pub use call::HostArg;
+pub use collective::{COLLECTIVE_ID, Collective, CollectiveLibrary};
 pub use copy::Crossing;
 pub use counters::Counts;
 pub use device::Device;

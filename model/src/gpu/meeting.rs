@@ -6,6 +6,7 @@
 
 use super::plan::{Meeting, Room};
 use crate::gpu::plan::WORDS;
+use crate::ranks::{Far, Waiting};
 use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) enum Way {
     Devices,
     /// The host's.
     Host,
+    /// This device's alone: a library brings what others have, which are other processes'.
+    Own,
 }
 
 /// One device's.
@@ -37,6 +40,8 @@ pub struct MeetingPlace {
     rank: usize,
     room: Room,
     way: Way,
+    /// What others have made, one behind the other, and who brings it, where they are other processes'.
+    far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
     /// Of all of them: one has failed, and the others wait for nothing any more.
     over: Arc<AtomicBool>,
 }
@@ -50,6 +55,7 @@ impl MeetingPlace {
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
         match way {
+            Way::Own => {}
             Way::Devices => {
                 for device in devices {
                     let stream = device.stream()?;
@@ -80,9 +86,38 @@ impl MeetingPlace {
             stream.synchronize()?;
             late.write(|to| to.fill(0))?;
             let ((inboxes, rows), over) = (seen(rank), Arc::clone(&over));
-            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, way, over })
+            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, way, far: None, over })
         };
         devices.iter().enumerate().map(place).collect()
+    }
+
+    /// That of a device among `ranks` processes' with so much room; `far` makes who brings the others' parts, of the word
+    /// in which the device counts its sums.
+    pub fn of_rank(
+        device: &Device,
+        (rank, ranks): (usize, usize),
+        room: Room,
+        far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
+    ) -> Result<MeetingPlace, SessionError> {
+        let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
+        let values = values.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
+        stream.fill(&words, 0)?;
+        stream.synchronize()?;
+        late.write(|to| to.fill(0))?;
+        let far = Some((device.buffer(values.max(1))?, Arc::new(far(late.clone())?)));
+        let over = Arc::new(AtomicBool::new(false));
+        Ok(MeetingPlace { words, late, inboxes: vec![], rows: vec![], rank, room, way: Way::Own, far, over })
+    }
+
+    /// Who brings the others' parts, where these are other processes'.
+    pub fn far(&self) -> Option<&Far> {
+        self.far.as_ref().map(|(_, far)| &**far)
+    }
+
+    /// As long as it lives, a library's work is waited for.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.far().map(Far::waiting)
     }
 
     /// Devices.
@@ -110,6 +145,7 @@ impl MeetingPlace {
             Meeting::Late => self.late.on_device().cast().ok(),
             Meeting::Inbox => inbox(0),
             Meeting::To(i) => inbox(1 + i as usize),
+            Meeting::Gathered => self.far.as_ref()?.0.cast().ok(),
             Meeting::Rows => rows(0),
             Meeting::RowsTo(i) => rows(1 + i as usize),
             Meeting::Room | Meeting::RowsRoom | Meeting::Limit => None,
@@ -128,15 +164,21 @@ impl MeetingPlace {
     /// One has failed: what the others wait for may never come.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
+        if let Some(far) = self.far() {
+            far.end();
+        }
     }
 
     /// Whether one has failed.
     pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
     }
 
     /// Whether the others came to every meeting so far.
     pub fn check(&self, device: &Device) -> Result<(), SessionError> {
+        if let Some(far) = self.far() {
+            return far.check(device);
+        }
         match self.late.peek(0)? {
             0 if self.is_over() => Err(SessionError::Lost(format!(
                 "another of the devices that compute the model with {} has failed",

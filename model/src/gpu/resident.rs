@@ -293,6 +293,10 @@ impl Resident {
         // On a device that cannot keep blocks together: as if it had room for one.
         let alone = (launch.cooperative && !together).then(|| Now { units: 1, ..now.clone() });
         let now = alone.as_ref().unwrap_or(now);
+        let gathers = launch.gathers();
+        if let Some((part, all, each)) = gathers {
+            self.gather(program, launch, (part, all, each.saturating_mul(u64::from(now.tokens))), whose)?;
+        }
         // Views live as long as the arguments that point into them.
         let views =
             launch.args.iter().map(|bind| self.view(program, &launch.name, bind, whose)).collect::<Result<Vec<_>>>()?;
@@ -317,9 +321,19 @@ impl Resident {
             .collect();
         let shape = Geometry::of(launch.grid.map(|d| d.at(now)), [launch.block, 1, 1])
             .shared(launch.shared)
-            .dependent(launch.dependent && !behind_all)
+            .dependent(launch.dependent && !behind_all && gathers.is_none())
             .cooperative(together && launch.grid[0].at(now) > 1);
         self.stream.launch(kernel, &shape, &args)
+    }
+
+    /// Has a library put this device's part and those of other processes' devices in one place.
+    fn gather(&self, program: &Program, launch: &Launch, of: (&Bind, &Bind, u64), whose: Whose) -> Result<()> {
+        let (part, all, count) = of;
+        let lost = |what| lost(what, &launch.name);
+        let far = self.meeting.as_ref().and_then(MeetingPlace::far).ok_or_else(|| lost("meeting place"))?;
+        let count = usize::try_from(count).map_err(|_| lost("address"))?;
+        let view = |bind| self.view(program, &launch.name, bind, whose)?.ok_or_else(|| lost("part"))?.cast::<f32>();
+        far.gather(&self.stream, &view(part)?.slice(..count)?, &view(all)?)
     }
 
     /// The memory an argument is, if it is any.
@@ -387,6 +401,7 @@ impl Resident {
     /// The same of other words that the device writes ids to.
     pub fn wait_in(&self, words: &PinnedBuffer<u32>, index: usize) -> std::result::Result<u32, SessionError> {
         let start = Instant::now();
+        let _waiting = self.meeting.as_ref().and_then(MeetingPlace::waiting);
         let mut spins = 0u32;
         loop {
             let id = words.peek(index)?;
@@ -418,6 +433,7 @@ impl Resident {
     /// Waits for the stream, but no longer than the devices that it computes with are there.
     pub fn settle(&self) -> std::result::Result<(), SessionError> {
         let Some(meeting) = &self.meeting else { return Ok(()) };
+        let _waiting = meeting.waiting();
         let mut spins = 0u32;
         while !self.stream.is_idle()? {
             meeting.check(self.stream.device())?;

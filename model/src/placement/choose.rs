@@ -21,6 +21,9 @@ pub enum PlacementError {
     /// [`Split::Tensor`] with something else than several GPUs.
     #[error("--split tensor is for several GPUs that have all layers together: {0}")]
     Tensor(&'static str),
+    /// [`Split::Ranks`](crate::session::Split::Ranks) with what it cannot be together with, or without ranks.
+    #[error("{0}")]
+    Ranks(String),
     /// [`Persistence::On`] with several stages.
     #[error("--persistent on is one launch on one device: leave it out where several compute")]
     Persistent,

@@ -11,6 +11,7 @@ mod cut;
 mod divide;
 mod experts;
 mod hot;
+mod rank;
 mod shard;
 mod stage;
 
@@ -20,6 +21,7 @@ pub use cut::{CutError, Layers};
 pub use divide::{DivideError, LayerNeed, Room, divide, needs};
 pub use experts::{ExpertsError, experts_apart, experts_here};
 pub use hot::Apart;
-pub use shard::{ShardError, shard};
+pub(crate) use rank::open_rank;
+pub use shard::{ShardError, shard, shard_of_rank};
 pub use stage::Place;
 pub(crate) use stage::{Made, Piece, Sink, Stage};

@@ -94,6 +94,20 @@ pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardErr
     Ok(all.made)
 }
 
+/// The same where each device is a process's own.
+///
+/// # Errors
+/// As [`shard`].
+pub fn shard_of_rank(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
+    let mut made = shard(graph, rank, ranks)?;
+    for op in &mut made.ops {
+        if let Op::Reduce(reduce) = op {
+            reduce.gathered = true;
+        }
+    }
+    Ok(made)
+}
+
 struct Sharder<'g> {
     whole: &'g Graph,
     made: Graph,
@@ -183,7 +197,7 @@ impl Sharder<'_> {
 
     fn put_together(&mut self, x: ValueId, join: bool, out: ValueId) {
         let (ranks, rank) = (self.ranks, self.rank);
-        self.made.ops.push(Op::Reduce(Reduce { x, ranks, rank, join, out }));
+        self.made.ops.push(Op::Reduce(Reduce { x, ranks, rank, join, gathered: false, out }));
     }
 
     fn op(&mut self, op: &Op) -> Result<(), ShardError> {

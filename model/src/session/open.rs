@@ -6,7 +6,8 @@ use crate::gguf::Gguf;
 use crate::gpu::{Apart as Refused, GpuRunner};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
-use crate::placement::{Apart, Layers, Place, Stage, shard};
+use crate::placement::{Apart, Layers, Place, Stage, shard, shard_of_rank};
+use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
 
@@ -104,6 +105,32 @@ impl Session {
             Refused::Link(why) => Ok(why),
             Refused::Other(error) => Err(error),
         })?;
+        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
+        let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
+        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        Ok(Session { whole: Some(graph), ..session })
+    }
+
+    /// This process's share of a model that several processes compute together, with a GPU each.
+    ///
+    /// # Errors
+    /// Ranks that do not find each other, a model that so many devices cannot share, what the device says.
+    pub fn on_rank(
+        engine: &Engine,
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+        ranks: &Ranks,
+    ) -> Result<Session, SessionError> {
+        one_gpu(options)?;
+        let share = shard_of_rank(&graph, ranks.rank, ranks.size);
+        // It is named by what divides models so on one machine.
+        let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
+        let share = share.map_err(|e| wrong(e.to_string()))?;
+        let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
+        let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
+        let runner = GpuRunner::of_rank(engine, device, gguf, share, options, ranks)?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);

@@ -77,6 +77,9 @@ pub enum Split {
     Layers,
     /// By heads and rows of each layer, which all devices compute together.
     Tensor,
+    /// The same with a device of each of several processes, of which this is one by what its launcher says
+    /// ([`Ranks`](crate::ranks::Ranks)).
+    Ranks,
 }
 
 /// How a model is opened.

@@ -34,7 +34,8 @@ pub struct Setup {
 #[derive(Debug, Clone, Args)]
 pub struct Placing {
     /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some layers, or all
-    /// compute each layer together
+    /// compute each layer together; ranks: the same with a GPU of each of several processes, which Slurm, mpirun,
+    /// Kubernetes or RANK and WORLD_SIZE number
     #[arg(long, value_name = "HOW", default_value = "layers")]
     pub split: SplitBy,
     /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among several
@@ -78,6 +79,7 @@ impl From<PromptsBy> for HostPrompts {
 pub enum SplitBy {
     Layers,
     Tensor,
+    Ranks,
 }
 
 impl From<SplitBy> for Split {
@@ -85,6 +87,7 @@ impl From<SplitBy> for Split {
         match by {
             SplitBy::Layers => Split::Layers,
             SplitBy::Tensor => Split::Tensor,
+            SplitBy::Ranks => Split::Ranks,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
 use crate::load::{How, open_one, weights};
+use crate::ranks::answers;
 use crate::report::say;
 use anyhow::bail;
 use kjit_model::Model;
@@ -10,7 +11,7 @@ use kjit_model::device::DeviceTaken;
 use kjit_model::gpu::Streamed;
 use kjit_model::session::{After, SequenceId, Session, SessionError, Want};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -159,7 +160,7 @@ fn share(row: &Row, head: &Head<'_>) -> Option<f64> {
 
 pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyhow::Result<()> {
     let (device, limit) = (head.device, head.limit.map(|limit| limit / 1e9));
-    let mut out = io::stdout().lock();
+    let mut out = answers();
     match output {
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };

@@ -2,9 +2,10 @@
 
 use crate::args::{self, Shared};
 use crate::load::{How, open_one};
+use crate::ranks::answers;
 use kjit_model::session::{Want, check_scores};
 use serde_json::json;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
@@ -15,7 +16,7 @@ pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> 
     best.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     best.truncate(args.top);
     let logsumexp = logsumexp(&row);
-    let mut out = io::stdout().lock();
+    let mut out = answers();
     if args.json {
         let top: Vec<_> = best.iter().map(|(id, logit)| json!([id, logit])).collect();
         writeln!(out, "{}", json!({ "n_vocab": row.len(), "top": top, "logsumexp": logsumexp }))?;

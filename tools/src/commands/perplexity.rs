@@ -3,6 +3,7 @@
 use crate::args::{self, Setup, Shared, Whole};
 use crate::input;
 use crate::load::{How, open_one};
+use crate::ranks::answers;
 use crate::report::say;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -33,7 +34,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
             }
         },
     )?;
-    let mut out = io::stdout().lock();
+    let mut out = answers();
     if args.json {
         writeln!(out, "{}", json!({ "perplexity": result.perplexity, "tokens": result.tokens }))?;
     } else {

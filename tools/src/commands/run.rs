@@ -4,6 +4,7 @@ use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{How, open_one, weights};
+use crate::ranks::answers;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
@@ -12,7 +13,7 @@ use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::gpu::{Early, EarlyStatus};
 use kjit_model::sample::{SampleOptions, Sampler};
-use kjit_model::session::SessionError;
+use kjit_model::session::{SessionError, Split};
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -26,18 +27,24 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let prompt = prompt(args, shared)?;
+    if prompt.is_none() && args.setup.options().split == Split::Ranks {
+        bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
+    }
     // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels
     // on the way.
     let early = !args.wait_compile && args.sampling.temp > 0.0 && args.sampling.seed.is_none();
     let how = How { trace: trace.as_ref(), early, drafts: args.lookup.is_on(), ..How::default() };
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
-    *model.session.sampler(sequence)? = sampler(&args.sampling)?;
+    // Ranks draw the same numbers, each by itself.
+    let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
+    let sampling = Sampling { seed: args.sampling.seed.or(seed), ..args.sampling.clone() };
+    *model.session.sampler(sequence)? = sampler(&sampling)?;
     let Some(prompt) = prompt else {
         return super::chat::chat(args, shared, model, sequence);
     };
     let interrupt = Interrupt::watch();
     let ids = prompt_ids(args, &model, &prompt)?;
-    let mut stdout = io::stdout().lock();
+    let mut stdout = answers();
     let mut broken = None;
     let span = trace.as_ref().map(|t| t.span("host", "generate"));
     let answer = {

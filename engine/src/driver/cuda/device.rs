@@ -140,6 +140,10 @@ impl RawDevice for CudaDevice {
         })
     }
 
+    fn make_current(&self) -> Try<()> {
+        self.current().map(drop)
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;

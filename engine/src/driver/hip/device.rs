@@ -175,6 +175,10 @@ impl RawDevice for HipDevice {
         }
     }
 
+    fn make_current(&self) -> Try<()> {
+        self.current().map(drop)
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.hipMemGetInfo(&mut free, &mut total))?;

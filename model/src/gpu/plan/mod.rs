@@ -131,6 +131,8 @@ pub enum Meeting {
     To(u32),
     /// As `u64`: packets that an inbox has for each device.
     Room,
+    /// All parts, that a library has put one behind the other.
+    Gathered,
     /// This device's inbox for rows of a prompt.
     Rows,
     /// The same of another device, in turn.

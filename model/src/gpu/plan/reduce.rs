@@ -13,11 +13,11 @@ impl Lower<'_> {
     pub(super) fn reduce(&mut self, reduce: &Reduce, residual: Option<ValueId>, out: ValueId) -> Result<(), PlanError> {
         let name = self.graph.value(out).name.clone();
         let from = self.graph.value(reduce.x);
-        let &Reduce { ranks, join, .. } = reduce;
+        let &Reduce { ranks, join, gathered, .. } = reduce;
         let cols = from.slots * from.width;
         // Rows of a prompt are many values; those of a step hardly fill a stretch.
-        let stretches = !self.batch && self.program.tokens() > 1 && !join && cols.is_multiple_of(4);
-        let spec = ReduceSpec { ranks, cols, join, residual: residual.is_some(), stretches };
+        let stretches = !gathered && !self.batch && self.program.tokens() > 1 && !join && cols.is_multiple_of(4);
+        let spec = ReduceSpec { ranks, cols, join, residual: residual.is_some(), stretches, gathered };
         let job = self.job(&name, spec.clone())?;
         let most = spec.blocks(self.program.tokens() as usize);
         let blocks = Dim::Fill { per_unit: BLOCKS_PER_UNIT, most };
@@ -27,11 +27,12 @@ impl Lower<'_> {
             Some(r) => self.program.make_over(out, r, &[reduce.x]),
             None => self.program.make(out),
         };
-        let (inbox, room) = match stretches {
-            true => (Meeting::Rows, Meeting::RowsRoom),
-            false => (Meeting::Inbox, Meeting::Room),
+        let (inbox, room) = match (gathered, stretches) {
+            (true, _) => (Meeting::Gathered, Meeting::Room),
+            (_, true) => (Meeting::Rows, Meeting::RowsRoom),
+            _ => (Meeting::Inbox, Meeting::Room),
         };
-        let to = |i: usize| match (i + 1 < ranks, stretches) {
+        let to = |i: usize| match (i + 1 < ranks && !gathered, stretches) {
             (false, _) => Bind::Null,
             (true, true) => Bind::Meeting(Meeting::RowsTo(i as u32)),
             (true, false) => Bind::Meeting(Meeting::To(i as u32)),
@@ -69,12 +70,14 @@ pub(crate) struct Room {
     pub packets: u64,
     /// Values in stretches, a whole number of these.
     pub values: u64,
+    /// Values that a library puts one behind the other.
+    pub gathered: u64,
 }
 
 impl Room {
     /// Whether it is enough for what is wanted.
     pub fn holds(&self, wanted: Room) -> bool {
-        wanted.packets <= self.packets && wanted.values <= self.values
+        wanted.packets <= self.packets && wanted.values <= self.values && wanted.gathered <= self.gathered
     }
 
     /// Words of 64 bits of an inbox of packets, and words of 32 bits of one of stretches, among so many devices.
@@ -85,6 +88,22 @@ impl Room {
         Some((packets, words_of_stretches(ranks, values)))
     }
 }
+
+impl Launch {
+    /// Where a library puts all devices' parts before this launch, and of how many elements a token: this device's
+    /// part, all of them.
+    pub(in crate::gpu) fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
+        let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
+        match (inbox, self.args.get(COUNT)?) {
+            (Bind::Meeting(Meeting::Gathered), Bind::Elements(each)) => Some((x, inbox, *each)),
+            _ => None,
+        }
+    }
+}
+
+/// Places of two arguments in [`ReduceArgs`].
+const INBOX: usize = 5;
+const COUNT: usize = 13;
 
 /// A launch that adds up rows.
 pub(in crate::gpu) struct Sum<'p> {
@@ -108,9 +127,10 @@ impl Plan {
                 let Some(Spec::Reduce(spec)) = self.jobs.get(launch.job.0 as usize).map(|j| &j.spec) else { continue };
                 let values = spec.cols as u64 * u64::from(program.tokens);
                 let all = room.get_or_insert_with(Room::default);
-                match spec.stretches {
-                    true => all.values = all.values.max(values.next_multiple_of(STRETCH as u64)),
-                    false => all.packets = all.packets.max(values),
+                match (spec.gathered, spec.stretches) {
+                    (true, _) => all.gathered = all.gathered.max(values),
+                    (_, true) => all.values = all.values.max(values.next_multiple_of(STRETCH as u64)),
+                    _ => all.packets = all.packets.max(values),
                 }
             }
         }
@@ -136,7 +156,10 @@ impl Plan {
         let words = self.room().zip(ranks).map(|(room, ranks)| room.words(ranks));
         match words {
             None => 0,
-            Some(Some((packets, rows))) => (8 * packets as u64).saturating_add(4 * rows as u64),
+            Some(Some((packets, rows))) => {
+                let (room, ranks) = (self.room().unwrap_or_default(), ranks.unwrap_or(0) as u64);
+                (8 * packets as u64).saturating_add(4 * rows as u64).saturating_add(4 * ranks * room.gathered)
+            }
             Some(None) => u64::MAX,
         }
     }

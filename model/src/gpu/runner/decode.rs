@@ -59,6 +59,8 @@ impl GpuRunner {
         if let Err(error) = self.all_have_place(tasks) {
             return (tasks.iter().map(|t| t.first).collect(), Err(error));
         }
+        // In between, the sink may take its time.
+        drop(self.given(tasks));
         let mut running: Vec<Running> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);

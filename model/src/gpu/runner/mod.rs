@@ -14,6 +14,7 @@ mod decode;
 mod draft;
 mod embed;
 mod pages;
+mod rank;
 mod staged;
 mod step;
 mod tables;
@@ -81,6 +82,8 @@ pub struct GpuRunner {
     copied: Option<Copied>,
     /// Which pages are whose, and the number of each to copy it from; none where each slot has a place of its own.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
+    /// What random numbers may come from that other processes are to draw as well.
+    common_seed: Option<u64>,
 }
 
 /// What is known of a slot's words.
@@ -206,6 +209,7 @@ impl GpuRunner {
             before: None,
             copied: None,
             pages: None,
+            common_seed: None,
         };
         if let Some(pages) = runner.resident.plan.pages {
             let numbers = runner.opened().pinned(pages)?;

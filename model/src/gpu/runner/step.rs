@@ -29,6 +29,7 @@ impl GpuRunner {
     ) -> Result<Vec<Given>, SessionError> {
         // Where there are no pages nothing is done, and nobody's states are lost for it.
         self.all_have_place(tasks)?;
+        let _waiting = self.given(tasks);
         let done = self.try_step(tasks, late);
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();

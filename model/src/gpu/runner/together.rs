@@ -130,7 +130,7 @@ impl GpuRunner {
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
         let proven = |runners: &[GpuRunner]| {
-            prove(runners).map_err(|error| match error {
+            prove(runners, 0, runners.len()).map_err(|error| match error {
                 lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
                 other => Apart::Link(other.to_string()),
             })
@@ -167,6 +167,7 @@ impl GpuRunner {
         self.resident.meeting.as_ref().map(|place| match place.way() {
             Way::Devices => "from device to device",
             Way::Host => "through the host's memory",
+            Way::Own => "by the vendor's library",
         })
     }
 
@@ -319,17 +320,18 @@ const WHOLE: u32 = 2;
 const ROWS: u32 = 64;
 
 /// Whether what devices send each other arrives: patterns are put together by the very kernels, memory and
-/// link that are used later, a token's and a prompt's, in both halves of the inboxes.
-fn prove(runners: &[GpuRunner]) -> Result<(), SessionError> {
+/// link that are used later, a token's and a prompt's, in both halves of the inboxes. Of `ranks` these are the ones
+/// from `first` on; the others are other processes'.
+pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result<(), SessionError> {
     let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
     if kinds == 0 {
         return Err(SessionError::Device("devices put nothing together".to_owned()));
     }
-    (0..kinds).try_for_each(|kind| (1..=3).try_for_each(|seed| arrives(runners, kind, seed)))
+    (0..kinds).try_for_each(|kind| (1..=3).try_for_each(|seed| arrives(runners, (first, ranks), kind, seed)))
 }
 
 /// The same of one kind of sums, with one pattern.
-fn arrives(runners: &[GpuRunner], kind: usize, seed: u32) -> Result<(), SessionError> {
+fn arrives(runners: &[GpuRunner], (lowest, ranks): (usize, usize), kind: usize, seed: u32) -> Result<(), SessionError> {
     let mut placed = vec![];
     for (rank, runner) in runners.iter().enumerate() {
         let r = &runner.resident;
@@ -341,7 +343,7 @@ fn arrives(runners: &[GpuRunner], kind: usize, seed: u32) -> Result<(), SessionE
             Some(Bind::Buffer(id)) => Ok(r.buffer(sum.program, *id)?.cast::<f32>()?.slice(..values)?),
             _ => Err(missing()),
         };
-        r.stream.write(&buffer(0)?, &pattern(rank + 1, seed, values))?;
+        r.stream.write(&buffer(0)?, &pattern(lowest + rank + 1, seed, values))?;
         if sum.residual {
             r.stream.write(&buffer(1)?, &pattern(0, seed, values))?;
         }
@@ -356,10 +358,12 @@ fn arrives(runners: &[GpuRunner], kind: usize, seed: u32) -> Result<(), SessionE
     // The same for all.
     let Some((sum, _, y)) = placed.first() else { return Ok(()) };
     let mut want = vec![0f32; y.len()];
-    for from in usize::from(!sum.residual)..=runners.len() {
+    for from in usize::from(!sum.residual)..=ranks {
         want.iter_mut().zip(pattern(from, seed, y.len())).for_each(|(w, v)| *w += v);
     }
     for (runner, (_, _, y)) in runners.iter().zip(&placed) {
+        // What others have a part in may never come.
+        runner.resident.settle()?;
         let came = runner.resident.stream.read(y)?;
         runner.resident.check()?;
         if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {

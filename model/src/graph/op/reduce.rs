@@ -15,6 +15,8 @@ pub struct Reduce {
     pub rank: usize,
     /// Put one behind the other, not added.
     pub join: bool,
+    /// The devices are of several processes: a library brings the parts.
+    pub gathered: bool,
     /// The same on every device.
     pub out: ValueId,
 }

@@ -1,0 +1,327 @@
+//! Devices of several processes: what each of them has, on all of them, by the vendor's library (NCCL, RCCL).
+//!
+//! The library is opened at run time and told nothing of the ranks but their number: what they find each other by is
+//! brought to the others by whoever calls. A call of it may wait for other processes, and so for ever; each that may
+//! is made on a thread of its own, which is left alone after a while.
+
+use super::api::{Fault, FaultKind};
+use super::device::Device;
+use super::memory::DeviceBuffer;
+use super::stream::{Stream, Use};
+use crate::arch::Vendor;
+use crate::compiler::discover::python_sites;
+use crate::error::{Error, Result};
+use nccl_sys::{NCCL, Nccl, RCCL, ncclComm_t, ncclFloat32, ncclInProgress, ncclUniqueId};
+use std::ffi::{c_char, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of what ranks find each other by.
+pub const COLLECTIVE_ID: usize = 128;
+
+/// The oldest version that records its work into graphs as ours are: 2.11.
+const OLDEST: u32 = 21_100;
+/// What is above this is no version: 2.99.
+const NEWEST: u32 = 99_999;
+
+/// How long the library may take to give things back.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a call may be under way before it is taken to be stuck.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// NVIDIA's library uses NVLink multicast of its own accord, which kjit does without: a process that ends in the middle
+/// of that can leave the machine's switches in a state that only its owner can mend.
+const MULTICAST: &str = "NCCL_NVLS_ENABLE";
+
+/// The vendor's library.
+#[derive(Debug, Clone)]
+pub struct CollectiveLibrary {
+    nccl: Arc<Nccl>,
+    device: Device,
+    version: u32,
+}
+
+/// A device among those of other processes. Clones are the same; it is given back behind the last one, and behind the
+/// last recorded graph that has work of it.
+#[derive(Debug, Clone)]
+pub struct Collective {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    library: CollectiveLibrary,
+    /// None once it was given up.
+    comm: Mutex<Option<Comm>>,
+    /// Calls with it that are under way.
+    calls: AtomicUsize,
+    ranks: usize,
+}
+
+/// A handle of the library.
+#[derive(Debug, Clone, Copy)]
+struct Comm(ncclComm_t);
+
+// SAFETY: a handle may be used from any thread. Work is put into streams by the one that has the stream; beside it,
+// the library may be asked for its state, and told to give up, which is how a call that hangs is ended.
+unsafe impl Send for Comm {}
+
+fn fault(error: nccl_sys::Error) -> Fault {
+    match error {
+        nccl_sys::Error::Code { call, code, name, says } => {
+            Fault { call, code, says: format!("{name}: {says}"), kind: FaultKind::Other }
+        }
+        other => Fault { call: "NCCL", code: 0, says: other.to_string(), kind: FaultKind::Other },
+    }
+}
+
+impl Device {
+    /// The library by which this device works with those of other processes.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] with the places tried; a version that will not do.
+    pub fn collective_library(&self) -> Result<CollectiveLibrary> {
+        let nvidia = self.target().vendor() == Vendor::Nvidia;
+        let search = if nvidia { NCCL } else { RCCL };
+        let none = |why: String, tried| Error::NoLibrary {
+            library: search.library.to_owned(),
+            why,
+            tried,
+            package: search.package.to_owned(),
+        };
+        if nvidia && std::env::var(MULTICAST).as_deref() != Ok("0") {
+            return Err(none(format!("it is opened with {MULTICAST}=0 only: set that"), vec![]));
+        }
+        let wheels = || match nvidia {
+            true => python_sites().iter().map(|site| site.join(nccl_sys::WHEEL_FOLDER)).collect(),
+            false => hip_folders(),
+        };
+        let nccl = Nccl::open(&search, wheels).map_err(|error| match error {
+            nccl_sys::Error::NotFound { tried, .. } => {
+                none("the loader finds none".to_owned(), tried.iter().map(ToString::to_string).collect())
+            }
+            other => none(other.to_string(), vec![]),
+        })?;
+        let mut version: c_int = 0;
+        // SAFETY: writes one int.
+        let asked = unsafe { nccl.ncclGetVersion(&mut version) };
+        self.ok(asked.map_err(fault))?;
+        let version = u32::try_from(version).unwrap_or(0);
+        if !(OLDEST..=NEWEST).contains(&version) {
+            let place = nccl.opened().place.display();
+            return Err(none(
+                format!("{place} says that it is version code {version}; 2.11 or newer is needed"),
+                vec![],
+            ));
+        }
+        Ok(CollectiveLibrary { nccl: Arc::new(nccl), device: self.clone(), version })
+    }
+}
+
+/// Where Python packages of ROCm have their libraries.
+fn hip_folders() -> Vec<std::path::PathBuf> {
+    python_sites().iter().flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f))).collect()
+}
+
+impl CollectiveLibrary {
+    /// Its version's code, which all ranks must have alike: 21804 is 2.18.4.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// What ranks find each other by, made by one of them for all.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn id(&self) -> Result<[u8; COLLECTIVE_ID]> {
+        let mut id = ncclUniqueId { internal: [0; COLLECTIVE_ID] };
+        self.device.ok(self.device.raw().make_current())?;
+        // SAFETY: writes one id.
+        self.device.ok(unsafe { self.nccl.ncclGetUniqueId(&mut id) }.map_err(fault))?;
+        Ok(id.internal.map(|c| c as u8))
+    }
+
+    /// Joins the other ranks, for which it waits: until `limit` is over or `stop` gives a reason.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]: what the library says, or why it was waited no longer.
+    pub fn join(
+        &self,
+        id: &[u8; COLLECTIVE_ID],
+        (rank, ranks): (usize, usize),
+        limit: Duration,
+        stop: &dyn Fn() -> Option<String>,
+    ) -> Result<Collective> {
+        let int = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
+        let id = ncclUniqueId { internal: id.map(|b| b as c_char) };
+        let (tell, told) = channel();
+        let (nccl, device) = (Arc::clone(&self.nccl), self.device.clone());
+        std::thread::spawn(move || {
+            let joined = device.raw().make_current().and_then(|()| {
+                let mut comm = null_mut();
+                // SAFETY: writes one handle; the device is the thread's.
+                unsafe { nccl.ncclCommInitRank(&mut comm, int(ranks), id, int(rank)) }.map_err(fault)?;
+                Ok(Comm(comm))
+            });
+            // Who waits no longer does not want it.
+            let _ = tell.send(joined);
+        });
+        let end = Instant::now() + limit;
+        let failed = |says: String| Fault { call: "ncclCommInitRank", code: 0, says, kind: FaultKind::Other };
+        let comm = loop {
+            match told.recv_timeout(Duration::from_millis(50)) {
+                Ok(joined) => break joined,
+                Err(RecvTimeoutError::Disconnected) => break Err(failed("its thread ended early".to_owned())),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(why) = stop() {
+                break Err(failed(why));
+            }
+            if Instant::now() > end {
+                break Err(failed(format!("the ranks did not join each other within {} s", limit.as_secs())));
+            }
+        };
+        let comm = Mutex::new(Some(self.device.ok(comm)?));
+        let calls = AtomicUsize::new(0);
+        Ok(Collective { inner: Arc::new(Inner { library: self.clone(), comm, calls, ranks }) })
+    }
+}
+
+impl Collective {
+    /// What has gone wrong since, in the library's words.
+    #[must_use]
+    pub fn failed(&self) -> Option<String> {
+        let Some(call) = self.inner.call() else { return Some("it was given up".to_owned()) };
+        let mut code = 0;
+        // SAFETY: the handle is alive as long as `call` is; writes one number.
+        match unsafe { self.inner.library.nccl.ncclCommGetAsyncError(call.handle, &mut code) } {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if code == 0 || code == ncclInProgress => None,
+            Ok(()) => {
+                let (name, says) = nccl_sys::said(code);
+                Some(format!("{name}: {says}"))
+            }
+        }
+    }
+
+    /// Ends what is under way wherever it is: streams go on, with whatever numbers. Nothing more can be put together.
+    pub fn give_up(&self) {
+        let taken = self.inner.comm().take();
+        if let Some(comm) = taken {
+            let end = Instant::now() + STUCK;
+            while self.inner.calls.load(Ordering::Acquire) > 0 && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.inner.apart(comm, |nccl, Comm(handle)| {
+                // SAFETY: the handle was taken out: no call with it begins any more. One that is stuck in it is ended
+                // by this, as the library documents it.
+                let _ = unsafe { nccl.ncclCommAbort(handle) };
+            });
+        }
+    }
+}
+
+/// A call with a handle that is alive.
+struct Call<'a> {
+    inner: &'a Inner,
+    handle: ncclComm_t,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.inner.calls.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Inner {
+    /// The begin of a call; none if it was given up.
+    fn call(&self) -> Option<Call<'_>> {
+        let comm = self.comm();
+        let Comm(handle) = (*comm)?;
+        // Under the lock: who takes the handle out sees it.
+        self.calls.fetch_add(1, Ordering::Acquire);
+        Some(Call { inner: self, handle })
+    }
+
+    fn comm(&self) -> std::sync::MutexGuard<'_, Option<Comm>> {
+        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a last call with a handle, and waits for it a while.
+    fn apart(&self, comm: Comm, call: impl FnOnce(&Nccl, Comm) + Send + 'static) {
+        let (nccl, device) = (Arc::clone(&self.library.nccl), self.library.device.clone());
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            if device.raw().make_current().is_ok() {
+                call(&nccl, comm);
+            }
+            let _ = tell.send(());
+        });
+        let _ = told.recv_timeout(PATIENCE);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let taken = self.comm().take();
+        if let Some(comm) = taken {
+            self.apart(comm, |nccl, Comm(handle)| {
+                // SAFETY: as above. Streams and graphs have kept it as long as they had work of it.
+                let _ = unsafe { nccl.ncclCommDestroy(handle) };
+            });
+        }
+    }
+}
+
+impl Stream {
+    /// Puts into the stream: `from` of every rank, one behind the other in `to`, on all of them. All ranks must do the
+    /// same calls in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] for lengths that do not fit; [`Error::Driver`].
+    pub fn all_gather(&self, all: &Collective, from: &DeviceBuffer<f32>, to: &DeviceBuffer<f32>) -> Result<()> {
+        self.here(&all.inner.library.device, "the rank")?;
+        self.here(from.memory().device(), "a part")?;
+        self.here(to.memory().device(), "the place of the parts")?;
+        if from.len().checked_mul(all.inner.ranks).is_none_or(|all| all > to.len()) {
+            let (each, ranks, room) = (from.len(), all.inner.ranks, to.len());
+            return Err(Error::Buffer(format!("{ranks} parts of {each} values do not fit {room}")));
+        }
+        let memory = [from.shared(), to.shared()];
+        let used = Use::of(self.inner(), memory.into_iter(), std::iter::empty())?;
+        used.keep(|| {
+            let inner: Arc<Inner> = Arc::clone(&all.inner);
+            inner
+        });
+        let sent = match all.inner.call() {
+            None => Err(Fault {
+                call: "ncclAllGather",
+                code: 0,
+                says: "it was given up".to_owned(),
+                kind: FaultKind::Other,
+            }),
+            Some(call) => self.device().raw().make_current().and_then(|()| {
+                // SAFETY: handle, stream and memory are alive, the lengths were checked, and `used` keeps all of them as
+                // long as the work may run.
+                unsafe {
+                    all.inner.library.nccl.ncclAllGather(
+                        from.address() as *const _,
+                        to.address() as *mut _,
+                        from.len(),
+                        ncclFloat32,
+                        call.handle,
+                        self.inner().raw().0 as *mut _,
+                    )
+                }
+                .map_err(fault)
+            }),
+        };
+        self.device().ok(sent)?;
+        used.done()
+    }
+}

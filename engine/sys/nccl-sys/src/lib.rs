@@ -1,0 +1,127 @@
+//! NCCL, and RCCL, which has the same calls under the same names, as far as devices of several processes need
+//! it: opened at run time, every call a `Result`. Optional everywhere. What is called is listed once, in
+//! [`Nccl`]. Names are the vendors'.
+//!
+//! ```
+//! match nccl_sys::Nccl::open(&nccl_sys::NCCL, Vec::new) {
+//!     Ok(nccl) => println!("{}", nccl.opened().place.display()),
+//!     Err(error) => println!("{error}"), // names the library, the places tried and the package
+//! }
+//! ```
+
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+)]
+#![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendors' names")]
+
+pub use hip_sys::{Error, Opened, Search, Signature};
+
+use hip_sys::{CodeName, calls, code, name_in};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::PathBuf;
+
+/// A rank's place among the others.
+pub type ncclComm_t = *mut c_void;
+/// The vendor's stream: `cudaStream_t`, `hipStream_t`.
+pub type stream_t = *mut c_void;
+/// One of [`CODES`], or 0.
+pub type ncclResult_t = u32;
+/// Element type.
+pub type ncclDataType_t = u32;
+
+/// f32.
+pub const ncclFloat32: ncclDataType_t = 7;
+/// Work of the library's own threads is under way: no failure.
+pub const ncclInProgress: ncclResult_t = 7;
+
+/// What ranks find each other by: made by one of them, and brought to the others by whoever calls.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ncclUniqueId {
+    /// The library's own.
+    pub internal: [c_char; 128],
+}
+
+/// The libraries' codes. The last two are not in old versions.
+pub const CODES: &[CodeName] = &[
+    code(1, "ncclUnhandledCudaError", "a call to the GPU's driver failed"),
+    code(2, "ncclSystemError", "a call to the operating system failed"),
+    code(3, "ncclInternalError", "the library failed by itself"),
+    code(4, "ncclInvalidArgument", "an argument that it does not take"),
+    code(5, "ncclInvalidUsage", "a call that it does not allow (two ranks on one device?)"),
+    code(6, "ncclRemoteError", "another rank or the network has failed"),
+    code(7, "ncclInProgress", "still under way"),
+];
+
+calls! {
+    /// The opened library.
+    pub struct Nccl, described by describe;
+
+    /// Version as major × 10 000 + minor × 100 + patch (before 2.9: major × 1000).
+    fn ncclGetVersion(version: *mut c_int);
+    /// What the ranks are to find each other by.
+    fn ncclGetUniqueId(id: *mut ncclUniqueId);
+    /// Joins the other ranks with the thread's device; waits for all of them.
+    fn ncclCommInitRank(comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int);
+    /// Gives a place back when its work has ended.
+    fn ncclCommDestroy(comm: ncclComm_t);
+    /// Ends its work wherever it is, and gives it back.
+    fn ncclCommAbort(comm: ncclComm_t);
+    /// What has gone wrong since, if anything.
+    fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclResult_t);
+    /// So many elements of each rank, one behind the other in the order of ranks, on all of them.
+    fn ncclAllGather(
+        from: *const c_void, to: *mut c_void, count: usize, kind: ncclDataType_t, comm: ncclComm_t, stream: stream_t,
+    );
+}
+
+/// How NVIDIA's library is looked for.
+pub const NCCL: Search = Search {
+    library: "NCCL (libnccl.so.2)",
+    names: &["libnccl.so.2", "libnccl.so"],
+    variable: "KJIT_NCCL_LIBRARY",
+    package: "install NVIDIA's package libnccl2, or the Python package nvidia-nccl-cu12",
+};
+
+/// How AMD's library is looked for.
+pub const RCCL: Search = Search {
+    library: "RCCL (librccl.so.1)",
+    names: &["librccl.so.1", "librccl.so"],
+    variable: "KJIT_RCCL_LIBRARY",
+    package: "install ROCm's package rccl (Debian: librccl1)",
+};
+
+/// Where the Python package has it, below a Python's package folder.
+pub const WHEEL_FOLDER: &str = "nvidia/nccl/lib";
+
+impl Nccl {
+    /// Opens the library that is looked for so. `more` lists further folders, asked for only when nothing else
+    /// opens.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
+    pub fn open(search: &Search, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Nccl, Error> {
+        let nccl = Nccl::over(search.open(more)?);
+        match nccl.missing().first() {
+            Some(symbol) => Err(Error::Missing { symbol, library: nccl.opened().place.clone() }),
+            None => Ok(nccl),
+        }
+    }
+}
+
+/// A code's name and what it says.
+#[must_use]
+pub fn said(code: ncclResult_t) -> (&'static str, &'static str) {
+    name_in(CODES, code).map_or(("no name", "a failure newer than kjit"), |row| (row.name, row.says))
+}
+
+fn describe(_: &Nccl, code: u32) -> (String, String) {
+    let (name, says) = said(code);
+    (name.to_owned(), says.to_owned())
+}
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

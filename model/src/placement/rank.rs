@@ -1,0 +1,55 @@
+//! `--split ranks`: one device of each of several processes, which have a share of each layer.
+
+use super::PlacementError;
+use crate::device::DeviceChoice;
+use crate::gguf::Gguf;
+use crate::graph::Graph;
+use crate::ranks::Ranks;
+use crate::session::{OpenOptions, Persistence, Session, SessionError};
+use kjit_engine::Engine;
+use std::sync::Arc;
+
+/// A session of this process's share, its device's label, and which of the processes it is.
+pub(crate) fn open_rank(
+    engine: &Engine,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<(Session, String, Ranks), PlacementError> {
+    let refused = match &options.device {
+        DeviceChoice::Cpu | DeviceChoice::Several(_) => Some("each process has one GPU: give --device one, or none"),
+        _ if options.host_layers.is_some_and(|n| n > 0) => Some("leave --host-layers out"),
+        _ if options.host_experts > 0 => Some("leave --host-experts out"),
+        _ if options.stream => Some("leave --stream out"),
+        _ if options.persistent == Persistence::On => Some("leave --persistent on out"),
+        _ => None,
+    };
+    if let Some(why) = refused {
+        return Err(PlacementError::Ranks(format!("--split ranks: {why}")));
+    }
+    let ranks = Ranks::here().map_err(|e| PlacementError::Ranks(e.to_string()))?;
+    let label = match &options.device {
+        DeviceChoice::Auto => of_this_machine(engine, ranks.local)?,
+        named => named.to_string(),
+    };
+    let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
+    let device = engine.device(&label).map_err(|e| failed(e.into()))?;
+    let session = Session::on_rank(engine, &device, gguf, graph.clone(), options, &ranks).map_err(failed)?;
+    Ok((session, label, ranks))
+}
+
+/// The device of the process with this number on its machine. Where the launcher shows each process one device, all
+/// have the first.
+fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
+    let here = engine.devices();
+    let none = || PlacementError::Ranks(format!("--split ranks is for GPUs, and there is none: {}", here.why_none()));
+    let first = here.preferred().ok_or_else(none)?;
+    let of_a_kind: Vec<_> = here.devices.iter().filter(|d| d.vendor == first.vendor).collect();
+    match (of_a_kind.len(), of_a_kind.get(local)) {
+        (1, _) => Ok(first.label()),
+        (_, Some(device)) => Ok(device.label()),
+        (n, None) => Err(PlacementError::Ranks(format!(
+            "--split ranks: process {local} of this machine has no GPU of its own, there are {n}"
+        ))),
+    }
+}

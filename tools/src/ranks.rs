@@ -1,0 +1,63 @@
+//! `--split ranks`: this process is one of several, and only the first of them answers.
+
+use crate::args::{Cli, Command, Placing};
+use anyhow::{Context, bail};
+use kjit_model::ranks::Ranks;
+use kjit_model::session::Split;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Another rank answers.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// NVIDIA's library reads it when it is first called. What it is for stands in the engine (`driver/collective.rs`).
+const MULTICAST: &str = "NCCL_NVLS_ENABLE";
+
+/// Sees to it, where the flag asks for ranks, that the command can be one of several, and that all but the first say
+/// nothing but errors.
+pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
+    let asked = |placing: &Placing| Split::from(placing.split) == Split::Ranks;
+    match &cli.command {
+        Command::Run(a) if asked(&a.setup.placing) && a.trace.is_some() => {
+            bail!("--split ranks: all ranks would write one trace: leave --trace out")
+        }
+        Command::Bench(a) if asked(&a.setup.placing) && a.kernels => {
+            bail!("--split ranks: --kernels is for one device")
+        }
+        Command::Run(a) if asked(&a.setup.placing) => {}
+        Command::Bench(a) if asked(&a.setup.placing) => {}
+        Command::Logits(a) if asked(&a.setup.placing) => {}
+        Command::Perplexity(a) if asked(&a.placing) => {}
+        Command::Serve(a) if asked(&a.setup.placing) => refused("serve")?,
+        Command::Embed(a) if asked(&a.setup.placing) => refused("embed")?,
+        Command::Warm(a) if asked(&a.setup.placing) => refused("warm")?,
+        _ => return Ok(()),
+    }
+    let ranks = Ranks::here()?;
+    if std::env::var_os(MULTICAST).is_none() {
+        // A variable is a process's own from its start. This one starts again as itself, before it has done anything.
+        let this = std::env::current_exe().context("--split ranks: this program's file is not found")?;
+        let error = std::process::Command::new(this).args(std::env::args_os().skip(1)).env(MULTICAST, "0").exec();
+        return Err(error).context("--split ranks: this program cannot be started again");
+    }
+    if ranks.rank > 0 {
+        SILENT.store(true, Ordering::Relaxed);
+        (cli.shared.quiet, cli.shared.verbose) = (true, 0);
+    }
+    Ok(())
+}
+
+fn refused(command: &str) -> anyhow::Result<()> {
+    bail!("--split ranks is for run (with a prompt), bench, logits and perplexity, not for {command}")
+}
+
+/// Whether this is one of several ranks that answer nothing.
+pub fn silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
+/// Where answers go: stdout; of ranks that answer nothing, nowhere.
+pub fn answers() -> Box<dyn Write> {
+    if silent() { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) }
+}
