@@ -126,7 +126,9 @@ fn sums(
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
     if std::env::var_os("KJIT_SHARD").is_some() {
-        eprintln!("SKIPPED: parts are run under tools that let no two kernels run at once, and these wait for each other");
+        eprintln!(
+            "SKIPPED: parts are run under tools that let no two kernels run at once, and these wait for each other"
+        );
         return;
     }
     let folder = std::env::temp_dir().join(format!("kjit-sums-{}", std::process::id()));
