@@ -10,6 +10,7 @@ use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ffi::c_long;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bits of `cpuid`'s leaf 7, register edx.
 const BF16: u32 = 1 << 22;
@@ -44,10 +45,39 @@ fn allowed() -> bool {
 }
 
 /// Whether a child process multiplies two tiles as it should.
+fn runs() -> bool {
+    child_says(|| allowed() && product())
+}
+
+/// What a child process answers; no, if it ends before it does.
 ///
 /// The child is made by the bare system call, without the signal that tells a program of a child's end: a program that
-/// waits for its own children does not hear of this one.
-fn runs() -> bool {
+/// waits for its own children does not hear of this one. One that waits for all kinds of children on another thread may
+/// take this one's status, so the answer is a word of shared memory.
+fn child_says(ask: fn() -> bool) -> bool {
+    const PAGE: usize = 4096;
+    // SAFETY: a new page, of nobody else's.
+    let page = unsafe {
+        let (read_and_write, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), PAGE, read_and_write, own, -1, 0)
+    };
+    if page == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: the page is there until the end of this function, zeros at first, and all who reach it use it so.
+    let answer = unsafe { &*page.cast::<AtomicU32>() };
+    let ended = answered(ask, answer);
+    let yes = ended && answer.load(Ordering::Acquire) == YES;
+    // SAFETY: the page of above, of which nothing is used any more.
+    unsafe { libc::munmap(page, PAGE) };
+    yes
+}
+
+/// The child's yes.
+const YES: u32 = 1;
+
+/// Makes the child and waits for its end; whether there was one.
+fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     // Signals wait until the child is made: a program's handler of Ctrl-C shall not run a second time in it. It keeps
     // them blocked; a fault of a blocked signal ends it.
     // SAFETY: sets of signals on this stack, filled before they are read.
@@ -59,7 +89,7 @@ fn runs() -> bool {
     };
     let zero: c_long = 0;
     // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its end it makes only
-    // system calls and touches only its own stack.
+    // system calls and touches only its own stack and the answer.
     let child = unsafe { libc::syscall(libc::SYS_clone, zero, zero, zero, zero, zero) };
     if child == 0 {
         // SAFETY: system calls, with what they ask for.
@@ -72,8 +102,10 @@ fn runs() -> bool {
             for signal in [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
-            let works = allowed() && product();
-            libc::syscall(libc::SYS_exit_group, c_long::from(!works));
+            if ask() {
+                answer.store(YES, Ordering::Release);
+            }
+            libc::syscall(libc::SYS_exit_group, zero);
         }
         unreachable_here();
     }
@@ -81,15 +113,11 @@ fn runs() -> bool {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     let Ok(child @ 1..) = libc::pid_t::try_from(child) else { return false };
     loop {
-        let mut status = 0;
-        // SAFETY: waits for the child, whose status has a place.
-        let done = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) };
-        if done == child {
-            return libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-        }
-        // A signal to this thread interrupts it.
-        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
-            return false;
+        // SAFETY: waits for the child; its status is not asked for.
+        let done = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+        // A signal to this thread interrupts it. Where there is no such child any more somebody else has waited for it.
+        if done == child || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return true;
         }
     }
 }
@@ -132,9 +160,43 @@ fn product() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Each test here takes any child that is made without a signal.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn faults() -> bool {
+        // SAFETY: ends the child that runs this.
+        unsafe { asm!("ud2", options(noreturn)) }
+    }
+
+    #[test]
+    fn a_childs_answer_is_heard_whoever_takes_its_status() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while done.load(Ordering::Relaxed) == 0 {
+                    // SAFETY: waits for children that are made without a signal, as those here are and no others.
+                    let child = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::WNOHANG) };
+                    taken.fetch_add((child > 0).into(), Ordering::Relaxed);
+                }
+            });
+            for _ in 0..50 {
+                let answers = [|| true, || false, faults].map(child_says);
+                if answers != [true, false, false] {
+                    done.store(1, Ordering::Relaxed);
+                    panic!("{answers:?}");
+                }
+            }
+            done.store(1, Ordering::Relaxed);
+        });
+        assert!(taken.load(Ordering::Relaxed) > 0, "nobody else took a status");
+    }
 
     #[test]
     fn probing_leaves_no_child_and_says_the_same_twice() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let first = runs();
         assert_eq!(first, runs());
         // SAFETY: asks for any child's end without waiting.
