@@ -94,7 +94,7 @@ impl DotProduct<'_> {
     #[inline(always)]
     unsafe fn some<V: Vector, R: Row, const M: usize>(&self, kind: &R, t: usize) -> usize {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
-        let x = std::array::from_fn(|i| R::input(self.0.x, cols, t + i));
+        let x = std::array::from_fn(|i| R::Input::of(self.0.x, cols, t + i));
         let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
         for (r, row) in (self.0.row..).zip(rows) {
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
@@ -119,13 +119,31 @@ impl DotProduct<'_> {
 /// The inner products of a row.
 trait Row {
     /// A token's input.
-    type Input<'a>: Copy;
-
-    fn input<'a>(x: Input<'a>, cols: usize, t: usize) -> Self::Input<'a>;
+    type Input<'a>: OfToken<'a>;
 
     /// # Safety
     /// As [`Job::run`] asks of the processor; the row holds `cols` weights, and each input as many elements.
     unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Self::Input<'_>; M]) -> [f32; M];
+}
+
+/// What a row is multiplied with.
+trait OfToken<'a>: Copy {
+    /// Token `t`'s, of `cols` elements.
+    fn of(x: Input<'a>, cols: usize, t: usize) -> Self;
+}
+
+impl<'a> OfToken<'a> for &'a [f32] {
+    #[inline(always)]
+    fn of(x: Input<'a>, cols: usize, t: usize) -> Self {
+        &x.x[t * cols..][..cols]
+    }
+}
+
+impl<'a> OfToken<'a> for Rounded<'a> {
+    #[inline(always)]
+    fn of(x: Input<'a>, _: usize, t: usize) -> Self {
+        x.rounded.row(t)
+    }
 }
 
 /// Plain floats: of 4 bytes, of 2 (half), or, called 0, of 2 (upper half of a single).
@@ -152,11 +170,6 @@ impl<const KIND: usize> Floats<KIND> {
 
 impl<const KIND: usize> Row for Floats<KIND> {
     type Input<'a> = &'a [f32];
-
-    #[inline(always)]
-    fn input<'a>(x: Input<'a>, cols: usize, t: usize) -> &'a [f32] {
-        &x.x[t * cols..][..cols]
-    }
 
     #[inline(always)]
     unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [&[f32]; M]) -> [f32; M] {
@@ -202,11 +215,6 @@ struct Blocks<F: Described>(std::marker::PhantomData<F>);
 
 impl<F: Described> Row for Blocks<F> {
     type Input<'a> = Rounded<'a>;
-
-    #[inline(always)]
-    fn input<'a>(x: Input<'a>, _: usize, t: usize) -> Rounded<'a> {
-        x.rounded.row(t)
-    }
 
     #[inline(always)]
     unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Rounded<'_>; M]) -> [f32; M] {
@@ -317,7 +325,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
 /// The scales and the offsets of the eight groups of a block whose six bits are packed as Q4_K has them: a byte for
 /// each, the first lowest.
 #[inline(always)]
-fn six_bits(packed: [u8; 12]) -> (u64, u64) {
+pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
     let [a, b, c] = [
         u32::from_le_bytes([packed[0], packed[1], packed[2], packed[3]]),
         u32::from_le_bytes([packed[4], packed[5], packed[6], packed[7]]),
@@ -436,11 +444,6 @@ impl Rounded<'_> {
 /// Blocks whose codes come another way; none of these formats has offsets.
 impl Row for Scattered {
     type Input<'a> = Rounded<'a>;
-
-    #[inline(always)]
-    fn input<'a>(x: Input<'a>, _: usize, t: usize) -> Rounded<'a> {
-        x.rounded.row(t)
-    }
 
     #[inline(always)]
     unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Rounded<'_>; M]) -> [f32; M] {
