@@ -128,17 +128,21 @@ pub fn multiply(
 
 /// Splits rows of an input into tiles, on all threads.
 fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
-    let (rows, len) = (x.len() / cols, tiles::len(LANES, cols));
+    let (rows, units) = (x.len() / cols, tiles::len(LANES, cols) / tiles::UNIT);
     let blocks = rows.div_ceil(LANES);
-    to.resize(to.len().max(blocks * len), 0.0);
+    to.resize(to.len().max(blocks * units * tiles::UNIT), 0.0);
     let to = Shared::new(to);
-    pool.run(blocks, &|block| {
+    // Columns are cut, too: a prompt of 128 tokens has 4 blocks, and there may be 16 threads.
+    let each = (blocks * units).div_ceil(4 * pool.threads()).max(4);
+    let parts = units.div_ceil(each);
+    pool.run(blocks * parts, &|task| {
+        let (block, unit) = (task / parts, task % parts * each);
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
-        // SAFETY: tasks have different rows.
-        let to = unsafe { to.part(block * len, len) };
+        // SAFETY: tasks have different rows, or different columns.
+        let to = unsafe { to.part((block * units + unit) * tiles::UNIT, each.min(units - unit) * tiles::UNIT) };
         // SAFETY: the job asks for nothing.
-        unsafe { isa.run_tiles(SplitRows { x, cols, to }) };
+        unsafe { isa.run_tiles(SplitRows { x, cols, first: unit, to }) };
     });
 }
 

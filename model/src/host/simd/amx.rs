@@ -70,6 +70,37 @@ unsafe impl Tiles for Avx512 {
         }
     }
 
+    /// A group has 16 values at most, which are split once and then looked up: both halves of each in one register.
+    #[inline(always)]
+    unsafe fn split_codes(
+        codes: __m512i,
+        values: &[f32; 16],
+        scales: [f32; 2],
+        offsets: [f32; 2],
+        high: [*mut u16; 2],
+        low: [*mut u16; 2],
+    ) {
+        // SAFETY: the instructions are there; 32 elements are writable at each pointer.
+        unsafe {
+            let values = _mm512_loadu_ps(values.as_ptr());
+            let (step, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32.cast_signed()));
+            let twice = _mm512_add_epi8(codes, codes);
+            let places = [_mm512_castsi512_si256(twice), _mm512_extracti64x4_epi64::<1>(twice)];
+            for i in 0..2 {
+                let x = _mm512_mul_ps(values, _mm512_set1_ps(scales[i]));
+                let x = _mm512_add_ps(x, _mm512_set1_ps(offsets[i]));
+                let first = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), step), upper);
+                let rest = _mm512_cvtneps_pbh(_mm512_sub_ps(x, _mm512_castsi512_ps(first)));
+                let table =
+                    _mm512_or_si512(first, _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(rest)));
+                let place = _mm512_cvtepu8_epi16(places[i]);
+                _mm512_storeu_si512(low[i].cast(), _mm512_permutexvar_epi16(place, table));
+                let place = _mm512_or_si512(place, _mm512_set1_epi16(1));
+                _mm512_storeu_si512(high[i].cast(), _mm512_permutexvar_epi16(place, table));
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn begin() {
         // SAFETY: the instruction is there, and the system has let this process use it; nothing else here uses tiles.
@@ -91,6 +122,12 @@ unsafe impl Tiles for Avx512 {
     }
 
     #[inline(always)]
+    fn soon(line: *const u8) {
+        // SAFETY: the instruction is every processor's of this kind, and reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn tile_block(b: TileBlock) {
         // SAFETY: the caller's promise.
         unsafe { if b.half { half(b) } else { whole(b) } }
@@ -101,6 +138,34 @@ unsafe impl Tiles for Avx512 {
 macro_rules! soon {
     ($at:literal) => {
         concat!(".irp line, 0, 64, 128, 192, 256, 320, 384, 448\n prefetcht0 [{p} + ", $at, " + \\line]\n .endr")
+    };
+}
+
+/// Goes through a block's units: loads sums, adds each unit's products, stores sums.
+macro_rules! units {
+    ($block:ident, [$($load:literal),+], [$($unit:expr),+ $(,)?], [$($store:literal),+] $($operands:tt)*) => {
+        asm!(
+            $($load,)+
+            "2:",
+            $($unit,)+
+            "add {x}, 8192",
+            "add {w0}, 4096",
+            "add {w1}, 4096",
+            "dec {n}",
+            "jnz 2b",
+            $($store,)+
+            w0 = inout(reg) $block.w => _,
+            w1 = inout(reg) $block.w.add($block.w_next) => _,
+            x = inout(reg) $block.x => _,
+            n = inout(reg) $block.units => _,
+            c = in(reg) $block.c,
+            ws = in(reg) 64usize,
+            xs = in(reg) 128usize
+            $($operands)*,
+            options(nostack),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+        )
     };
 }
 
@@ -116,98 +181,89 @@ unsafe fn whole(b: TileBlock) {
     // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses are those of its promise.
     // What is only asked for need not be there.
     unsafe {
-        asm!(
-            "tileloadd tmm0, [{c} + {xs}]",
-            "tileloadd tmm1, [{c} + {xs} + 64]",
-            "tileloadd tmm2, [{c} + {xs} + 2048]",
-            "tileloadd tmm3, [{c} + {xs} + 2112]",
-            "2:",
-            "lea {p}, [{x} + 8192]",
-            "cmp {n}, 1",
-            "cmove {p}, {soon}",
-            // The first 32 columns: first halves, second ones of the rows, second ones of the tokens.
-            "tileloadd tmm6, [{x} + {xs}]",
-            "tileloadd tmm4, [{w0} + {ws}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            soon!("0"),
-            "tileloadd tmm7, [{x} + {xs} + 64]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("512"),
-            "tileloadd tmm5, [{w1} + {ws}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("1024"),
-            "tileloadd tmm4, [{w0} + {ws} + 1024]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("1536"),
-            "tileloadd tmm5, [{w1} + {ws} + 1024]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("4096"),
-            "tileloadd tmm6, [{x} + {xs} + 4096]",
-            "tileloadd tmm4, [{w0} + {ws}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            soon!("4608"),
-            "tileloadd tmm7, [{x} + {xs} + 4160]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("5120"),
-            "tileloadd tmm5, [{w1} + {ws}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("5632"),
-            // The second.
-            "tileloadd tmm6, [{x} + {xs} + 2048]",
-            "tileloadd tmm4, [{w0} + {ws} + 2048]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            soon!("2048"),
-            "tileloadd tmm7, [{x} + {xs} + 2112]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("2560"),
-            "tileloadd tmm5, [{w1} + {ws} + 2048]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("3072"),
-            "tileloadd tmm4, [{w0} + {ws} + 3072]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("3584"),
-            "tileloadd tmm5, [{w1} + {ws} + 3072]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("6144"),
-            "tileloadd tmm6, [{x} + {xs} + 6144]",
-            "tileloadd tmm4, [{w0} + {ws} + 2048]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            soon!("6656"),
-            "tileloadd tmm7, [{x} + {xs} + 6208]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            soon!("7168"),
-            "tileloadd tmm5, [{w1} + {ws} + 2048]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            soon!("7680"),
-            "add {x}, 8192",
-            "add {w0}, 4096",
-            "add {w1}, 4096",
-            "dec {n}",
-            "jnz 2b",
-            "tilestored [{c} + {xs}], tmm0",
-            "tilestored [{c} + {xs} + 64], tmm1",
-            "tilestored [{c} + {xs} + 2048], tmm2",
-            "tilestored [{c} + {xs} + 2112], tmm3",
-            w0 = inout(reg) b.w => _,
-            w1 = inout(reg) b.w.add(b.w_next) => _,
-            x = inout(reg) b.x => _,
-            n = inout(reg) b.units => _,
+        units!(
+            b,
+            [
+                "tileloadd tmm0, [{c} + {xs}]",
+                "tileloadd tmm1, [{c} + {xs} + 64]",
+                "tileloadd tmm2, [{c} + {xs} + 2048]",
+                "tileloadd tmm3, [{c} + {xs} + 2112]"
+            ],
+            [
+                "lea {p}, [{x} + 8192]",
+                "cmp {n}, 1",
+                "cmove {p}, {soon}",
+                // The first 32 columns: first halves, second ones of the rows, second ones of the tokens.
+                "tileloadd tmm6, [{x} + {xs}]",
+                "tileloadd tmm4, [{w0} + {ws}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                soon!("0"),
+                "tileloadd tmm7, [{x} + {xs} + 64]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("512"),
+                "tileloadd tmm5, [{w1} + {ws}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("1024"),
+                "tileloadd tmm4, [{w0} + {ws} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("1536"),
+                "tileloadd tmm5, [{w1} + {ws} + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("4096"),
+                "tileloadd tmm6, [{x} + {xs} + 4096]",
+                "tileloadd tmm4, [{w0} + {ws}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                soon!("4608"),
+                "tileloadd tmm7, [{x} + {xs} + 4160]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("5120"),
+                "tileloadd tmm5, [{w1} + {ws}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("5632"),
+                // The second.
+                "tileloadd tmm6, [{x} + {xs} + 2048]",
+                "tileloadd tmm4, [{w0} + {ws} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                soon!("2048"),
+                "tileloadd tmm7, [{x} + {xs} + 2112]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("2560"),
+                "tileloadd tmm5, [{w1} + {ws} + 2048]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("3072"),
+                "tileloadd tmm4, [{w0} + {ws} + 3072]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("3584"),
+                "tileloadd tmm5, [{w1} + {ws} + 3072]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("6144"),
+                "tileloadd tmm6, [{x} + {xs} + 6144]",
+                "tileloadd tmm4, [{w0} + {ws} + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                soon!("6656"),
+                "tileloadd tmm7, [{x} + {xs} + 6208]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                soon!("7168"),
+                "tileloadd tmm5, [{w1} + {ws} + 2048]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                soon!("7680"),
+            ],
+            [
+                "tilestored [{c} + {xs}], tmm0",
+                "tilestored [{c} + {xs} + 64], tmm1",
+                "tilestored [{c} + {xs} + 2048], tmm2",
+                "tilestored [{c} + {xs} + 2112], tmm3"
+            ],
             p = out(reg) _,
-            soon = in(reg) b.x_soon,
-            c = in(reg) b.c,
-            ws = in(reg) 64usize,
-            xs = in(reg) 128usize,
-            options(nostack),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            soon = in(reg) b.x_soon
         );
     }
 }
@@ -220,51 +276,36 @@ unsafe fn whole(b: TileBlock) {
 unsafe fn half(b: TileBlock) {
     // SAFETY: as in `whole`.
     unsafe {
-        asm!(
-            "tileloadd tmm0, [{c} + {xs}]",
-            "tileloadd tmm1, [{c} + {xs} + 2048]",
-            "2:",
-            "tileloadd tmm6, [{x} + {xs}]",
-            "tileloadd tmm2, [{w0} + {ws}]",
-            "tdpbf16ps tmm0, tmm2, tmm6",
-            "tileloadd tmm3, [{w1} + {ws}]",
-            "tdpbf16ps tmm1, tmm3, tmm6",
-            "tileloadd tmm4, [{w0} + {ws} + 1024]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{w1} + {ws} + 1024]",
-            "tdpbf16ps tmm1, tmm5, tmm6",
-            "tileloadd tmm7, [{x} + {xs} + 4096]",
-            "tdpbf16ps tmm0, tmm2, tmm7",
-            "tdpbf16ps tmm1, tmm3, tmm7",
-            "tileloadd tmm6, [{x} + {xs} + 2048]",
-            "tileloadd tmm2, [{w0} + {ws} + 2048]",
-            "tdpbf16ps tmm0, tmm2, tmm6",
-            "tileloadd tmm3, [{w1} + {ws} + 2048]",
-            "tdpbf16ps tmm1, tmm3, tmm6",
-            "tileloadd tmm4, [{w0} + {ws} + 3072]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{w1} + {ws} + 3072]",
-            "tdpbf16ps tmm1, tmm5, tmm6",
-            "tileloadd tmm7, [{x} + {xs} + 6144]",
-            "tdpbf16ps tmm0, tmm2, tmm7",
-            "tdpbf16ps tmm1, tmm3, tmm7",
-            "add {x}, 8192",
-            "add {w0}, 4096",
-            "add {w1}, 4096",
-            "dec {n}",
-            "jnz 2b",
-            "tilestored [{c} + {xs}], tmm0",
-            "tilestored [{c} + {xs} + 2048], tmm1",
-            w0 = inout(reg) b.w => _,
-            w1 = inout(reg) b.w.add(b.w_next) => _,
-            x = inout(reg) b.x => _,
-            n = inout(reg) b.units => _,
-            c = in(reg) b.c,
-            ws = in(reg) 64usize,
-            xs = in(reg) 128usize,
-            options(nostack),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+        units!(
+            b,
+            ["tileloadd tmm0, [{c} + {xs}]", "tileloadd tmm1, [{c} + {xs} + 2048]"],
+            [
+                "tileloadd tmm6, [{x} + {xs}]",
+                "tileloadd tmm2, [{w0} + {ws}]",
+                "tdpbf16ps tmm0, tmm2, tmm6",
+                "tileloadd tmm3, [{w1} + {ws}]",
+                "tdpbf16ps tmm1, tmm3, tmm6",
+                "tileloadd tmm4, [{w0} + {ws} + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{w1} + {ws} + 1024]",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                "tileloadd tmm7, [{x} + {xs} + 4096]",
+                "tdpbf16ps tmm0, tmm2, tmm7",
+                "tdpbf16ps tmm1, tmm3, tmm7",
+                "tileloadd tmm6, [{x} + {xs} + 2048]",
+                "tileloadd tmm2, [{w0} + {ws} + 2048]",
+                "tdpbf16ps tmm0, tmm2, tmm6",
+                "tileloadd tmm3, [{w1} + {ws} + 2048]",
+                "tdpbf16ps tmm1, tmm3, tmm6",
+                "tileloadd tmm4, [{w0} + {ws} + 3072]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{w1} + {ws} + 3072]",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                "tileloadd tmm7, [{x} + {xs} + 6144]",
+                "tdpbf16ps tmm0, tmm2, tmm7",
+                "tdpbf16ps tmm1, tmm3, tmm7",
+            ],
+            ["tilestored [{c} + {xs}], tmm0", "tilestored [{c} + {xs} + 2048], tmm1"]
         );
     }
 }

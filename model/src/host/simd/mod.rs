@@ -234,6 +234,19 @@ pub unsafe trait Tiles: Vector {
     /// `x` must be valid for 32 elements, `high` and `low` for as many.
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
 
+    /// Splits 64 weights of codes of 4 bits, `values[code] · scale + offset` with a scale and an offset for each 32, rounded
+    /// as decoding rounds.
+    ///
+    /// `high` and `low` must each be valid for 32 elements.
+    unsafe fn split_codes(
+        codes: Self::Codes,
+        values: &[f32; 16],
+        scales: [f32; 2],
+        offsets: [f32; 2],
+        high: [*mut u16; 2],
+        low: [*mut u16; 2],
+    );
+
     /// Sets this thread's tiles up.
     unsafe fn begin();
 
@@ -242,6 +255,9 @@ pub unsafe trait Tiles: Vector {
 
     /// Adds the products of 32 rows with 16 or 32 tokens.
     unsafe fn tile_block(block: TileBlock);
+
+    /// Asks for the line of memory at this place, which need not be there.
+    fn soon(line: *const u8);
 }
 
 /// Columns of a [`TileBlock`]'s unit: two tiles.

@@ -243,9 +243,26 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
+    unsafe fn split_codes(
+        codes: Self::Codes,
+        values: &[f32; 16],
+        scales: [f32; 2],
+        offsets: [f32; 2],
+        high: [*mut u16; 2],
+        low: [*mut u16; 2],
+    ) {
+        for (i, codes) in codes.as_chunks::<LANES>().0.iter().enumerate() {
+            let x = codes.map(|c| values[usize::from(c)] * scales[i] + offsets[i]);
+            // SAFETY: 32 elements each, says the caller.
+            unsafe { Self::split(x.as_ptr(), high[i], low[i]) };
+        }
+    }
+
     unsafe fn begin() {}
 
     unsafe fn end() {}
+
+    fn soon(_: *const u8) {}
 
     /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of elements.
     unsafe fn tile_block(b: super::TileBlock) {
