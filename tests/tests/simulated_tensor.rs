@@ -274,9 +274,29 @@ fn memory_of_the_host_that_does_not_carry_is_found_before_it_is_used() {
     setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "nothing").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let why = b.together(2).map(drop).unwrap_err().unwrap();
-        assert!(why.contains("waited longer than 10 s"), "{why}");
+        let both = "rocm:0 cannot reach the memory of rocm:1, and in the host's memory rocm:";
+        assert!(why.starts_with(both) && why.contains("waited longer than 10 s"), "{why}");
         assert!(start.elapsed() < Duration::from_secs(100), "after {:?}", start.elapsed());
         (0..2).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+    });
+}
+
+#[test]
+fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
+    let test = "memory_of_the_host_that_is_refused_is_no_loss_of_a_device";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "none").run(test, TEMPORARY, || {
+        let b = Bench::new(LLAMA);
+        let refused = |calls: &[(&std::ffi::CStr, u32)]| {
+            calls.iter().for_each(|(call, n)| Simulated::here().fail(call, *n, 1));
+            let why = b.together(2).map(drop).unwrap_err().unwrap();
+            assert!(why.starts_with("rocm:0 cannot reach the memory of rocm:1, and in the host's memory "), "{why}");
+        };
+        // The second device cannot map it; it cannot be had at all.
+        refused(&[(c"hipHostGetDevicePointer", 3)]);
+        refused(&[(c"hipHostMalloc", 1), (c"hipHostRegister", 1)]);
     });
 }
 

@@ -24,16 +24,23 @@ impl Drop for SharedPages {
     fn drop(&mut self) {
         let (devices, at) = (std::mem::take(&mut self.devices), self.at);
         let Some(first) = devices.first().cloned() else { return };
-        first.outside_capture(move || {
-            // A driver waits at most for its own device. One that is lost computes no more.
-            for device in &devices {
-                let _ = device.raw().wait_all();
-            }
-            if let Some(first) = devices.first() {
-                // SAFETY: made by this device's driver; the last owner is going, and no device uses it.
-                let _ = unsafe { first.raw().free_host(at as *mut u8) };
-            }
-        });
+        give_back(devices, first, at);
+    }
+}
+
+/// Waits for each of these devices, since a driver waits at most for its own, then has the first one's free the pages;
+/// each when nothing is recorded there.
+fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
+    match devices.pop() {
+        Some(device) => device.clone().outside_capture(move || {
+            // One that is lost computes no more.
+            let _ = device.raw().wait_all();
+            give_back(devices, first, at);
+        }),
+        None => first.clone().outside_capture(move || {
+            // SAFETY: made by this device's driver; the last owner is going, and no device uses it.
+            let _ = unsafe { first.raw().free_host(at as *mut u8) };
+        }),
     }
 }
 

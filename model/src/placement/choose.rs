@@ -135,8 +135,8 @@ impl Wanted {
         Ok(Some(Wanted { gpus, host, together }))
     }
 
-    /// A session whose layers all GPUs compute together, with their labels; or why it is none, since they do not
-    /// reach each other.
+    /// A session whose layers all GPUs compute together, with their labels; or why it is none, since they are
+    /// not of one kind or what they send each other does not arrive.
     fn open_together(
         &self,
         engine: &Engine,

@@ -82,7 +82,8 @@ impl Session {
     }
 
     /// On several GPUs that compute each layer together: each has its share of heads and rows. `Err(Ok(why))`:
-    /// they cannot, since they do not reach each other; layers may go one behind the other there.
+    /// they cannot, since they are not of one kind or what they send does not arrive; layers may go one behind the
+    /// other there.
     ///
     /// # Errors
     /// A model that so many devices cannot share, what one of them says.

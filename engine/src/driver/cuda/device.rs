@@ -5,7 +5,7 @@
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
-use super::{Cuda, NOT_READY, PEER_ALREADY};
+use super::{Cuda, NOT_READY, PEER_ALREADY, PEER_UNSUPPORTED, TOO_MANY_PEERS};
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_void};
@@ -135,6 +135,8 @@ impl RawDevice for CudaDevice {
             }
             match unsafe { (self.current()?.cuCtxEnablePeerAccess)(context, 0) } {
                 PEER_ALREADY => Ok(true),
+                // What can be is not always given: a device has so many peers and no more.
+                PEER_UNSUPPORTED | TOO_MANY_PEERS => Ok(false),
                 code => self.check("cuCtxEnablePeerAccess", code).map(|()| true),
             }
         })

@@ -22,6 +22,8 @@ const INVALID_SOURCE: u32 = 300;
 const NOT_READY: u32 = 600;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const PEER_ALREADY: u32 = 704;
+const PEER_UNSUPPORTED: u32 = 217;
+const TOO_MANY_PEERS: u32 = 711;
 /// After these every call on the context fails (cuda.h says so of each): memory errors that cannot be
 /// corrected, an illegal address, a launch that took too long, an assertion, a fault of the stack, an illegal
 /// instruction, a misaligned address, a wrong address space, a wrong program counter, an unspecified failure.

@@ -50,6 +50,9 @@ macro_rules! made {
     }};
 }
 
+/// `hipErrorPeerAccessUnsupported`.
+const PEER_UNSUPPORTED: u32 = 217;
+
 impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -120,7 +123,7 @@ impl HipDevice {
         if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
             let refused = self.fault(error);
             // The runtime has a pool of its own for these, and the system a limit for that; pages of ours have
-            // neither.
+            // neither. What is registered is coherent unless it is asked to be otherwise.
             return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
         }
         let mut address = null_mut();
@@ -170,6 +173,8 @@ impl RawDevice for HipDevice {
             return Ok(false);
         }
         match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
+            // What can be is not always given.
+            Err(error) if error.code() == Some(PEER_UNSUPPORTED) => Ok(false),
             Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => Err(self.fault(error)),
             _ => Ok(true),
         }

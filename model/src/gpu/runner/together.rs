@@ -144,10 +144,10 @@ impl GpuRunner {
                     runner.recordings.clear();
                     runner.resident.meeting = Some(place);
                 }
+                in_host_too(&why, proven(&runners))?;
                 unreached = Some(why);
-                proven(&runners)?;
             }
-            done => done?,
+            done => in_host_too(unreached.as_deref().unwrap_or_default(), done)?,
         }
         let streams = runners.iter().map(|r| r.resident.stream.clone()).collect();
         let mut leader = runners.remove(0);
@@ -288,8 +288,17 @@ impl GpuRunner {
 /// Places in the host's memory, of devices that do not meet in their own: it says why not.
 fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<MeetingPlace>, Apart> {
     MeetingPlace::of(devices, room, Way::Host).map_err(|error| match error {
-        lost @ SessionError::Lost(_) => Apart::Other(lost),
+        // A refusal is one, too, as long as the devices answer.
+        lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
         error => Apart::Link(format!("{}, and in the host's memory {error}", why.unwrap_or_default())),
+    })
+}
+
+/// Why devices do not meet in their own memory, before what was found wrong with the host's.
+fn in_host_too(why: &str, done: Result<(), Apart>) -> Result<(), Apart> {
+    done.map_err(|apart| match apart {
+        Apart::Link(second) => Apart::Link(format!("{why}, and in the host's memory {second}")),
+        other => other,
     })
 }
 
