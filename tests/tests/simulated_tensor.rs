@@ -125,9 +125,17 @@ fn with_four_key_heads(model: &Path, to: &Path) {
 
 #[test]
 fn a_llama_on_four_simulated_gfx1100_together_is_the_hosts() {
-    let test = "a_llama_on_four_simulated_gfx1100_together_is_the_hosts";
+    four("a_llama_on_four_simulated_gfx1100_together_is_the_hosts", "");
+}
+
+#[test]
+fn a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory() {
+    four("a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory", "none");
+}
+
+fn four(test: &str, link: &'static str) {
     let Some(model) = model_path("tiny/tiny-tied-q8_0.gguf") else { return };
-    setup("gfx1100,gfx1100,gfx1100,gfx1100").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(test, TEMPORARY, || {
         let folder = tempfile::tempdir().unwrap();
         let (path, start) = (folder.path().join("four.gguf"), Instant::now());
         with_four_key_heads(&model, &path);
@@ -137,6 +145,8 @@ fn a_llama_on_four_simulated_gfx1100_together_is_the_hosts() {
         let four = Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
         let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
         assert_eq!(four.gpu().unwrap().ranks(), 4);
+        let way = if link.is_empty() { "from device to device" } else { "through the host's memory" };
+        assert_eq!(four.gpu().unwrap().sums_go(), Some(way));
         let seen = side_by_side::scores(&mut four, &mut host, 1);
         let gap = side_by_side::joining(&mut four, &mut host, 1);
         assert!(gap < 0.05, "a token is {gap} below the host's choice");
