@@ -266,9 +266,11 @@ fn on_device(
         }
     };
     let Some(label) = label else {
-        if options.host_experts > 0 {
+        let ffn = options.host_ffn.unwrap_or(0) > 0;
+        if options.host_experts > 0 || ffn {
             let why = why.unwrap_or_else(|| "--device names none".to_owned());
-            return Err(PlacementError::Experts(why).into());
+            let refused = if ffn { PlacementError::Ffn } else { PlacementError::Experts };
+            return Err(refused(why).into());
         }
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));

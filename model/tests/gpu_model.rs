@@ -518,7 +518,7 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
         let mut resident = open(&path, &all);
         let need = resident.on_gpu().plan().memory;
         // All layers, and where that leaves enough, some of them.
-        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), ..all.clone() };
+        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), host_ffn: Some(0), ..all.clone() };
         let mut ways = vec![OpenOptions { stream: true, ..all }];
         ways.extend(label.starts_with("SmolLM2").then_some(some));
         let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
@@ -547,6 +547,40 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
             let rest = [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
             assert_eq!((n.replays, rest), (100, [0; 6]), "{label}: {n:?}");
             eprintln!("{label}: {told}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
+    let precise = OpenOptions { precise: true, ..options(512, 64) };
+    let moe = tiny_models().into_iter().find(|path| path.ends_with("tiny-moe-q4_k_m.gguf"));
+    let ffn = OpenOptions { host_ffn: Some(7), ..precise.clone() };
+    let hot = OpenOptions { host_experts: 99, hot_experts: Some(2 << 20), ..precise.clone() };
+    let all = [(model_path(SMOLLM2), ffn, true), (moe, hot, false)];
+    for (path, mut with, streams) in all.into_iter().filter_map(|(path, with, streams)| Some((path?, with, streams))) {
+        let mut card = open(&path, &precise);
+        let need = card.on_gpu().plan().memory;
+        with.memory = streams.then_some(need.total() - need.weights / 3);
+        let mut gpu = open(&path, &with);
+        gpu.on_gpu().poison_ring();
+        gpu.on_gpu().poison().unwrap();
+        let told = gpu.on_gpu().statistics().streamed;
+        assert_eq!(told.is_some_and(|s| s.layers > 3), streams, "{told:?}");
+        assert!(!gpu.on_gpu().plan().decode.pauses.is_empty());
+        // A prompt, then tokens along the card's own answer.
+        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
+        let (mut want, mut got) = (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
+        for at in 0..40 {
+            let best = |row: &[f32]| (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            let (token, chosen) = (best(&want), best(&got));
+            let gap = want[token as usize] - want[chosen as usize];
+            assert!(gap < 0.05, "{}, token {at}: {gap} below the card's", path.display());
+            (want, got) = (card.feed(&[token], Want::Last).unwrap(), gpu.feed(&[token], Want::Last).unwrap());
+        }
+        if let Some(counts) = gpu.on_gpu().hot() {
+            assert!(counts.chosen > 0 && counts.hit > 0, "{counts}");
         }
     }
 }

@@ -212,6 +212,7 @@ impl Loaded {
             stream: false,
             host_layers: None,
             host_experts: 0,
+            host_ffn: Some(0),
             hot_experts: None,
             sequences: 1,
             paged: None,
@@ -251,7 +252,7 @@ impl Loaded {
         let free = self.memory().map_or(0, |(used, total)| total.saturating_sub(used));
         one && open.memory.is_none()
             && !open.stream
-            && open.host_layers.unwrap_or(0) + open.host_experts == 0
+            && open.host_layers.unwrap_or(0) + open.host_experts + open.host_ffn.unwrap_or(0) == 0
             && free > self.weights + self.weights / 8 + self.context_bytes + BESIDE_WEIGHTS
     }
 

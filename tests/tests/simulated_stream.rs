@@ -236,7 +236,8 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
         let all = resident.memory.total();
         let least = resident.clone().fit(&graph, 0, false).unwrap_err();
         assert!(least < all, "{least} {all}");
-        let with = |memory| OpenOptions { memory: Some(memory), persistent: Persistence::On, ..options(1) };
+        let with =
+            |memory| OpenOptions { memory: Some(memory), host_ffn: Some(0), persistent: Persistence::On, ..options(1) };
         // All stays where all fits.
         let session = open(&engine, &device, &gguf, &graph, &with(all));
         assert_eq!(session.gpu().unwrap().statistics().streamed, None);
@@ -269,7 +270,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
         for (context, tokens, less) in [(64, 64 * 128, 20 * 128), (2048, 2048, 512)] {
             let paged = OpenOptions { context: Some(context), paged: Some(tokens), sequences: 2, ..options(1) };
             let budget = fits(&paged, 0).unwrap_err() - less * token;
-            let with = OpenOptions { memory: Some(budget), ..paged.clone() };
+            let with = OpenOptions { memory: Some(budget), host_ffn: Some(0), ..paged.clone() };
             let error = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &with).err().unwrap().to_string();
             let named = after(&error, "--kv-memory ") / token;
             let context = if tokens > context { context } else { after(&error, "would -c ") as usize };

@@ -40,6 +40,7 @@ impl Setup {
             split: self.placing.split.into(),
             host_layers: self.placing.host_layers,
             host_experts: self.placing.host_experts.unwrap_or(0),
+            host_ffn: self.placing.host_ffn,
             hot_experts: self.placing.hot_experts.map(|size| size.0),
             host_prompts: self.placing.host_prompts.into(),
             ..OpenOptions::default()

@@ -168,6 +168,17 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         ("cpu", &["--host-layers", "1"], "--host-layers is for a model whose other layers are on a GPU"),
         ("rocm:0", &["--host-experts", "1"], "has no experts"),
         ("cpu", &["--host-experts", "1"], "--host-experts is for one GPU that has all else"),
+        (
+            "rocm:0",
+            &["--host-experts", "1", "--stream"],
+            "--host-experts is for one GPU that has all else: leave --stream out",
+        ),
+        ("rocm:0", &["--host-experts", "0", "--hot-experts", "1MB"], "--hot-experts is for experts that the CPU has"),
+        ("cpu", &["--host-ffn", "1"], "--host-ffn is for one GPU that has all else: --device names none"),
+        ("rocm:0", &["--host-ffn", "1", "--stream"], "--host-ffn is for one GPU that has all else: leave --stream out"),
+        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "leave --host-layers out"),
+        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "leave --host-experts out"),
+        ("rocm:0,rocm:1", &["--host-ffn", "1"], "--host-ffn is for one GPU that has all else: name one with --device"),
     ] {
         let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());
         assert!(line.contains(says), "{device} {flags:?}: {line}");

@@ -110,7 +110,7 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
         }
         let (want, _) = ids(generate(&smollm2(), "cpu", &cache()).arg("--precise"));
         let mut run = generate(&smollm2(), "rocm:0", &cache());
-        run.args(["--memory", "64MB"]);
+        run.args(["--memory", "64MB", "--host-ffn", "0"]);
         let output = run.output().unwrap();
         let (said, out) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         assert!(output.status.success(), "{said}");

@@ -171,13 +171,13 @@ impl Aside {
     ) -> Result<()> {
         let hot = || self.hot.as_ref().ok_or_else(|| Error::Buffer("no expert is on the device".to_owned()));
         match pause.what {
-            AtPause::All { from, to } => {
+            AtPause::All { from } => {
                 let from = part(from)?;
                 let here = self.rows.slice(..from.len())?;
                 stream.copy_out(&from, &here)?;
                 stream.synchronize()?;
                 let x = here.read(<[f32]>::to_vec)?;
-                self.run(stream, (pause.op, rows), &[&x], &part(to)?)
+                self.run(stream, (pause.op, rows), &[&x]).map(|_| ())
             }
             AtPause::Divide { from: [x, experts, shares], to: [places, own] } => {
                 let (x, chosen, to) = (part(x)?, [part(experts)?, part(shares)?], [part(places)?, part(own)?]);
@@ -187,21 +187,24 @@ impl Aside {
             AtPause::Rest { to } => {
                 let (Mine { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
                 match any {
-                    true => self.run(stream, (pause.op, rows), &[&x, &experts, &shares], &to),
+                    true => {
+                        let here = self.run(stream, (pause.op, rows), &[&x, &experts, &shares])?;
+                        stream.copy_in(&here, &to)
+                    }
                     false => stream.fill(&to.cast::<u8>()?, 0),
                 }
             }
         }
     }
 
-    /// Runs one of the host's operations over so many rows; what it makes goes to the device.
-    fn run(
-        &self,
-        stream: &Stream,
-        (op, rows): (usize, usize),
-        inputs: &[&[f32]],
-        to: &DeviceBuffer<f32>,
-    ) -> Result<()> {
+    /// Where the device finds what was made last.
+    pub fn rows(&self) -> DeviceBuffer<f32> {
+        self.rows.on_device()
+    }
+
+    /// Runs one of the host's operations over so many rows; where what it makes lies then.
+    fn run(&self, stream: &Stream, (op, rows): (usize, usize), inputs: &[&[f32]]) -> Result<PinnedBuffer<f32>> {
+        let _span = stream.device().trace().map(|t| t.span("cpu", format!("part {op} of {rows} rows")));
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = vec![0; self.chunk.min(rows)];
         let mut made = vec![];
@@ -216,9 +219,9 @@ impl Aside {
             let out = host.run_op(SLOT, op, 0, ids.get(..end - first).unwrap_or_default(), &parts);
             made.extend(out.map_err(|e| Error::Buffer(e.to_string()))?.into_iter().flatten());
         }
-        let here = self.rows.slice(..to.len())?;
+        let here = self.rows.slice(..made.len())?;
         here.write(|there| there.iter_mut().zip(&made).for_each(|(there, x)| *there = *x))?;
-        stream.copy_in(&here, to)
+        Ok(here)
     }
 }
 

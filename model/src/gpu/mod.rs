@@ -28,6 +28,7 @@ mod resident;
 mod ring;
 mod runner;
 mod settle;
+mod share;
 mod stock;
 #[doc(hidden)]
 mod trust;
@@ -44,6 +45,7 @@ pub use resident::Timeline;
 pub(crate) use runner::Apart;
 pub use runner::{GpuRunner, PageCount};
 pub use settle::settled;
+pub(crate) use share::shared;
 pub use trust::Proven;
 
 use crate::session::SessionError;

@@ -14,6 +14,7 @@ use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Op, Rope, WeightId};
+use crate::placement::is_ffn_apart;
 use crate::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
@@ -53,6 +54,8 @@ pub struct Streamed {
     pub layers: usize,
     /// Layers of the model.
     pub of: usize,
+    /// Layers of which the CPU computes a part, which is copied for long prompts alone.
+    pub apart: usize,
     /// Bytes that are copied for each step.
     pub bytes: u64,
     /// Bytes a second of these copies, measured when the model was opened.
@@ -68,11 +71,12 @@ impl Streamed {
 
 impl std::fmt::Display for Streamed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Streamed { layers, of, rate, .. } = self;
+        let Streamed { layers, of, apart, rate, .. } = self;
+        let theirs = if *apart > 0 { format!(", of {apart} the CPU computes a part") } else { String::new() };
         write!(
             f,
-            "{} of {of} layers stay on the card, {layers} are streamed: at most {:.1} tok/s by the measured copy rate of {:.1} GB/s",
-            of - layers,
+            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} tok/s by the measured copy rate of {:.1} GB/s",
+            of - layers - apart,
             self.most(),
             rate / 1e9
         )
@@ -171,7 +175,7 @@ impl GpuRunner {
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
         let mut left_out = None;
-        if let Some(ring) = asked.streaming.as_ref().filter(|_| asked.copying().is_some())
+        if let Some(ring) = asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
             && asked.memory.total() > budget(device, options)?
         {
             let mib = ring.ring() >> 20;
@@ -259,7 +263,7 @@ impl GpuRunner {
             },
             weights: resident.plan.memory.weights,
             // Experts that are copied for prompts alone are no part of a step.
-            streamed: resident.ring.as_ref().filter(|_| resident.aside.is_none()).map(|ring| ring.streamed),
+            streamed: resident.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
             kv: resident.plan.memory.kv,
             peak: total.saturating_sub(free),
             upload_s,
@@ -291,9 +295,17 @@ pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
 }
 
 /// Bytes that a model may take.
-fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     Ok(options.memory.unwrap_or(free).min(free))
+}
+
+/// The same where layers are streamed, less what allocations are rounded up by: what is counted on, and a number that is
+/// named, must fit.
+pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    Ok(options.memory.unwrap_or(room).min(room))
 }
 
 /// The options with as many sequences as there is memory for beside all of the model's weights, where fewer will do, and
@@ -324,8 +336,8 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
     }
-    // Copies of layers and the CPU's experts would wait for each other.
-    if !plan.decode.pauses.is_empty() {
+    // How many experts are the CPU's is asked for, and says what is to stay.
+    if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
             true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
@@ -337,9 +349,8 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
             hint,
         });
     }
-    // Less what allocations are rounded up by: what is counted on, and a number that is named, must fit.
     let room = free.saturating_sub((free / 256).max(1 << 20));
-    let budget = memory.unwrap_or(room).min(room);
+    let budget = room_in(device, request.options)?;
     let Err(need) = plan.fit(request.graph, budget, stream) else { return Ok(()) };
     let mib = |n: u64| n >> 20;
     let less = what_would_fit(request, plan, need, budget)?;
@@ -543,7 +554,7 @@ fn upload(
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
         // A second copy of all experts would be the host's, to save time of prompts: then the CPU computes those.
-        let stock = match streaming.prompt.is_some() {
+        let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
             true => Stock::locked(device, gguf, graph, streaming),
             false => Stock::new(device, gguf, graph, streaming).map(Ok),
         };
@@ -558,7 +569,7 @@ fn upload(
             Err(why) => {
                 let label = device.label();
                 remark = Some(format!(
-                    "the CPU computes experts for prompts, too: the file's pages cannot be locked for {label} ({why})"
+                    "the CPU has its part of prompts, too: the file's pages cannot be locked for {label} ({why})"
                 ));
             }
         }

@@ -238,25 +238,28 @@ impl Resident {
     /// waits where the CPU computes in between.
     pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
-        // What the CPU computes in between is not copied.
-        let streaming = self.plan.streaming.as_ref().filter(|_| program.pauses.is_empty());
-        if let (Some(ring), Some(streaming)) = (&self.ring, streaming) {
-            let stretches = streaming.stretches(launches);
-            if !stretches.is_empty() {
-                let launch = |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
-                return ring.issue(&stretches, &self.stream, launches, launch);
-            }
-        }
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
-        for (i, launch) in launches.iter().enumerate() {
+        // What comes before this launch; whether there was any.
+        let mut pause = |i: usize| {
             let mut paused = false;
-            while let Some(pause) = pauses.next_if(|p| p.at == from + i) {
+            while let Some(pause) = pauses.next_if(|p| p.at <= from + i) {
                 self.compute_aside(program, pause, now)?;
                 paused = true;
             }
-            self.launch_behind(program, launch, now, whose, paused)?;
+            Ok(paused)
+        };
+        let launch = |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
+        if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
+            let stretches = streaming.stretches(launches);
+            if !stretches.is_empty() {
+                return ring.issue(&stretches, &self.stream, launches, pause, launch);
+            }
         }
-        pauses.try_for_each(|pause| self.compute_aside(program, pause, now))
+        for (i, l) in launches.iter().enumerate() {
+            let paused = pause(i)?;
+            launch(l, paused)?;
+        }
+        pause(launches.len()).map(|_| ())
     }
 
     fn compute_aside(&self, program: &Program, pause: &Pause, now: &Now) -> Result<()> {
@@ -379,6 +382,7 @@ impl Resident {
                     _ => words.picks.on_device().cast()?,
                 }
             }
+            Bind::Aside => self.aside.as_ref().ok_or_else(|| lost("part of the CPU's"))?.rows().cast()?,
             Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => {
                 self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?

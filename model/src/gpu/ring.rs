@@ -137,7 +137,10 @@ impl Ring {
             layer.pieces = pieces(&stock, l, slot)?;
             layers.push(layer);
         }
-        let streamed = Streamed { layers: plan.layers.len(), of: plan.of, bytes: plan.bytes(), rate: 0.0 };
+        let step = || plan.layers.iter().filter(|l| !l.for_prompts);
+        let bytes = step().map(StreamedLayer::bytes).sum();
+        let apart = plan.layers.len() - step().count();
+        let streamed = Streamed { layers: step().count(), of: plan.of, apart, bytes, rate: 0.0 };
         let (begun, poison, _stock) = (device.event()?, Cell::new(false), stock);
         let mut ring = Ring { copies, begun, slots, laid, layers, repackers, _stock, poison, streamed };
         ring.streamed.rate = ring.rate()?;
@@ -185,12 +188,14 @@ impl Ring {
     }
 
     /// Puts launches into `compute`, and beside them the copies of the layers that they read. `launch` puts
-    /// one; the second argument says whether it must wait for all before it.
+    /// one; the second argument says whether it must wait for all before it. `pause` comes before the launch of an index,
+    /// and says whether the host waited there: copies go on meanwhile, as far as there are slots.
     pub fn issue(
         &self,
         stretches: &[Stretch],
         compute: &Stream,
         launches: &[Launch],
+        mut pause: impl FnMut(usize) -> Result<bool>,
         mut launch: impl FnMut(&Launch, bool) -> Result<()>,
     ) -> Result<()> {
         let capturing = compute.is_capturing();
@@ -207,13 +212,14 @@ impl Ring {
         let mut at = 0;
         let mut from = None;
         for (i, l) in launches.iter().enumerate() {
+            let paused = pause(i)?;
             let here = stretches.get(at).filter(|s| s.first <= i);
             let arrives = here.is_some_and(|s| s.first == i);
             if arrives {
                 pass.arrive(at, &mut seen)?;
                 from = seen.is_some().then(|| recorded(compute)).transpose()?;
             }
-            launch(l, arrives)?;
+            launch(l, arrives || paused)?;
             if let Some(s) = here.filter(|s| s.last == i) {
                 pass.leave(at, &mut seen)?;
                 if let (Some(seen), Some(from)) = (&mut seen, from.take()) {
@@ -222,6 +228,7 @@ impl Ring {
                 at += 1;
             }
         }
+        pause(launches.len())?;
         match seen {
             Some(seen) => self.tell(&seen, compute),
             None => Ok(()),

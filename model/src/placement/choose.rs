@@ -33,6 +33,9 @@ pub enum PlacementError {
     /// Experts on the host with something else than one GPU for all else.
     #[error("--host-experts is for one GPU that has all else: {0}")]
     Experts(String),
+    /// Feed-forward parts on the host with something else than one GPU for all else.
+    #[error("--host-ffn is for one GPU that has all else: {0}")]
+    Ffn(String),
     /// Host layers without a device for the others.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
@@ -93,8 +96,10 @@ impl Wanted {
     pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
         let together = options.split == Split::Tensor;
         let asked = options.host_layers.filter(|n| *n > 0);
-        if options.host_experts > 0 {
+        let ffn = options.host_ffn.unwrap_or(0) > 0;
+        if options.host_experts > 0 || ffn {
             let refused = match &options.device {
+                _ if ffn && options.host_experts > 0 => Some("leave --host-experts out"),
                 _ if together => Some("leave --split tensor out"),
                 _ if asked.is_some() => Some("leave --host-layers out"),
                 _ if options.stream => Some("leave --stream out"),
@@ -103,7 +108,8 @@ impl Wanted {
                 DeviceChoice::Auto | DeviceChoice::Gpu { .. } => None,
             };
             if let Some(why) = refused {
-                return Err(PlacementError::Experts(why.to_owned()));
+                let refused = if ffn { PlacementError::Ffn } else { PlacementError::Experts };
+                return Err(refused(why.to_owned()));
             }
         }
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());

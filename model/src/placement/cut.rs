@@ -119,7 +119,7 @@ impl Layers {
 }
 
 /// The layer that an operation's name says: `blk.3.attn_q`.
-fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
+pub(super) fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
     let of = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
     let made = op.writes().first().and_then(|v| of(&graph.value(*v).name));
     made.or_else(|| op.states().first().and_then(|s| of(&graph.state(*s).name)))

@@ -1,12 +1,12 @@
 //! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices that have layers each.
 
 use super::pages::one_gpu;
-use super::{KvType, OpenOptions, Persistence, Session, SessionError};
+use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::gguf::Gguf;
-use crate::gpu::{Apart as Refused, GpuRunner};
+use crate::gpu::{Apart as Refused, GpuRunner, shared};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
-use crate::placement::{Apart, Layers, Place, Stage, shard, shard_of_rank};
+use crate::placement::{Apart, FfnApart, Layers, Place, Stage, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -54,7 +54,24 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
         let (part, whole) = match options.host_experts {
-            0 if options.hot_experts.is_none() => (graph, None),
+            0 if options.hot_experts.is_none() => {
+                let nothing_else = options.sequences <= 1 && !options.stream && options.output == Output::Own;
+                let apart = match options.host_ffn {
+                    None if nothing_else => {
+                        let found = shared(engine, device, gguf, &graph, options)?;
+                        found.map(|(apart, rates)| (format!("{apart}: {rates}"), apart.graph))
+                    }
+                    Some(n) if n > 0 => {
+                        let apart = FfnApart::of(&graph, n).map_err(|e| SessionError::Device(e.to_string()))?;
+                        Some((apart.to_string(), apart.graph))
+                    }
+                    _ => None,
+                };
+                match apart {
+                    Some((said, apart)) => (apart, Some((graph, said))),
+                    None => (graph, None),
+                }
+            }
             _ => {
                 let apart = Apart::of(&graph, options).map_err(|e| SessionError::Device(e.to_string()))?;
                 let said = apart.to_string();
@@ -63,6 +80,7 @@ impl Session {
         };
         let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
         let copied = runner.copied();
+        let aside = whole.is_some();
         let whole = whole.map(|(graph, said)| {
             runner.remark(vec![copied.map_or(said.clone(), |copied| format!("{said}; {copied}"))]);
             graph
@@ -72,8 +90,8 @@ impl Session {
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
         // Whole prompts: between pieces the device would wait for the host. Where the CPU computes, too, a prompt
         // may take minutes, and can be ended between pieces; so can one whose experts are copied for each piece.
-        let piece = match (options.host_experts, copied) {
-            (0, _) => usize::MAX,
+        let piece = match (aside, copied) {
+            (false, _) => usize::MAX,
             (_, Some(_)) => options.chunk_on_gpu(),
             (_, None) => options.chunk_on_cpu(),
         };

@@ -56,7 +56,8 @@ pub enum Persistence {
     Off,
 }
 
-/// Who computes a prompt's experts, where single tokens' are the CPU's ([`OpenOptions::host_experts`]).
+/// Who computes a prompt's experts, or feed-forward parts, where single tokens' are the CPU's ([`OpenOptions::host_experts`],
+/// [`OpenOptions::host_ffn`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HostPrompts {
     /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU, the GPU: by rates
@@ -95,6 +96,10 @@ pub struct OpenOptions {
     /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass: as many as there
     /// are, at most.
     pub host_experts: usize,
+    /// Layers whose feed-forward part the CPU computes, in the midst of a GPU's pass, spread evenly: as many as there are,
+    /// at most; none: as many as measured rates say, of a model that one GPU does not hold and that was opened for one sequence
+    /// (unless [`OpenOptions::stream`] is set), else no layers.
+    pub host_ffn: Option<usize>,
     /// Bytes of the GPU for those of these experts that are chosen most: it computes them, the CPU the others; none: the
     /// CPU computes all.
     pub hot_experts: Option<u64>,
@@ -151,6 +156,7 @@ impl Default for OpenOptions {
             split: Split::Layers,
             host_layers: None,
             host_experts: 0,
+            host_ffn: None,
             hot_experts: None,
             host_prompts: HostPrompts::Measured,
             output: Output::Own,

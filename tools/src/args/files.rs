@@ -55,6 +55,9 @@ pub struct Inspect {
     /// The same with the experts of the first N layers that have some on the CPU
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream"])]
     pub host_experts: Option<usize>,
+    /// The same with the feed-forward part of N layers on the CPU
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream", "host_experts"])]
+    pub host_ffn: Option<usize>,
     /// And with so much of the GPU for those of them that are chosen most
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,

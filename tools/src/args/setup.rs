@@ -46,6 +46,10 @@ pub struct Placing {
     /// many as there are, at most)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
+    /// The feed-forward part of N layers on the CPU, all else of them on the GPU; what does not fit then is copied while it
+    /// computes (default: as measured rates say, where the model does not fit, for one sequence; 0: copies alone)
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    pub host_ffn: Option<usize>,
     /// Memory of the GPU for those of these experts that are chosen most: it computes them, the CPU the others (default:
     /// none)
     #[arg(long, value_name = "SIZE", requires = "host_experts")]

@@ -10,7 +10,7 @@ use kjit_model::gguf::{Gguf, Summary};
 use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
-use kjit_model::placement::Apart;
+use kjit_model::placement::{Apart, FfnApart};
 use kjit_model::session::{HostPrompts, KvType, OpenOptions};
 use serde_json::json;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
-        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() => {
+        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() || args.host_ffn.is_some() => {
             Some(Placed::of(graph, args, shared)?)
         }
         _ => None,
@@ -51,7 +51,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                 let doc = json!({
                     "arch": p.target.id(), "layers": p.layers, "streamed_layers": p.streamed, "streamed": p.bytes,
                     "weights": p.need.weights, "kv": p.need.kv, "rest": p.need.rest, "on_device": p.need.total(),
-                    "host_experts": p.experts.map(|e| e.taken), "places": p.experts.map(|e| e.places), "copied_for_prompts": p.experts.map(|e| e.copied),
+                    "host_ffn": p.ffn.map(|(taken, _)| taken), "host_experts": p.experts.map(|e| e.taken), "places": p.experts.map(|e| e.places), "copied_for_prompts": p.experts.map(|e| e.copied),
                 });
                 map.insert("placed".into(), doc);
             }
@@ -87,6 +87,8 @@ struct Placed {
     bytes: u64,
     need: MemoryNeed,
     experts: Option<Experts>,
+    /// Layers whose feed-forward part is the CPU's, and bytes that are copied for a prompt in which it has none.
+    ffn: Option<(usize, u64)>,
 }
 
 /// Experts that are the CPU's.
@@ -120,6 +122,8 @@ impl Placed {
             let options = OpenOptions { host_experts, hot_experts, ..options };
             return Placed::with_experts(&engine, graph, target, memory, options);
         }
+        let apart = args.host_ffn.filter(|n| *n > 0).map(|n| FfnApart::of(graph, n)).transpose()?;
+        let graph = apart.as_ref().map_or(graph, |apart| &apart.graph);
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(least) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
             bail!(
@@ -133,10 +137,11 @@ impl Placed {
         Ok(Placed {
             target,
             layers: plan.layers(graph),
-            streamed: streaming.map_or(0, |s| s.layers.len()),
-            bytes: streaming.map_or(0, Streaming::bytes),
+            streamed: streaming.map_or(0, Streaming::steps),
+            bytes: streaming.map_or(0, Streaming::step_bytes),
             need: plan.memory,
             experts: None,
+            ffn: apart.map(|apart| (apart.taken, streaming.map_or(0, Streaming::bytes))),
         })
     }
 
@@ -165,7 +170,7 @@ impl Placed {
         let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let (layers, need, experts) =
             (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied, places, all }));
-        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts })
+        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts, ffn: None })
     }
 }
 
@@ -195,6 +200,15 @@ impl std::fmt::Display for Placed {
                 0 => Ok(()),
                 copied => write!(f, ", {} are copied there for a long prompt", bytes(copied)),
             };
+        }
+        if let Some((taken, copied)) = self.ffn {
+            write!(
+                f,
+                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} others are streamed: {} copied for each token, {} for a long prompt",
+                bytes(self.bytes),
+                bytes(copied)
+            )?;
+            return Ok(());
         }
         match streamed {
             0 => write!(f, "; all {layers} layers stay there"),

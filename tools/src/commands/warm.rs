@@ -14,7 +14,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
 use kjit_model::graph::Graph;
-use kjit_model::placement::{Apart, ExpertsError};
+use kjit_model::placement::{Apart, ExpertsError, FfnApart, FfnError};
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -151,7 +151,17 @@ fn wanted(
     let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
     // With experts on the CPU other operations are left for the card.
     let graphs: Vec<Graph> = match (options.host_experts, options.hot_experts) {
-        (0, None) => graphs,
+        (0, None) => match options.host_ffn.filter(|n| *n > 0) {
+            None => graphs,
+            Some(n) => {
+                let apart = graphs.into_iter().map(|graph| match FfnApart::of(&graph, n) {
+                    Ok(apart) => Ok(apart.graph),
+                    Err(FfnError::None { .. }) if args.model.is_none() => Ok(graph),
+                    Err(other) => Err(other.into()),
+                });
+                apart.collect::<anyhow::Result<_>>()?
+            }
+        },
         _ => {
             let apart = graphs.into_iter().map(|graph| match Apart::of(&graph, &options) {
                 Ok(apart) => Ok(apart.graph),
@@ -176,6 +186,12 @@ fn wanted(
         add(&plan);
         if let (Persistence::On, Some(why), false) = (options.persistent, &plan.no_persistent, shared.quiet) {
             say(format_args!("{target}: --persistent on is left out: {why}"));
+        }
+        // With less memory than the model takes rates decide at the start whether the CPU has a part.
+        let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
+        let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
+        if by_rates && let Ok(apart) = FfnApart::of(graph, usize::MAX) {
+            add(&gpu::plan_for(engine, &apart.graph, target, &options).with_context(|| format!("for {target}"))?);
         }
         // A server's sequences have their keys and values in pages, where they can.
         if args.sequences.is_some() && options.may_page(graph).is_ok() {

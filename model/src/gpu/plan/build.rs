@@ -228,9 +228,7 @@ impl<'g> Builder<'g> {
                 let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
                 AtPause::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
             }
-            Op::Elsewhere(Elsewhere { x, with, out, .. }) if with.is_empty() => {
-                AtPause::All { from: held(*x)?, to: self.made(*out)? }
-            }
+            Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => AtPause::All { from: held(*x)? },
             Op::Elsewhere(Elsewhere { out, .. }) => AtPause::Rest { to: self.made(*out)? },
             _ => return Err(not_his()),
         };

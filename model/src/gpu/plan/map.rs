@@ -164,6 +164,14 @@ impl Lower<'_> {
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }
 
+    /// A value whose rows the CPU has made. A kernel fetches them: a copy would stand behind those of layers, of
+    /// which one alone takes milliseconds.
+    pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
+        let name = format!("{}.from the CPU", self.graph.value(out).name);
+        let o = Operands::of(Map::Act { function: Function::Identity }, Bind::Aside);
+        self.run_map(name, &o, None, &[], out)
+    }
+
     /// A value multiplied where it is.
     pub(super) fn multiply(&mut self, by: f32, value: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.by", self.graph.value(value).name);

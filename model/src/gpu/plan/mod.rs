@@ -364,6 +364,8 @@ pub enum Bind {
     Chosen(Chosen),
     /// What devices meet by: memory, or a number.
     Meeting(Meeting),
+    /// Rows that the CPU has made, in its own memory.
+    Aside,
 }
 
 /// One launch.
@@ -435,12 +437,10 @@ pub struct Pause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum AtPause {
-    /// The CPU computes all: from these rows to those.
+    /// The CPU computes all from these rows; a launch behind it takes what it has made ([`Bind::Aside`]).
     All {
         /// What it reads.
         from: BufferId,
-        /// What it makes.
-        to: BufferId,
     },
     /// The CPU takes its part of what was chosen, and says where the rest lies on the device.
     Divide {
@@ -460,7 +460,7 @@ impl AtPause {
     /// What is read there.
     pub fn reads(&self) -> &[BufferId] {
         match self {
-            AtPause::All { from, .. } => std::slice::from_ref(from),
+            AtPause::All { from } => std::slice::from_ref(from),
             AtPause::Divide { from, .. } => from,
             AtPause::Rest { .. } => &[],
         }
@@ -469,7 +469,8 @@ impl AtPause {
     /// What is made there.
     pub fn makes(&self) -> &[BufferId] {
         match self {
-            AtPause::All { to, .. } | AtPause::Rest { to } => std::slice::from_ref(to),
+            AtPause::All { .. } => &[],
+            AtPause::Rest { to } => std::slice::from_ref(to),
             AtPause::Divide { to, .. } => to,
         }
     }

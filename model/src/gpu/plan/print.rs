@@ -20,6 +20,7 @@ impl Display for Dim {
 
 fn bind(b: &Bind, program: &Program) -> String {
     match b {
+        Bind::Aside => "the CPU's rows".to_owned(),
         Bind::Buffer(id) => program.buffers.get(id.0 as usize).map_or("?", |b| &b.name).to_string(),
         Bind::Matrix(w) => format!("W{}", w.0),
         Bind::Vector(w) => format!("v{}", w.0),
@@ -56,6 +57,7 @@ fn program(f: &mut Formatter<'_>, name: &str, plan: &Plan, p: &Program) -> fmt::
             ids.iter().map(name).collect::<Vec<_>>().join(", ")
         };
         let (makes, reads) = (names(pause.what.makes()), names(pause.what.reads()));
+        let makes = if makes.is_empty() { "what it reads".to_owned() } else { makes };
         writeln!(f, "  before launch {}: the CPU makes {makes} of {reads}", pause.at)?;
     }
     for l in &p.launches {

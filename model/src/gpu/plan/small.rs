@@ -115,6 +115,10 @@ impl Lower<'_> {
                 self.program.give(out);
                 Ok(())
             }
+            Op::Elsewhere(ref apart) if apart.with.is_empty() => {
+                self.program.pause(op)?;
+                self.take_rows(apart.out)
+            }
             Op::Elsewhere(_) | Op::Placed(_) => self.program.pause(op),
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
             Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {

@@ -11,13 +11,16 @@
 //! 5 % of the copy's time on a card of 4 TB/s at 55 GB/s, and beside the next copy. Such a layer's slot is
 //! free again at once; one with matrices that are read where they land keeps it until it is computed.
 //!
-//! Experts that the CPU has for single tokens travel in the same way for a prompt of many: one pass over them serves
-//! all its tokens. That has a program of its own, and nothing else reads what travels then.
+//! What the CPU has for single tokens, experts or the feed-forward part of layers, travels in the same way for a prompt of
+//! many: one pass over it serves all its tokens. That has a program of its own. Beside feed-forward parts other layers
+//! may be streamed for every pass: they take the slots in turn among themselves, so that for a token, too, the next one
+//! lands while one is read.
 
 use super::arena::ALIGN;
 use super::{Bind, JobId, Launch, MemoryNeed, Plan, Program};
 use crate::graph::op::Operation;
 use crate::graph::{Graph, Op, WeightId};
+use crate::placement::{spread, spread_from_first};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
@@ -48,6 +51,8 @@ pub struct StreamedLayer {
     pub slot: usize,
     /// Its matrices.
     pub matrices: Vec<StreamedMatrix>,
+    /// The CPU computes what these matrices are for, but for long prompts.
+    pub for_prompts: bool,
 }
 
 impl StreamedLayer {
@@ -94,9 +99,19 @@ pub struct Stretch {
 }
 
 impl Streaming {
-    /// Bytes that are copied for a pass.
+    /// Bytes that are copied for a pass in which the CPU has no part.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().map(StreamedLayer::bytes).sum()
+    }
+
+    /// Layers that are copied for each token.
+    pub fn steps(&self) -> usize {
+        self.layers.iter().filter(|l| !l.for_prompts).count()
+    }
+
+    /// Bytes that are copied for each token.
+    pub fn step_bytes(&self) -> u64 {
+        self.layers.iter().filter(|l| !l.for_prompts).map(StreamedLayer::bytes).sum()
     }
 
     /// Bytes of the ring: its slots, and the place for what is laid out anew.
@@ -139,13 +154,6 @@ fn room(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// Whether the `i`-th of `n` layers is streamed where `k` are: spread evenly, so that copies go on while resident
-/// layers are computed. The first of each stretch stays: the last to be copied has few layers behind it, whose
-/// steps no copy runs beside.
-fn streams(i: usize, n: usize, k: usize) -> bool {
-    (i + 1) * k / n > i * k / n
-}
-
 impl Plan {
     /// Streams as few layers as it takes for all of the plan to fit into `budget` bytes, or all where that is
     /// asked for.
@@ -157,17 +165,16 @@ impl Plan {
             return Ok(());
         }
         let layers = self.matrices_by_layer(graph);
-        let n = layers.len();
+        let apart = matrices_apart(graph);
+        let n = free(&layers, &apart);
         let mut least = self.memory.total();
         for k in if all { n..=n } else { 1..=n } {
-            let streaming = streaming(&layers, k);
-            let leave: u64 = streaming.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum();
-            let weights = self.memory.weights - leave + streaming.ring();
-            let memory = MemoryNeed { weights, ..self.memory };
+            let (memory, streaming) = self.with_streamed(graph, &layers, &apart, k);
             least = least.min(memory.total());
             if memory.total() <= budget && n > 0 {
                 self.memory = memory;
-                self.streaming = Some(streaming);
+                let prompt = self.streaming.take().and_then(|s| s.prompt);
+                self.streaming = Some(Streaming { prompt, ..streaming });
                 if self.persistent.take().is_some() {
                     self.no_persistent = Some("layers are streamed, and it does not wait for copies".to_owned());
                 }
@@ -179,19 +186,69 @@ impl Plan {
 
     /// Streams the matrices of what is the CPU's in all other programs, for this one.
     pub(super) fn copy_experts(&mut self, graph: &Graph, program: Program) {
-        let apart: HashSet<WeightId> = graph
-            .ops
-            .iter()
-            .filter_map(|op| if let Op::Elsewhere(apart) = op { Some(apart.matrices()) } else { None })
-            .flatten()
-            .collect();
-        let mut layers = self.matrices_by_layer(graph);
-        layers.iter_mut().for_each(|(_, matrices)| matrices.retain(|m| apart.contains(&m.weight)));
-        layers.retain(|(_, matrices)| !matrices.is_empty());
-        let streaming = Streaming { prompt: Some(program), ..streaming(&layers, layers.len()) };
-        let leave: u64 = streaming.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum();
-        self.memory.weights = self.memory.weights - leave + streaming.ring();
-        self.streaming = Some(streaming);
+        let layers = self.matrices_by_layer(graph);
+        let (memory, streaming) = self.with_streamed(graph, &layers, &matrices_apart(graph), 0);
+        self.memory = memory;
+        self.streaming = Some(Streaming { prompt: Some(program), ..streaming });
+    }
+
+    /// What it takes, and what travels, with `k` layers streamed of those that have nothing apart.
+    fn with_streamed(
+        &self,
+        graph: &Graph,
+        layers: &[(usize, Vec<One>)],
+        apart: &HashSet<WeightId>,
+        k: usize,
+    ) -> (MemoryNeed, Streaming) {
+        let room =
+            |s: &Streaming| s.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum::<u64>();
+        // As if all stayed.
+        let all = self.streaming.as_ref().map_or(self.memory.weights, |s| self.memory.weights - s.ring() + room(s));
+        let streaming = streaming(layers, apart, k);
+        let weights = all - room(&streaming) + streaming.ring();
+        (MemoryNeed { weights, ..self.memory }, streaming)
+    }
+
+    /// Which of the feed-forward parts that the CPU could compute it should, where all does not stay: how many, and the
+    /// seconds that a token then takes, as `seconds` reckons from the bytes that the CPU reads and those that are
+    /// copied. `parts` gives a graph with so many of them apart.
+    pub(in crate::gpu) fn share(
+        &self,
+        graph: &Graph,
+        budget: u64,
+        parts: &[Vec<WeightId>],
+        seconds: &dyn Fn(u64, u64) -> f64,
+    ) -> Option<(usize, f64)> {
+        let layers = self.matrices_by_layer(graph);
+        let (of, mut streamed, mut best) = (parts.len(), layers.len(), None::<(usize, f64)>);
+        for n in 0..=of {
+            let apart = || {
+                parts
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| spread_from_first(*i, of, n))
+                    .flat_map(|(_, p)| p.iter().copied())
+            };
+            let apart: HashSet<WeightId> = apart().collect();
+            let fits = |k: usize| {
+                let (memory, streaming) = self.with_streamed(graph, &layers, &apart, k);
+                (memory.total() <= budget).then_some(streaming)
+            };
+            // The more the CPU has, the fewer are copied.
+            streamed = streamed.min(free(&layers, &apart));
+            let Some(mut with) = fits(streamed) else { continue };
+            while streamed > 0
+                && let Some(fewer) = fits(streamed - 1)
+            {
+                (streamed, with) = (streamed - 1, fewer);
+            }
+            let bytes = apart.iter().map(|w| graph.weight(*w).bytes() as u64).sum();
+            let takes = seconds(bytes, with.step_bytes());
+            if best.is_none_or(|(_, least)| takes < least) {
+                best = Some((n, takes));
+            }
+        }
+        best
     }
 
     /// Bytes that a matrix takes where it stays on the device.
@@ -221,11 +278,46 @@ impl Plan {
     }
 }
 
-/// `k` of these layers streamed.
-fn streaming(all: &[(usize, Vec<One>)], k: usize) -> Streaming {
-    let picked = all.iter().enumerate().filter(|(i, _)| streams(*i, all.len(), k)).map(|(_, layer)| layer);
+/// Matrices of what the CPU computes.
+fn matrices_apart(graph: &Graph) -> HashSet<WeightId> {
+    let of = |op: &Op| if let Op::Elsewhere(apart) = op { Some(apart.matrices()) } else { None };
+    graph.ops.iter().filter_map(of).flatten().collect()
+}
+
+/// Whether something of a layer is the CPU's.
+fn is_apart(matrices: &[One], apart: &HashSet<WeightId>) -> bool {
+    matrices.iter().any(|m| apart.contains(&m.weight))
+}
+
+/// Layers that are the device's alone.
+fn free(layers: &[(usize, Vec<One>)], apart: &HashSet<WeightId>) -> usize {
+    layers.iter().filter(|(_, matrices)| !is_apart(matrices, apart)).count()
+}
+
+/// What is apart streamed, and `k` of the other layers: spread evenly, so that copies go on while resident layers are
+/// computed, and the CPU's parts. The first of each stretch stays: the last to be copied has few layers behind it, whose
+/// steps no copy runs beside.
+fn streaming(all: &[(usize, Vec<One>)], apart: &HashSet<WeightId>, k: usize) -> Streaming {
+    let n = free(all, apart);
     let mut s = Streaming { layers: vec![], of: all.len(), slot: 0, laid: 0, layer_of: HashMap::new(), prompt: None };
-    for (index, (number, matrices)) in picked.enumerate() {
+    // The slots that were taken last: by a layer of every pass, by any.
+    let (mut seen, mut last_step, mut last) = (0, SLOTS - 1, SLOTS - 1);
+    for (number, matrices) in all {
+        let for_prompts = is_apart(matrices, apart);
+        if !for_prompts {
+            seen += 1;
+            if !spread(seen - 1, n, k) {
+                continue;
+            }
+        }
+        // Those of every pass take turns among themselves.
+        let slot = (if for_prompts { last } else { last_step } + 1) % SLOTS;
+        last = slot;
+        if !for_prompts {
+            last_step = slot;
+        }
+        let index = s.layers.len();
+        let matrices = matrices.iter().filter(|m| !for_prompts || apart.contains(&m.weight));
         let (mut lands, mut laid) = (0, 0);
         let mut places = vec![];
         for m in matrices {
@@ -237,20 +329,21 @@ fn streaming(all: &[(usize, Vec<One>)], k: usize) -> Streaming {
             s.layer_of.insert(m.weight, index);
         }
         (s.slot, s.laid) = (s.slot.max(lands), s.laid.max(laid));
-        s.layers.push(StreamedLayer { number: *number, slot: index % SLOTS, matrices: places });
+        s.layers.push(StreamedLayer { number: *number, slot, matrices: places, for_prompts });
     }
     s
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{layer, streams};
+    use super::layer;
+    use crate::placement::spread;
 
     #[test]
     fn streamed_layers_are_spread_and_as_many_as_asked_for() {
         for n in 1..90 {
             for k in 0..=n {
-                let which: Vec<usize> = (0..n).filter(|&i| streams(i, n, k)).collect();
+                let which: Vec<usize> = (0..n).filter(|&i| spread(i, n, k)).collect();
                 assert_eq!(which.len(), k);
                 // No two stretches of resident layers differ by more than one.
                 let ends = std::iter::once(-1).chain(which.iter().map(|&i| i as i64));

@@ -78,7 +78,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (persistent, no_persistent) = match (options.persistent, sequences) {
-        (Persistence::On, _) if !decode.pauses.is_empty() => (None, Some("the CPU computes experts".to_owned())),
+        (Persistence::On, _) if !decode.pauses.is_empty() => {
+            (None, Some("the CPU computes a part of each token".to_owned()))
+        }
         (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target, options.probe) {
             Ok(one) => (Some(one), None),
             Err(why) => (None, Some(why)),
