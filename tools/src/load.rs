@@ -16,6 +16,9 @@ pub struct How<'a> {
     pub trace: Option<&'a Trace>,
     /// Ready as soon as single tokens can be fed, whatever is still to be compiled.
     pub early: bool,
+    /// The same tokens and scores were promised each time, so that nothing measured at the start decides what the CPU
+    /// computes: what is not asked for by a flag is left to copies.
+    pub steady: bool,
     /// Tokens are drafted.
     pub drafts: bool,
     /// Sequences that fit; 0: one.
@@ -62,6 +65,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         sequences: how.sequences.max(1),
         output: how.output,
         probe: how.probe,
+        host_ffn: setup.placing.host_ffn.or(how.steady.then_some(0)),
         ..setup.options()
     };
     let span = how.trace.map(|t| t.span("host", "open the model"));
@@ -85,6 +89,9 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         let streamed = gpu.statistics().streamed;
         if let Some(streamed) = streamed {
             say(streamed);
+            if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
+                say("the same tokens are promised each time, and so all of that is copied; --host-ffn N leaves N layers' feed-forward part to the CPU");
+            }
         }
         let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
         if let (true, Persistence::On, Some(why)) = (cannot, options.persistent, &gpu.plan().no_persistent) {

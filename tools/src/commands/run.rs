@@ -32,8 +32,9 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels
     // on the way.
-    let early = !args.wait_compile && args.sampling.temp > 0.0 && args.sampling.seed.is_none();
-    let how = How { trace: trace.as_ref(), early, drafts: args.lookup.is_on(), ..How::default() };
+    let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
+    let early = !args.wait_compile && !steady;
+    let how = How { trace: trace.as_ref(), early, steady, drafts: args.lookup.is_on(), ..How::default() };
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
     // Ranks draw the same numbers, each by itself.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
