@@ -90,7 +90,9 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         if let Some(streamed) = streamed {
             say(streamed);
             if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
-                say("the same tokens are promised each time, and so all of that is copied; --host-ffn N leaves N layers' feed-forward part to the CPU");
+                say(
+                    "the same tokens are promised each time, and so all of that is copied; --host-ffn N leaves N layers' feed-forward part to the CPU",
+                );
             }
         }
         let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
