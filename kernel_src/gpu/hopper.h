@@ -33,14 +33,14 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
-// The same of what nobody reads again soon: it goes from the second cache before anything else does. A token's
-// weights go through that cache many times over, and what stayed of them put out code, arguments and values.
+// The same of what nobody reads again soon: it goes from the second cache before anything else does. A
+// token's weights go through that cache many times over; what stayed of them put out code and arguments.
 STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     u64 first_out;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-        ::"r"(shared_at(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared_at(to)),
         "l"(from), "r"(bytes), "r"(shared_at(b)), "l"(first_out)
         : "memory");
 }
