@@ -187,9 +187,9 @@ fn wanted(
         if let (Persistence::On, Some(why), false) = (options.persistent, &plan.no_persistent, shared.quiet) {
             say(format_args!("{target}: --persistent on is left out: {why}"));
         }
-        // Where a card holds less than the model takes, rates decide at the start whether the CPU has a part.
+        // With less memory than the model takes rates decide at the start whether the CPU has a part.
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
-        let by_rates = alone && options.host_ffn.is_none() && (args.model.is_some() || options.memory.is_some());
+        let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
         if by_rates && let Ok(apart) = FfnApart::of(graph, usize::MAX) {
             add(&gpu::plan_for(engine, &apart.graph, target, &options).with_context(|| format!("for {target}"))?);
         }
