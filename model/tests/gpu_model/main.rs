@@ -1,15 +1,17 @@
 //! Models on a real GPU, held against the host executor and the truth. `scripts/gpu-suite` runs them;
 //! `KJIT_TEST_DEVICE` names the device.
 
+mod one_launch;
+mod placed;
+#[path = "../support/mod.rs"]
 mod support;
 
 use kjit_engine::{Config, Device, Engine, Isolation};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Dtype, Graph, Op};
-use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::Scheduler;
-use kjit_model::session::{After, KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
+use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +22,6 @@ use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::paged;
 use support::returning;
 use support::side_by_side;
-use support::story::{same, story};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -330,99 +331,6 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
     assert_eq!(rest, [0; 10], "{spent:?}");
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_has_the_logits_of_many() {
-    let mut whole = 0;
-    for path in tiny_models() {
-        // For racecheck: the ring of weights as that sees its order, or as it is; and fewer tokens.
-        let set = |name| std::env::var_os(name).is_some();
-        let probe = match (set("KJIT_ORDERED"), set("KJIT_PATIENT")) {
-            (true, _) => Probe::Ordered,
-            (false, true) => Probe::Patient,
-            (false, false) => Probe::None,
-        };
-        let tokens = std::env::var("KJIT_TOKENS").map_or(24, |n| n.parse().expect("KJIT_TOKENS is a number"));
-        let (many, one) = (options(64, 8), OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) });
-        let (mut many, mut one) = (open(&path, &many), open(&path, &one));
-        if one.on_gpu().persistent().is_none() {
-            let why = &one.on_gpu().plan().no_persistent;
-            eprintln!("{}: {}", path.display(), why.as_deref().unwrap_or("the device keeps no blocks together"));
-            continue;
-        }
-        whole += 1;
-        for i in 0..tokens {
-            let token = (i * 37 + 5) % many.n_vocab() as u32;
-            one.on_gpu().poison().unwrap();
-            let (got, want) = (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // Sums in another order are rounded to other halves as keys and values, 2^-11 apart: 7e-5 was
-            // seen.
-            assert!(off(&got, &want) < 5e-4, "{}, token {i}: off by {}", path.display(), off(&got, &want));
-        }
-    }
-    assert!(whole > 0, "no tiny model is one launch");
-}
-
-/// Of a token's one launch waves are late here and there, in each launch others: whoever relied on the clock shows it.
-/// Sums are made in one order, so the logits are the same bit by bit; tokens are those of launches.
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
-    const ROUNDS: u32 = 100;
-    let (mut whole, greedy) = (0, SampleOptions::default());
-    for path in tiny_models() {
-        if !path.ends_with("tiny-llama-q4_k_m.gguf") && !path.ends_with("tiny-qwen3-q8_0.gguf") {
-            continue;
-        }
-        let on = |probe| OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) };
-        let (mut late, mut one) = (open(&path, &on(Probe::Delays)), open(&path, &on(Probe::None)));
-        let mut many = open(&path, &options(64, 8));
-        if one.on_gpu().persistent().is_none() {
-            let why = &one.on_gpu().plan().no_persistent;
-            eprintln!("{}: {}", path.display(), why.as_deref().unwrap_or("the device keeps no blocks together"));
-            continue;
-        }
-        whole += 1;
-        let want = many.generate(&[5, 9, 2], 12, greedy.clone());
-        assert_eq!(one.generate(&[5, 9, 2], 12, greedy.clone()), want, "{}", path.display());
-        for round in 0..ROUNDS {
-            late.truncate(0);
-            assert_eq!(late.generate(&[5, 9, 2], 12, greedy.clone()), want, "{}, round {round}", path.display());
-        }
-        late.truncate(0);
-        one.truncate(0);
-        for i in 0..24 {
-            let token = (i * 37 + 5) % many.n_vocab() as u32;
-            let (got, want) = (late.feed(&[token], Want::Last).unwrap(), one.feed(&[token], Want::Last).unwrap());
-            assert_eq!(got, want, "{}, token {i}", path.display());
-        }
-    }
-    assert!(whole > 0, "no tiny model is one launch");
-}
-
-/// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the answer is one error
-/// that says where, and the card works on.
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
-    let path = tiny_models().into_iter().find(|p| p.ends_with("tiny-llama-q4_k_m.gguf"));
-    let path = path.expect("the suite needs tiny-llama-q4_k_m.gguf");
-    let on = |probe| OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) };
-    let mut stalled = open(&path, &on(Probe::Stall));
-    assert!(stalled.on_gpu().persistent().is_some(), "{:?}", stalled.on_gpu().plan().no_persistent);
-    let began = std::time::Instant::now();
-    let error = stalled.feed(&[5], Want::Last).unwrap_err();
-    let (said, took) = (error.to_string(), began.elapsed().as_secs_f64());
-    assert!(matches!(error, SessionError::Lost(_)) && said.contains("waited longer than 1 s"), "{said}");
-    assert!(!said.contains('\n') && (1.0..4.0).contains(&took), "after {took} s: {said}");
-    // It stays so; another session of the same process computes.
-    assert!(stalled.feed(&[5], Want::Last).is_err());
-    drop(stalled);
-    let (mut one, mut many) = (open(&path, &on(Probe::None)), open(&path, &options(64, 8)));
-    let (got, want) = (one.feed(&[5], Want::Last).unwrap(), many.feed(&[5], Want::Last).unwrap());
-    assert!(off(&got, &want) < 5e-4, "off by {}", off(&got, &want));
-}
-
 /// How many sequences; `KJIT_SEQUENCES=9,33`: these, for a tool under which all would take an hour.
 fn counts() -> Vec<usize> {
     let asked = std::env::var("KJIT_SEQUENCES").ok();
@@ -504,85 +412,6 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
     let rest =
         [spent.allocations, spent.synchronisations, spent.copies_in, spent.copies_out, spent.launches, spent.captures];
     assert_eq!(rest, [0; 6], "{spent:?}");
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
-    let mut models = tiny_models();
-    models.extend(model_path(SMOLLM2));
-    let bits = |row: Vec<f32>| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    for path in models {
-        let label = path.file_name().unwrap().to_string_lossy().into_owned();
-        let (all, one) = (options(512, 64), SampleOptions::default());
-        let mut resident = open(&path, &all);
-        let need = resident.on_gpu().plan().memory;
-        // All layers, and where that leaves enough, some of them.
-        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), host_ffn: Some(0), ..all.clone() };
-        let mut ways = vec![OpenOptions { stream: true, ..all }];
-        ways.extend(label.starts_with("SmolLM2").then_some(some));
-        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
-        let want = (bits(resident.feed(&prompt, Want::Last).unwrap()), resident.generate(&[5], 40, one.clone()));
-        for way in ways {
-            let mut gpu = open(&path, &way);
-            gpu.on_gpu().poison_ring();
-            gpu.on_gpu().poison().unwrap();
-            let told = gpu.on_gpu().statistics().streamed.unwrap();
-            for round in 0..3 {
-                let got = (bits(gpu.feed(&prompt, Want::Last).unwrap()), gpu.generate(&[5], 40, one.clone()));
-                assert!(got == want, "{label}, round {round}: {told}");
-                gpu.truncate(0);
-            }
-            let device = gpu.on_gpu().opened().clone();
-            let (mut seen, counts) = (0, std::cell::RefCell::new(vec![]));
-            gpu.decode(&[1, 2, 3], one.clone(), &mut |_| {
-                seen += 1;
-                if seen == 10 || seen == 110 {
-                    counts.borrow_mut().push(device.counts());
-                }
-                if seen == 120 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })
-            .unwrap();
-            let n = counts.borrow()[1] - counts.borrow()[0];
-            let rest = [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
-            assert_eq!((n.replays, rest), (100, [0; 6]), "{label}: {n:?}");
-            eprintln!("{label}: {told}");
-        }
-    }
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
-fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
-    let precise = OpenOptions { precise: true, ..options(512, 64) };
-    let moe = tiny_models().into_iter().find(|path| path.ends_with("tiny-moe-q4_k_m.gguf"));
-    let ffn = OpenOptions { host_ffn: Some(7), ..precise.clone() };
-    let hot = OpenOptions { host_experts: 99, hot_experts: Some(2 << 20), ..precise.clone() };
-    let all = [(model_path(SMOLLM2), ffn, true), (moe, hot, false)];
-    for (path, mut with, streams) in all.into_iter().filter_map(|(path, with, streams)| Some((path?, with, streams))) {
-        let mut card = open(&path, &precise);
-        let need = card.on_gpu().plan().memory;
-        with.memory = streams.then_some(need.total() - need.weights / 3);
-        let mut gpu = open(&path, &with);
-        gpu.on_gpu().poison_ring();
-        gpu.on_gpu().poison().unwrap();
-        let told = gpu.on_gpu().statistics().streamed;
-        assert_eq!(told.is_some_and(|s| s.layers > 3), streams, "{told:?}");
-        assert!(!gpu.on_gpu().plan().decode.pauses.is_empty());
-        // A prompt, then tokens along the card's own answer.
-        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
-        let (mut want, mut got) = (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
-        for at in 0..40 {
-            let best = |row: &[f32]| (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
-            let (token, chosen) = (best(&want), best(&got));
-            let gap = want[token as usize] - want[chosen as usize];
-            assert!(gap < 0.05, "{}, token {at}: {gap} below the card's", path.display());
-            (want, got) = (card.feed(&[token], Want::Last).unwrap(), gpu.feed(&[token], Want::Last).unwrap());
-        }
-        if let Some(counts) = gpu.on_gpu().hot() {
-            assert!(counts.chosen > 0 && counts.hit > 0, "{counts}");
-        }
-    }
 }
 
 #[test]
@@ -671,51 +500,6 @@ fn a_full_context_ends_the_answer_and_more_is_refused() {
     assert_eq!((seen, gpu.tokens()), (38, 40));
     assert!(matches!(gpu.feed(&[1], Want::Last), Err(SessionError::Context { .. })));
     assert!(matches!(gpu.feed(&[u32::MAX], Want::Last), Err(SessionError::Token { .. })));
-}
-
-/// The device after the one that is tested, of the same vendor; none, said aloud, where there is one only.
-fn second(engine: &Engine) -> Option<Device> {
-    let (word, number) = asked().split_once(':').map(|(w, n)| (w.to_owned(), n.parse::<u32>().unwrap())).unwrap();
-    let label = format!("{word}:{}", number + 1);
-    if !engine.devices().devices.iter().any(|d| d.label() == label) {
-        eprintln!("SKIPPED: there is no {label} beside {}", asked());
-        return None;
-    }
-    Some(engine.device(&label).unwrap())
-}
-
-#[test]
-#[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
-fn layers_on_two_gpus_give_the_bits_of_one() {
-    let engine = engine();
-    let Some(second) = second(&engine) else { return };
-    let first = device(&engine);
-    for path in tiny_models() {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let options = OpenOptions { sequences: 3, ..options(96, 64) };
-        let mut one = Session::on_gpu(&engine, &first, &gguf, graph.clone(), &options).unwrap();
-        let want = story(&mut one);
-        drop(one);
-        let layers = Layers::of(&graph).unwrap().len();
-        let gpu = |device: &Device, n: usize| (Place::Gpu(device.clone()), n);
-        let stages = [gpu(&first, layers / 2), gpu(&second, layers - layers / 2)];
-        let mut two = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
-        eprintln!("{}: rows come {:?}", path.display(), two.gpu().unwrap().link());
-        assert_eq!(two.gpu().unwrap().link(), Some("device to device"));
-        same(&path.display().to_string(), &want, &story(&mut two));
-        drop(two);
-        // And with the CPU before them.
-        let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
-        if layers > 2 {
-            let mut three = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
-            let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
-            let mut host = One::cpu(&gguf, &graph, &precise);
-            let mut seen = side_by_side::scores(&mut three, &mut host, 3);
-            seen.sort_by(f64::total_cmp);
-            assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
-        }
-    }
 }
 
 #[test]

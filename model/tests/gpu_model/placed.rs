@@ -1,0 +1,138 @@
+//! Models that are not all on one card: streamed layers, parts on the CPU, layers on two cards.
+
+use super::{SMOLLM2, asked, device, engine, open, options, tiny_models};
+use crate::support::files::model_path;
+use crate::support::one::One;
+use crate::support::side_by_side;
+use crate::support::story::{same, story};
+use kjit_engine::{Device, Engine};
+use kjit_model::gguf::Gguf;
+use kjit_model::placement::{Layers, Place};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{OpenOptions, Session, Want};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
+    let mut models = tiny_models();
+    models.extend(model_path(SMOLLM2));
+    let bits = |row: Vec<f32>| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for path in models {
+        let label = path.file_name().unwrap().to_string_lossy().into_owned();
+        let (all, one) = (options(512, 64), SampleOptions::default());
+        let mut resident = open(&path, &all);
+        let need = resident.on_gpu().plan().memory;
+        // All layers, and where that leaves enough, some of them.
+        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), host_ffn: Some(0), ..all.clone() };
+        let mut ways = vec![OpenOptions { stream: true, ..all }];
+        ways.extend(label.starts_with("SmolLM2").then_some(some));
+        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
+        let want = (bits(resident.feed(&prompt, Want::Last).unwrap()), resident.generate(&[5], 40, one.clone()));
+        for way in ways {
+            let mut gpu = open(&path, &way);
+            gpu.on_gpu().poison_ring();
+            gpu.on_gpu().poison().unwrap();
+            let told = gpu.on_gpu().statistics().streamed.unwrap();
+            for round in 0..3 {
+                let got = (bits(gpu.feed(&prompt, Want::Last).unwrap()), gpu.generate(&[5], 40, one.clone()));
+                assert!(got == want, "{label}, round {round}: {told}");
+                gpu.truncate(0);
+            }
+            let device = gpu.on_gpu().opened().clone();
+            let (mut seen, counts) = (0, std::cell::RefCell::new(vec![]));
+            gpu.decode(&[1, 2, 3], one.clone(), &mut |_| {
+                seen += 1;
+                if seen == 10 || seen == 110 {
+                    counts.borrow_mut().push(device.counts());
+                }
+                if seen == 120 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+            let n = counts.borrow()[1] - counts.borrow()[0];
+            let rest = [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
+            assert_eq!((n.replays, rest), (100, [0; 6]), "{label}: {n:?}");
+            eprintln!("{label}: {told}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
+    let precise = OpenOptions { precise: true, ..options(512, 64) };
+    let moe = tiny_models().into_iter().find(|path| path.ends_with("tiny-moe-q4_k_m.gguf"));
+    let ffn = OpenOptions { host_ffn: Some(7), ..precise.clone() };
+    let hot = OpenOptions { host_experts: 99, hot_experts: Some(2 << 20), ..precise.clone() };
+    let all = [(model_path(SMOLLM2), ffn, true), (moe, hot, false)];
+    for (path, mut with, streams) in all.into_iter().filter_map(|(path, with, streams)| Some((path?, with, streams))) {
+        let mut card = open(&path, &precise);
+        let need = card.on_gpu().plan().memory;
+        with.memory = streams.then_some(need.total() - need.weights / 3);
+        let mut gpu = open(&path, &with);
+        gpu.on_gpu().poison_ring();
+        gpu.on_gpu().poison().unwrap();
+        let told = gpu.on_gpu().statistics().streamed;
+        assert_eq!(told.is_some_and(|s| s.layers > 3), streams, "{told:?}");
+        assert!(!gpu.on_gpu().plan().decode.pauses.is_empty());
+        // A prompt, then tokens along the card's own answer.
+        let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
+        let (mut want, mut got) = (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
+        for at in 0..40 {
+            let best = |row: &[f32]| (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            let (token, chosen) = (best(&want), best(&got));
+            let gap = want[token as usize] - want[chosen as usize];
+            assert!(gap < 0.05, "{}, token {at}: {gap} below the card's", path.display());
+            (want, got) = (card.feed(&[token], Want::Last).unwrap(), gpu.feed(&[token], Want::Last).unwrap());
+        }
+        if let Some(counts) = gpu.on_gpu().hot() {
+            assert!(counts.chosen > 0 && counts.hit > 0, "{counts}");
+        }
+    }
+}
+
+/// The device after the one that is tested, of the same vendor; none, said aloud, where there is one only.
+fn second(engine: &Engine) -> Option<Device> {
+    let (word, number) = asked().split_once(':').map(|(w, n)| (w.to_owned(), n.parse::<u32>().unwrap())).unwrap();
+    let label = format!("{word}:{}", number + 1);
+    if !engine.devices().devices.iter().any(|d| d.label() == label) {
+        eprintln!("SKIPPED: there is no {label} beside {}", asked());
+        return None;
+    }
+    Some(engine.device(&label).unwrap())
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
+fn layers_on_two_gpus_give_the_bits_of_one() {
+    let engine = engine();
+    let Some(second) = second(&engine) else { return };
+    let first = device(&engine);
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions { sequences: 3, ..options(96, 64) };
+        let mut one = Session::on_gpu(&engine, &first, &gguf, graph.clone(), &options).unwrap();
+        let want = story(&mut one);
+        drop(one);
+        let layers = Layers::of(&graph).unwrap().len();
+        let gpu = |device: &Device, n: usize| (Place::Gpu(device.clone()), n);
+        let stages = [gpu(&first, layers / 2), gpu(&second, layers - layers / 2)];
+        let mut two = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
+        eprintln!("{}: rows come {:?}", path.display(), two.gpu().unwrap().link());
+        assert_eq!(two.gpu().unwrap().link(), Some("device to device"));
+        same(&path.display().to_string(), &want, &story(&mut two));
+        drop(two);
+        // And with the CPU before them.
+        let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
+        if layers > 2 {
+            let mut three = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
+            let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
+            let mut host = One::cpu(&gguf, &graph, &precise);
+            let mut seen = side_by_side::scores(&mut three, &mut host, 3);
+            seen.sort_by(f64::total_cmp);
+            assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
+        }
+    }
+}
