@@ -18,9 +18,10 @@ use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the CPU's rate is measured in, at most: rows are doubled until they take half of it.
-const BOUND: Duration = Duration::from_millis(20);
-/// Rows that it is measured with at most: as many have all experts of most mixtures.
+/// What the CPU's rates are measured in, about: rows are doubled until they take as long as copies, and no more are begun
+/// then. Of 70b's parts 1 to 16 rows take some 9 to 25 ms.
+const BOUND: Duration = Duration::from_millis(200);
+/// Rows that they are measured with at most: as many have all experts of most mixtures.
 const ROWS: usize = 64;
 
 /// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
@@ -32,8 +33,8 @@ pub struct Copied {
     pub bytes: u64,
     /// Bytes a second of these copies.
     pub rate: f64,
-    /// Seconds that the CPU takes for a token of a prompt; none where nobody asked.
-    pub token: Option<f64>,
+    /// Seconds that the CPU takes for one token, and for the most that it was measured with; none where nobody asked.
+    pub computed: Option<[(usize, f64); 2]>,
 }
 
 impl Copied {
@@ -43,32 +44,49 @@ impl Copied {
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
-            HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, token: None }),
+            HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, computed: None }),
             HostPrompts::Measured => {
                 // Of experts that the device has the CPU computes none; which are chosen is not known yet.
                 let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);
-                let token = aside.seconds_a_row(plan)? * plan.computed_aside() as f64 * missed;
-                let from = even(bytes as f64 / rate, token);
+                let (parts, copy) = (plan.computed_aside() as f64 * missed, bytes as f64 / rate);
+                let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
+                rows.iter_mut().for_each(|(_, seconds)| *seconds *= parts);
+                let from = even(copy, &rows);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
+                let computed = rows.first().zip(rows.last()).map(|(one, many)| [*one, *many]);
                 // So many never go through at once.
-                (from <= most).then_some(Copied { from, bytes, rate, token: Some(token) })
+                (from <= most).then_some(Copied { from, bytes, rate, computed })
             }
         })
     }
 }
 
-/// Tokens from which copying takes no longer than computing; never one.
-fn even(copy: f64, token: f64) -> usize {
-    let tokens = copy / token;
+/// Tokens from which copying takes no longer than computing so many rows was measured to; never one. Rows that are few
+/// share a pass over the weights: eight may take hardly longer than one.
+fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
+    let mut before = (0, 0.0);
+    let mut tokens = f64::INFINITY;
+    for &(n, seconds) in rows {
+        if seconds >= copy {
+            let (few, less) = before;
+            let more = (copy - less) / (seconds - less);
+            tokens = if few == 0 { 2.0 } else { few as f64 + more * (n - few) as f64 };
+            break;
+        }
+        // Beyond all that was measured a row takes what each of the most takes.
+        tokens = n as f64 * copy / seconds;
+        before = (n, seconds);
+    }
     if tokens.is_finite() { (tokens.ceil() as usize).max(2) } else { usize::MAX }
 }
 
 impl std::fmt::Display for Copied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Copied { from, bytes, rate, token } = *self;
+        let Copied { from, bytes, rate, computed } = *self;
         let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
         write!(f, "prompts of {from} tokens and more have them copied to the card, {gb:.1} GB at {rate:.1} GB/s")?;
-        token.map_or(Ok(()), |token| write!(f, " (the CPU takes {:.1} ms a token)", token * 1e3))
+        let Some([(_, one), (n, many)]) = computed else { return Ok(()) };
+        write!(f, " (the CPU takes {:.1} ms for a token, {:.1} ms for {n})", one * 1e3, many * 1e3)
     }
 }
 
@@ -115,10 +133,10 @@ impl Aside {
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
     }
 
-    /// Seconds that a row of a prompt takes in the first layer of this plan that is the CPU's, as far as that can be
-    /// told in [`BOUND`]: the more rows, the fewer bytes of weights each.
-    fn seconds_a_row(&self, plan: &Plan) -> Result<f64> {
-        let Some(pause) = plan.decode.pauses.first() else { return Ok(0.0) };
+    /// Seconds that 1, 2, 4 and more rows take in the first layer of this plan that is the CPU's: up to as many as take
+    /// `enough`, as far as that can be told in [`BOUND`].
+    fn seconds_of_rows(&self, plan: &Plan, enough: f64) -> Result<Vec<(usize, f64)>> {
+        let Some(pause) = plan.decode.pauses.first() else { return Ok(vec![]) };
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let width = host.graph().ops.get(pause.op).and_then(|op| op.reads().first().copied());
         let width = width.map_or(0, |v| host.graph().value(v).width);
@@ -143,22 +161,27 @@ impl Aside {
         let experts: Vec<f32> = (0..most * top).map(|i| (i % all.unwrap_or(1).max(1)) as f32).collect();
         let shares = vec![1.0 / top.max(1) as f32; most * top];
         let start = Instant::now();
-        let mut rows = 1;
-        loop {
-            let now = Instant::now();
+        let mut seen = vec![];
+        for rows in std::iter::successors(Some(1), |rows| Some(2 * rows)).take_while(|rows| *rows <= most) {
             let part = x.get(..rows * width).unwrap_or_default();
             let [experts, shares] = [&experts, &shares].map(|of| of.get(..rows * top).unwrap_or_default());
             let inputs = [part, experts, shares];
             let inputs = inputs.get(..1 + with.with.len()).unwrap_or_default();
-            let done = host.run_op(SLOT, pause.op, 0, &vec![0; rows], inputs);
-            done.map_err(|e| Error::Buffer(e.to_string()))?;
-            let took = now.elapsed();
-            // Twice as many would take twice as long.
-            if rows >= most || start.elapsed() + 2 * took > BOUND {
-                return Ok(took.as_secs_f64() / rows as f64);
+            let ids = vec![0; rows];
+            let mut once = || {
+                let now = Instant::now();
+                let done = host.run_op(SLOT, pause.op, 0, &ids, inputs);
+                done.map_err(|e| Error::Buffer(e.to_string()))?;
+                Ok::<_, Error>(now.elapsed())
+            };
+            // The first of all finds pages that nobody has touched, and any may be disturbed.
+            let took = once()?.min(once()?).as_secs_f64();
+            seen.push((rows, took));
+            if took >= enough || start.elapsed() >= BOUND {
+                break;
             }
-            rows = (2 * rows).min(most);
         }
+        Ok(seen)
     }
 
     /// Does what comes at a pause, for so many rows: `part` gives those of a buffer.
@@ -239,12 +262,17 @@ mod tests {
 
     #[test]
     fn a_prompt_is_copied_from_where_that_takes_no_longer() {
-        // 17 GB at 55 GB/s; 14.4 ms a token.
-        assert_eq!(even(0.31, 0.0144), 22);
-        assert_eq!(even(0.31, 0.31), 2);
-        assert_eq!(even(0.0, 0.1), 2);
+        // 17 GB of experts at 55 GB/s; 14.4 ms a token.
+        assert_eq!(even(0.31, &[(1, 0.0144), (16, 0.2304)]), 22);
+        assert_eq!(even(0.31, &[(1, 0.31)]), 2);
+        assert_eq!(even(0.0, &[(1, 0.1)]), 2);
+        // Feed-forward parts of 70b, 22.7 GB at 55 GB/s, of which a row takes 240 ms and eight 320.
+        assert_eq!(even(0.412, &[(1, 0.24), (2, 0.25), (4, 0.27), (8, 0.32), (16, 0.52)]), 12);
+        assert_eq!(even(0.245, &[(1, 0.24), (2, 0.25)]), 2);
+        // What is disturbed is no reason to divide by nothing.
+        assert_eq!(even(0.3, &[(1, 0.2), (2, 0.1), (4, 0.3)]), 4);
         // A rate that could not be measured.
-        assert_eq!(even(f64::INFINITY, 0.1), usize::MAX);
-        assert_eq!(even(0.0, 0.0), usize::MAX);
+        assert_eq!(even(f64::INFINITY, &[(1, 0.1)]), usize::MAX);
+        assert_eq!(even(0.1, &[]), usize::MAX);
     }
 }

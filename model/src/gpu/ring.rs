@@ -78,7 +78,7 @@ pub(super) struct Ring {
     layers: Vec<Layer>,
     repackers: HashMap<JobId, Repacker>,
     /// What is copied from: kept as long as copies may come.
-    _stock: Stock,
+    stock: Stock,
     /// Slots are filled with what is no number before each copy: for tests.
     poison: Cell<bool>,
     pub streamed: Streamed,
@@ -141,10 +141,15 @@ impl Ring {
         let bytes = step().map(StreamedLayer::bytes).sum();
         let apart = plan.layers.len() - step().count();
         let streamed = Streamed { layers: step().count(), of: plan.of, apart, bytes, rate: 0.0 };
-        let (begun, poison, _stock) = (device.event()?, Cell::new(false), stock);
-        let mut ring = Ring { copies, begun, slots, laid, layers, repackers, _stock, poison, streamed };
+        let (begun, poison) = (device.event()?, Cell::new(false));
+        let mut ring = Ring { copies, begun, slots, laid, layers, repackers, stock, poison, streamed };
         ring.streamed.rate = ring.rate()?;
         Ok(Some((ring, matrices)))
+    }
+
+    /// Whether what the CPU has for single tokens can be copied for prompts.
+    pub fn copies_for_prompts(&self) -> bool {
+        self.stock.prompts
     }
 
     /// The stream that copies go through, for captures.

@@ -1,7 +1,8 @@
 //! The bytes of streamed layers in page-locked host memory: the file's own pages, locked where they lie, as
 //! long as the model is open (0.05 s a GB on an H200's host). Where the system refuses that, copies of them
 //! in page-locked memory; where it has none of that either, the model is not opened, and the error says so:
-//! from memory that is not locked, copies wait for the host and cannot be captured.
+//! from memory that is not locked, copies wait for the host and cannot be captured. What the CPU computes from the file
+//! but for long prompts is not copied: it would lie in the host's memory twice, to save time of prompts.
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
@@ -48,6 +49,8 @@ struct Found {
 pub(super) struct Stock {
     /// By the layer's number: the pieces, and where each lands in the slot.
     layers: HashMap<usize, Vec<(u64, Piece)>>,
+    /// Whether layers that travel for prompts alone are among them.
+    pub prompts: bool,
     /// Why there are copies.
     pub remark: Option<String>,
 }
@@ -64,8 +67,9 @@ impl Stock {
             Ok(stock) => return Ok(stock),
             Err(why) => why,
         };
-        let all = all_found(gguf, graph, streaming)?;
-        let bytes = streaming.bytes();
+        let step = streaming.layers.iter().filter(|l| !l.for_prompts);
+        let all = step.map(|l| Ok((l.number, found(gguf, graph, l)?))).collect::<Result<Vec<_>>>()?;
+        let bytes = streaming.step_bytes();
         let layers = copied(device, gguf, &all).map_err(|error| match error {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
                 "page-locked memory for streamed layers on {} could not be had: the file's pages cannot be locked ({why}), and of \
@@ -74,12 +78,14 @@ impl Stock {
             )),
             other => other.into(),
         })?;
+        let prompts = streaming.layers.len() == streaming.steps();
         let remark = format!(
-            "the file's pages cannot be locked for {} ({why}): {} MiB of streamed layers were copied into page-locked memory",
+            "the file's pages cannot be locked for {} ({why}): {} MiB of streamed layers were copied into page-locked memory{}",
             device.label(),
-            bytes >> 20
+            bytes >> 20,
+            if prompts { "" } else { ", and the CPU has its part of prompts, too" }
         );
-        Ok(Stock { layers, remark: Some(remark) })
+        Ok(Stock { layers, prompts, remark: Some(remark) })
     }
 
     /// Locks what a plan streams, or says why that cannot be.
@@ -90,11 +96,14 @@ impl Stock {
         streaming: &Streaming,
     ) -> std::result::Result<Result<Stock>, SessionError> {
         let all = all_found(gguf, graph, streaming)?;
-        Ok(locked(device, gguf, &all).map(|layers| Stock { layers, remark: None }))
+        Ok(locked(device, gguf, &all).map(|layers| Stock { layers, prompts: true, remark: None }))
     }
 
     /// A layer's pieces, each with its place in the slot.
     pub fn pieces(&self, layer: &StreamedLayer) -> Result<Vec<(u64, Piece)>> {
+        if layer.for_prompts && !self.prompts {
+            return Ok(vec![]);
+        }
         let none = || Error::Buffer(format!("layer {} is not in host memory", layer.number));
         self.layers.get(&layer.number).cloned().ok_or_else(none)
     }
