@@ -91,7 +91,12 @@ impl Common {
     /// # Errors
     /// A row that is no model: then the table is at fault.
     pub fn graph(&self) -> Result<Graph, GraphError> {
-        let (header, data) = self.file();
+        self.with_layers(self.family.layers)
+    }
+
+    /// The same with so many layers.
+    pub(crate) fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
+        let (header, data) = self.file(layers);
         arch::build(&Gguf::without_data(self.name, &header, data)?)
     }
 
@@ -115,14 +120,14 @@ impl Common {
     }
 
     /// The start of a GGUF file up to its data, and how much data it would have.
-    fn file(&self) -> (Vec<u8>, u64) {
+    fn file(&self, layers: u32) -> (Vec<u8>, u64) {
         let (mut keys, mut tensors) = (List::default(), List::default());
         let family = self.family;
         keys.text("general.architecture", family.arch);
         let key = |name: &str| format!("{}.{name}", family.arch);
         for (name, value) in [
             ("context_length", 8192),
-            ("block_count", family.layers),
+            ("block_count", layers),
             ("embedding_length", self.width),
             ("feed_forward_length", self.ffn),
             ("attention.head_count", self.heads),
@@ -152,7 +157,7 @@ impl Common {
         }
         let norms = family.norms.iter().map(|part| (part, self.width));
         let norms: Vec<_> = norms.chain(family.head_norms.iter().map(|part| (part, self.head_dim))).collect();
-        for l in 0..family.layers {
+        for l in 0..layers {
             for (part, len) in &norms {
                 add(&format!("blk.{l}.{part}.weight"), "F32", &[*len]);
             }

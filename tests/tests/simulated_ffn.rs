@@ -1,7 +1,8 @@
 //! Feed-forward parts of layers that the CPU computes beside a simulated AMD device, while other layers are copied to it.
 
 use kjit_engine::{Config, Engine, Isolation, Trace};
-use kjit_model::gpu::plan_for;
+use kjit_model::gpu::{jobs_for, plan_for};
+use kjit_model::graph::Graph;
 use kjit_model::placement::{FfnApart, experts_here};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, SessionError, Want};
@@ -191,6 +192,102 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         // Copies alone where that is asked for.
         let with = OpenOptions { memory, host_ffn: Some(0), ..one };
         assert!(open(&all, &with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
+    let test = "without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said";
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx1030").run(test, TEMPORARY, || {
+        let mut all = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let target = all.engine.device("rocm:0").unwrap().target().clone();
+        let whole = plan_for(&all.engine, &all.graph, &target, &one).unwrap().memory;
+        // All layers but a few stay.
+        let with = OpenOptions { memory: Some(whole.total() - whole.weights / 8), ..one };
+        let pauses = |session: &Session| session.gpu().unwrap().plan().decode.pauses.len();
+        let said = |session: &Session| session.gpu().unwrap().remarks().join("; ");
+        // The rates cannot be measured: the first event that is timed cannot be had.
+        Simulated::here().fail(c"hipEventCreateWithFlags", 1, 2);
+        let session = open(&all, &with).unwrap();
+        let line = said(&session);
+        assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
+        let why = "all that does not stay on the card is copied: the rates of the CPU and of copies cannot be measured (";
+        assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
+        drop(session);
+        // What a card that holds all of it asks for is warmed, and nothing can be compiled any more.
+        let dir = tempfile::tempdir().unwrap();
+        let config = |kind: &str| {
+            let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
+            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind)
+        };
+        let warm = |graph: &Graph| {
+            let compiling = Engine::new(config("hiprtc"));
+            let jobs = jobs_for(&compiling, graph, &target, &with).unwrap();
+            assert!(compiling.compile_all(&jobs).iter().all(Result::is_ok));
+        };
+        warm(&all.graph);
+        all.engine = Engine::new(config("none"));
+        let mut session = open(&all, &with).unwrap();
+        let line = said(&session);
+        let why = "all that does not stay on the card is copied: a part of the CPU's wants a kernel more: kernel '";
+        assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
+        assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
+        let id = session.add(SampleOptions::default()).unwrap();
+        assert!(session.feed(id, &[7, 8, 9], Want::Last).unwrap().iter().all(|x| x.is_finite()));
+        drop(session);
+        // Who asks for parts hears which kernel it is, and what helps.
+        let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
+        let error = open(&all, &asked).err().unwrap().to_string();
+        assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
+        assert!(error.contains("kjit warm --host-ffn 2 compiles it"), "{error}");
+        warm(&FfnApart::of(&all.graph, 2).unwrap().graph);
+        all.engine = Engine::new(config("none"));
+        assert_eq!(pauses(&open(&all, &asked).unwrap()), 2);
+        // With them rates are asked, whatever they say.
+        warm(&FfnApart::of(&all.graph, 99).unwrap().graph);
+        all.engine = Engine::new(config("none"));
+        assert!(!said(&open(&all, &with).unwrap()).contains("is copied: "));
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
+    let test = "where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice";
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx1030").run(test, TEMPORARY, || {
+        let all = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let want = prompts(&mut open(&all, &one).unwrap());
+        let with = OpenOptions { host_ffn: Some(3), host_prompts: HostPrompts::Copy, ..one };
+        let with = tight(&all, &with);
+        let before = Simulated::here().alive().bytes;
+        let session = open(&all, &with).unwrap();
+        let streaming = session.gpu().unwrap().plan().streaming.clone().unwrap();
+        let (step, parts) = (streaming.step_bytes(), streaming.bytes() - streaming.step_bytes());
+        assert!(step > 0 && parts > 0 && session.gpu().unwrap().copied().is_some());
+        drop(session);
+        (1..400).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
+        let mut session = open(&all, &with).unwrap();
+        let gpu = session.gpu().unwrap();
+        let in_host = Simulated::here().alive().bytes - before - gpu.statistics().peak;
+        assert!((step..step + parts).contains(&in_host), "{in_host} bytes are locked, {step} and {parts} are copied");
+        assert!(gpu.copied().is_none());
+        let said = gpu.remarks().join("; ");
+        assert!(said.contains("copied into page-locked memory, and the CPU has its part of prompts, too"), "{said}");
+        gpu.poison_ring();
+        Simulated::here().poison(gpu.plan());
+        for (row, want) in prompts(&mut session).iter().flatten().zip(want.iter().flatten()) {
+            let (x, y) = (f32::from_bits(*row), f32::from_bits(*want));
+            assert!((x - y).abs() < 0.3, "{x} is not {y}");
+        }
         assert_eq!(Simulated::here().fault(0), "");
     });
 }

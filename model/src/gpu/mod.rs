@@ -45,7 +45,7 @@ pub use resident::Timeline;
 pub(crate) use runner::Apart;
 pub use runner::{GpuRunner, PageCount};
 pub use settle::settled;
-pub(crate) use share::shared;
+pub(crate) use share::{Shared, lacks, shared};
 pub use trust::Proven;
 
 use crate::session::SessionError;

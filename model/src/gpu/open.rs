@@ -13,7 +13,7 @@ use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
-use crate::graph::{Graph, Op, Rope, WeightId};
+use crate::graph::{Graph, Op, Rope, ValueId, WeightId};
 use crate::placement::is_ffn_apart;
 use crate::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
@@ -119,21 +119,22 @@ impl GpuRunner {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<GpuRunner, SessionError> {
-        GpuRunner::open_at(engine, device, gguf, graph, options, None)
+        GpuRunner::open_at(engine, device, gguf, graph, options, (None, None))
     }
 
-    /// The same for a device that meets others there.
-    pub(super) fn open_at(
+    /// The same for a device that meets others there; with the plan, where it was made before.
+    pub(crate) fn open_at(
         engine: &Engine,
         device: &Device,
         gguf: &Arc<Gguf>,
         graph: Graph,
         options: &OpenOptions,
-        meeting: Option<MeetingPlace>,
+        (meeting, mut planned): (Option<MeetingPlace>, Option<Plan>),
     ) -> Result<GpuRunner, SessionError> {
         let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
         for (i, target) in ladder.iter().enumerate() {
-            let wrong = match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, meeting.as_ref()) {
+            let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
+            let wrong = match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, known) {
                 Ok(mut runner) => {
                     runner.remark(remarks);
                     return Ok(runner);
@@ -160,17 +161,13 @@ impl GpuRunner {
         gguf: &Arc<Gguf>,
         graph: &Graph,
         options: &OpenOptions,
-        meeting: Option<&MeetingPlace>,
+        (meeting, planned): (Option<&MeetingPlace>, Option<Plan>),
     ) -> Result<GpuRunner, SessionError> {
         let start = Instant::now();
         let before = engine.counts();
-        let find = |name: &String| {
-            graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
-        };
-        let keep = options.keep.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        let kept = Kept::of(engine);
+        let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
-        let mut asked = plan(&request)?;
+        let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
         // Copies of experts are worth no refusal.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
@@ -242,7 +239,7 @@ impl GpuRunner {
         let hot = Hot::new(device, gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
         resident.aside = Aside::new(device, gguf, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
-            (Some(aside), Some(ring)) => Copied::of(aside, &resident.plan, ring, options.host_prompts)?,
+            (Some(aside), Some(ring)) if ring.copies_for_prompts() => Copied::of(aside, &resident.plan, ring, options.host_prompts)?,
             _ => None,
         };
         let wanted = resident.plan.room().unwrap_or_default();
@@ -276,6 +273,13 @@ impl GpuRunner {
         runner.remark(remark.into_iter().collect());
         Ok(runner)
     }
+}
+
+/// The values that must be there after each run.
+pub(super) fn kept_values(graph: &Graph, options: &OpenOptions) -> Result<Vec<ValueId>, SessionError> {
+    let find =
+        |name: &String| graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")));
+    options.keep.iter().map(find).collect()
 }
 
 /// Bytes of the system's memory that are there for the asking; 0 where it does not say.

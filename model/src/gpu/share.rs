@@ -1,17 +1,17 @@
 //! How much of a model that a device does not hold the CPU computes, while the rest is copied: by rates that are
 //! measured before it is opened, of both at once, since they read the same memory.
 
-use super::open::{budget, room_in};
-use super::plan::{Request, plan};
+use super::open::{budget, kept_values, room_in};
+use super::plan::{Plan, Request, plan};
 use super::settle::settled;
 use super::tune::Kept;
 use crate::gguf::Gguf;
 use crate::graph::op::{Elsewhere, Operation};
-use crate::graph::{Graph, Op, State, StateKind};
+use crate::graph::{Graph, Op, State, StateKind, WeightId};
 use crate::host::{HostRunner, Isa};
 use crate::placement::FfnApart;
 use crate::session::{OpenOptions, SessionError};
-use kjit_engine::{Device, Engine};
+use kjit_engine::{Device, Engine, Error};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -122,49 +122,125 @@ impl Rates {
     }
 }
 
-/// The graph of a model that does not fit the device's memory, with as many layers' feed-forward parts apart as the CPU
-/// should compute, and the rates that say so; none where all fits, where copies alone are as fast, or where the CPU can
-/// have none.
+/// What one device is to have of a model, by rates where it does not hold all.
+pub(crate) struct Shared {
+    /// With the feed-forward parts that the CPU should compute, and the rates that say so; none where all fits, where
+    /// copies alone are about as fast, or where the CPU can have none.
+    pub apart: Option<(FfnApart, Rates)>,
+    /// Why rates were not asked, where they could have decided.
+    pub remark: Option<String>,
+    /// The plan of that, before layers are streamed.
+    pub plan: Plan,
+}
+
+/// How many of these parts the CPU should compute: none where copies alone are about as fast, or nothing fits.
+fn worth(whole: &Plan, graph: &Graph, room: u64, parts: &[Vec<WeightId>], rates: &Rates) -> Option<usize> {
+    let seconds = |host: u64, copied: u64| rates.seconds(host, copied);
+    let (n, takes) = whole.share(graph, room, parts, &seconds)?;
+    // With none of the CPU's: what copies alone take, where that fits at all.
+    let copied = whole.share(graph, room, &[], &seconds).map_or(f64::INFINITY, |(_, takes)| takes);
+    (n > 0 && takes < WORTH * copied).then_some(n)
+}
+
+/// Matrices of each part that is the CPU's.
+fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
+    let of = |op: &Op| if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None };
+    apart.ops.iter().filter_map(of).collect()
+}
+
+/// Why a kernel of a plan, beside those of another, will not be there: none where each was compiled before, or can be.
+pub(crate) fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
+    let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
+    plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
+}
+
+/// Finds that out: the plan of the whole where it fits, which nothing else is asked for then.
 pub(crate) fn shared(
     engine: &Engine,
     device: &Device,
     gguf: &Arc<Gguf>,
     graph: &Graph,
     options: &OpenOptions,
-) -> Result<Option<(FfnApart, Rates)>, SessionError> {
+) -> Result<Shared, SessionError> {
     let target = &settled(engine, device.target());
-    let kept = Kept::of(engine);
-    let whole = plan(&Request { graph, target, options, keep: &[], tuned: &kept })?;
+    let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
+    let request = Request { graph, target, options, keep: &keep, tuned: &kept };
+    let whole = plan(&request)?;
+    let alone = |plan: Plan, remark: Option<String>| Ok(Shared { apart: None, remark, plan });
+    let copies = |plan, why: String| alone(plan, Some(format!("all that does not stay on the card is copied: {why}")));
     if whole.memory.total() <= budget(device, options)? {
-        return Ok(None);
+        return alone(whole, None);
     }
-    let Ok(all) = FfnApart::of(graph, usize::MAX) else { return Ok(None) };
-    let apart = |op: &Op| if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None };
-    let parts: Vec<_> = all.graph.ops.iter().filter_map(apart).collect();
+    let Ok(all) = FfnApart::of(graph, usize::MAX) else { return alone(whole, None) };
+    // What was warmed without --memory has no kernels for parts; of copies alone it has all.
+    let missing = |part: &Plan| {
+        let why = lacks(engine, part, Some(&whole))?;
+        Some(format!("a part of the CPU's wants a kernel more: {why}; kjit warm --memory SIZE has it compiled"))
+    };
+    if let Some(why) = missing(&plan(&Request { graph: &all.graph, ..request })?) {
+        return copies(whole, why);
+    }
     let rates = match Rates::measure(device, gguf, &all.graph, options) {
         Ok(rates) => rates,
         // What is only measured to be faster ends no opening: without a page to lock, say, all is copied.
-        Err(_) if device.memory().is_ok() => return Ok(None),
+        Err(why) if device.memory().is_ok() => {
+            return copies(whole, format!("the rates of the CPU and of copies cannot be measured ({why})"));
+        }
         Err(lost) => return Err(lost),
     };
-    let seconds = |host: u64, copied: u64| rates.seconds(host, copied);
     let room = room_in(device, options)?;
-    let Some((n, takes)) = whole.share(graph, room, &parts, &seconds) else { return Ok(None) };
-    // With none of the CPU's: what copies alone take, where that fits at all.
-    let copied = whole.share(graph, room, &[], &seconds).map_or(f64::INFINITY, |(_, takes)| takes);
-    if n == 0 || takes >= WORTH * copied {
-        return Ok(None);
-    }
+    let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else { return alone(whole, None) };
     // A program more, for long prompts, and shorter pieces take other memory than the whole model's plan says.
-    let Ok(apart) = FfnApart::of(graph, n) else { return Ok(None) };
-    let mut part = plan(&Request { graph: &apart.graph, target, options, keep: &[], tuned: &kept })?;
-    let fits = part.fit(&apart.graph, room, false).is_ok();
-    Ok(fits.then_some((apart, rates)))
+    let Ok(apart) = FfnApart::of(graph, n) else { return alone(whole, None) };
+    let part = plan(&Request { graph: &apart.graph, ..request })?;
+    if part.clone().fit(&apart.graph, room, false).is_err() {
+        return alone(whole, None);
+    }
+    match missing(&part) {
+        Some(why) => copies(whole, why),
+        None => Ok(Shared { apart: Some((apart, rates)), remark: None, plan: part }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Rates;
+    use super::{Rates, parts_of, worth};
+    use crate::catalogue::COMMON;
+    use crate::gpu::plan::{Request, plan};
+    use crate::placement::FfnApart;
+    use crate::session::OpenOptions;
+    use kjit_engine::Target;
+    use kjit_kernels::tuning::Shipped;
+
+    #[test]
+    fn the_cpu_has_parts_where_that_is_worth_it_and_none_where_it_is_slow() {
+        let llama = COMMON.iter().find(|row| row.name == "Llama 3.1 8B Q4_K_M").unwrap();
+        let graph = llama.with_layers(32).unwrap();
+        let (target, options) = (Target::parse("sm_90").unwrap(), OpenOptions::default());
+        let whole = plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped });
+        let whole = whole.unwrap();
+        let parts = parts_of(&FfnApart::of(&graph, usize::MAX).unwrap().graph);
+        assert_eq!(parts.len(), 32);
+        let room = whole.memory.total() - whole.memory.weights / 2;
+        // A processor's and copies' GB/s alone, and of both at once.
+        let chosen = |host: f64, both: [f64; 2]| {
+            let rates = Rates { copy: 55e9, host: host * 1e9, both: both.map(|rate| rate * 1e9) };
+            worth(&whole, &graph, room, &parts, &rates)
+        };
+        let many = chosen(120.0, [100.0, 50.0]).unwrap();
+        let few = chosen(60.0, [50.0, 50.0]).unwrap();
+        assert!(few > 3 && few < many && many < 32, "{few} of a slower one, {many} of a faster one");
+        // 65 GB/s of both are no quarter better than 55, nor are 73 with nothing lost to each other; 80 are.
+        assert_eq!(chosen(20.0, [15.0, 50.0]), None);
+        assert_eq!(chosen(18.0, [18.0, 55.0]), None);
+        assert!(chosen(25.0, [25.0, 55.0]).is_some());
+        // What takes turns at one memory wins nothing, unless the CPU alone is much faster than copies.
+        assert_eq!(chosen(60.0, [30.0, 25.0]), None);
+        assert!(chosen(120.0, [30.0, 25.0]).is_some_and(|n| n > many));
+        // Where not even all parts leave room enough nothing is chosen.
+        let rates = Rates { copy: 55e9, host: 120e9, both: [100e9, 50e9] };
+        assert_eq!(worth(&whole, &graph, 1 << 20, &parts, &rates), None);
+    }
 
     #[test]
     fn a_token_takes_as_long_as_the_slower_of_both() {

@@ -3,7 +3,7 @@
 use super::pages::one_gpu;
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::gguf::Gguf;
-use crate::gpu::{Apart as Refused, GpuRunner, shared};
+use crate::gpu::{Apart as Refused, GpuRunner, Shared, lacks, plan_for, shared};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa};
 use crate::placement::{Apart, FfnApart, Layers, Place, Stage, shard, shard_of_rank};
@@ -53,32 +53,40 @@ impl Session {
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
-        let (part, whole) = match options.host_experts {
-            0 if options.hot_experts.is_none() => {
+        let wrong = |e: &dyn std::fmt::Display| SessionError::Device(e.to_string());
+        // What is opened, the whole with what is said of its parts, and what is known already.
+        let (part, whole, remark, planned) = match (options.host_experts, options.host_ffn) {
+            (0, asked) if options.hot_experts.is_none() => {
                 let nothing_else = options.sequences <= 1 && !options.stream && options.output == Output::Own;
-                let apart = match options.host_ffn {
-                    None if nothing_else => {
-                        let found = shared(engine, device, gguf, &graph, options)?;
-                        found.map(|(apart, rates)| (format!("{apart}: {rates}"), apart.graph))
-                    }
+                match asked {
+                    None if nothing_else => match shared(engine, device, gguf, &graph, options)? {
+                        Shared { apart: Some((apart, rates)), plan, .. } => {
+                            let said = format!("{apart}: {rates}");
+                            (apart.graph, Some((graph, said)), None, Some(plan))
+                        }
+                        Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
+                    },
                     Some(n) if n > 0 => {
-                        let apart = FfnApart::of(&graph, n).map_err(|e| SessionError::Device(e.to_string()))?;
-                        Some((apart.to_string(), apart.graph))
+                        let apart = FfnApart::of(&graph, n).map_err(|e| wrong(&e))?;
+                        let said = apart.to_string();
+                        (apart.graph, Some((graph, said)), None, None)
                     }
-                    _ => None,
-                };
-                match apart {
-                    Some((said, apart)) => (apart, Some((graph, said))),
-                    None => (graph, None),
+                    _ => (graph, None, None, None),
                 }
             }
             _ => {
-                let apart = Apart::of(&graph, options).map_err(|e| SessionError::Device(e.to_string()))?;
+                let apart = Apart::of(&graph, options).map_err(|e| wrong(&e))?;
                 let said = apart.to_string();
-                (apart.graph, Some((graph, said)))
+                (apart.graph, Some((graph, said)), None, None)
             }
         };
-        let mut runner = GpuRunner::open(engine, device, gguf, part, options)?;
+        let asked = options.host_ffn.filter(|n| *n > 0).map(|n| (n, part.clone()));
+        let opened = GpuRunner::open_at(engine, device, gguf, part, options, (None, planned));
+        let mut runner = opened.map_err(|error| match asked {
+            Some((n, part)) => without_kernels(engine, device, (&part, n), options).unwrap_or(error),
+            None => error,
+        })?;
+        runner.remark(remark.into_iter().collect());
         let copied = runner.copied();
         let aside = whole.is_some();
         let whole = whole.map(|(graph, said)| {
@@ -214,4 +222,18 @@ impl Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
         Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
     }
+}
+
+/// What is wrong where parts that were asked for lack a kernel, and what to do; none where that is not it.
+fn without_kernels(
+    engine: &Engine,
+    device: &Device,
+    (part, n): (&Graph, usize),
+    options: &OpenOptions,
+) -> Option<SessionError> {
+    let plan = plan_for(engine, part, device.target(), options).ok()?;
+    let missing = lacks(engine, &plan, None)?;
+    Some(SessionError::Device(format!(
+        "--host-ffn {n}: {missing}; kjit warm --host-ffn {n} compiles it where there is a compiler, --host-ffn 0 does without"
+    )))
 }

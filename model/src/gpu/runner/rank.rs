@@ -46,7 +46,7 @@ impl GpuRunner {
         if let Some(far) = meeting.far() {
             first_word(device, far, place)?;
         }
-        let mut runner = GpuRunner::open_at(engine, device, gguf, share, options, Some(meeting.clone()))?;
+        let mut runner = GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None))?;
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
         proven.map_err(|e| SessionError::Device(format!("what ranks send each other does not arrive: {e}")))?;
         if let Some(far) = meeting.far() {

@@ -123,7 +123,7 @@ impl GpuRunner {
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
             let parts = devices.iter().zip(shards).zip(places);
             let opening = parts.map(|((device, graph), place)| {
-                scope.spawn(move || GpuRunner::open_at(engine, device, gguf, graph, options, Some(place)))
+                scope.spawn(move || GpuRunner::open_at(engine, device, gguf, graph, options, (Some(place), None)))
             });
             let opening: Vec<_> = opening.collect();
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
