@@ -216,7 +216,8 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let session = open(&all, &with).unwrap();
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
-        let why = "all that does not stay on the card is copied: the rates of the CPU and of copies cannot be measured (";
+        let why =
+            "all that does not stay on the card is copied: the rates of the CPU and of copies cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
         // What a card that holds all of it asks for is warmed, and nothing can be compiled any more.

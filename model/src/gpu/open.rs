@@ -239,7 +239,9 @@ impl GpuRunner {
         let hot = Hot::new(device, gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
         resident.aside = Aside::new(device, gguf, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
-            (Some(aside), Some(ring)) if ring.copies_for_prompts() => Copied::of(aside, &resident.plan, ring, options.host_prompts)?,
+            (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
+                Copied::of(aside, &resident.plan, ring, options.host_prompts)?
+            }
             _ => None,
         };
         let wanted = resident.plan.room().unwrap_or_default();
