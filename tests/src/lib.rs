@@ -10,6 +10,7 @@ pub mod files;
 pub mod folder;
 #[path = "../../model/tests/support/folders.rs"]
 pub mod folders;
+pub mod larger;
 #[path = "../../model/tests/support/near.rs"]
 pub mod near;
 #[path = "../../model/tests/support/one.rs"]

@@ -5,8 +5,9 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
 use kjit_model::placement::{Apart, experts_apart, experts_here};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{HostPrompts, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::session::{HostPrompts, KvType, OpenOptions, Want};
 use kjit_tests::files::model_path;
+use kjit_tests::larger::prompts;
 use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
@@ -16,11 +17,6 @@ use std::path::{Path, PathBuf};
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const EXPERTS: &str = "tiny/tiny-moe-q4_k_m.gguf";
-
-fn open(all: &Several, options: &OpenOptions) -> Result<Session, SessionError> {
-    let device = all.engine.device("rocm:0").unwrap();
-    Session::on_gpu(&all.engine, &device, &all.gguf, all.graph.clone(), options)
-}
 
 #[test]
 fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
@@ -33,7 +29,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         let here = options(KvType::F16);
         let precise = OpenOptions { precise: true, sequences: 1, ..here.clone() };
         let mut host = One::cpu(&all.gguf, &all.graph, &precise);
-        let mut alone = open(&all, &OpenOptions { precise: true, ..here.clone() }).unwrap();
+        let mut alone = all.open(&OpenOptions { precise: true, ..here.clone() }).unwrap();
         let whole = alone.gpu().unwrap().plan().memory.weights;
         let mut off = side_by_side::scores(&mut alone, &mut host, 3);
         off.extend(side_by_side::mixed(&mut alone, &mut host));
@@ -43,7 +39,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         for (n, precise) in [(1, false), (99, true)] {
             let host_prompts = HostPrompts::Compute;
             let with = OpenOptions { host_experts: n, host_prompts, precise, ..here.clone() };
-            let mut session = open(&all, &with).unwrap();
+            let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             let (taken, of) = (n.min(3), 3);
             let said = format!("the CPU computes the experts of {taken} of {of} layers that have some");
@@ -70,24 +66,9 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         assert_eq!(Simulated::here().fault(0), "");
         // What does not fit then is not streamed beside it.
         let memory = Some(weights / 2);
-        let error = open(&all, &OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
+        let error = all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
         assert!(error.contains("a larger --host-experts"), "{error}");
     });
-}
-
-/// Scores behind prompts of several pieces, and of each row of one.
-fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
-    let vocab = session.n_vocab() as u32;
-    let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
-    let id = session.add(SampleOptions::default()).unwrap();
-    let mut rows = vec![];
-    // Two whole pieces and a part of one; none of them a single token, which is the CPU's.
-    for (tokens, want) in [(ids(37, 37), Want::Last), (ids(11, 5), Want::All), (ids(3, 2), Want::Last)] {
-        let logits = session.feed(id, &tokens, want).unwrap();
-        rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    }
-    session.remove(id).unwrap();
-    rows
 }
 
 #[test]
@@ -100,11 +81,11 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         let all = Several::new(EXPERTS, TEMPORARY, WORKER);
         let here = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let before = Simulated::here().alive();
-        let want = prompts(&mut open(&all, &here).unwrap());
+        let want = prompts(&mut all.open(&here).unwrap());
         let apart = |n, host_prompts| OpenOptions { host_experts: n, host_prompts, ..here.clone() };
         for n in [1, 99] {
             let copying = apart(n, HostPrompts::Copy);
-            let mut session = open(&all, &copying).unwrap();
+            let mut session = all.open(&copying).unwrap();
             let gpu = session.gpu().unwrap();
             let (plan, told) = (gpu.plan(), gpu.statistics());
             let streaming = plan.streaming.as_ref().unwrap();
@@ -127,7 +108,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             assert!(prompts(&mut session) == want, "{n}: and after the CPU's part");
         }
         // By rates: whatever they are here, they are said.
-        let session = open(&all, &apart(99, HostPrompts::Measured)).unwrap();
+        let session = all.open(&apart(99, HostPrompts::Measured)).unwrap();
         let gpu = session.gpu().unwrap();
         let copied = gpu.copied().unwrap();
         assert!(copied.from >= 2 && copied.rate > 0.0, "{copied:?}");
@@ -139,14 +120,14 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         drop(session);
         // Where the ring has no room the CPU has prompts, too.
         let memory = Some(total - 1);
-        let session = open(&all, &OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
+        let session = all.open(&OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
         let gpu = session.gpu().unwrap();
         assert!(gpu.copied().is_none() && gpu.plan().memory.total() < total);
         assert!(gpu.remarks().iter().any(|line| line.contains("MiB of the card")), "{:?}", gpu.remarks());
         drop(session);
         // Nor is a second copy of all experts made in the host's memory.
         (1..200).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
-        let mut session = open(&all, &apart(99, HostPrompts::Copy)).unwrap();
+        let mut session = all.open(&apart(99, HostPrompts::Copy)).unwrap();
         let gpu = session.gpu().unwrap();
         assert!(gpu.copied().is_none());
         assert!(gpu.remarks().iter().any(|line| line.contains("cannot be locked")), "{:?}", gpu.remarks());
@@ -191,7 +172,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         let before = Simulated::here().alive();
         let here = OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) };
         // Greedy along the device's own answer.
-        let (mut alone, mut ids, mut want) = (open(&all, &here).unwrap(), vec![5u32], vec![]);
+        let (mut alone, mut ids, mut want) = (all.open(&here).unwrap(), vec![5u32], vec![]);
         let id = alone.add(SampleOptions::default()).unwrap();
         for at in 0..80 {
             let row = alone.feed(id, &[ids[at]], Want::Last).unwrap();
@@ -205,7 +186,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             let apart = Apart::of(&all.graph, &with).unwrap();
             assert!((5..9).contains(&apart.places), "{apart}");
             assert!(experts_here(&apart.graph).unwrap().ops == all.graph.ops);
-            let mut session = open(&all, &with).unwrap();
+            let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             assert!(gpu.remarks().iter().any(|line| line.starts_with(&apart.to_string())), "{:?}", gpu.remarks());
             let counts = gpu.hot().unwrap();
@@ -241,7 +222,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             // Prompts, which go through copied experts or through both, and behind them tokens again.
             session.remove(id).unwrap();
             let rows = prompts(&mut session);
-            let whole = prompts(&mut open(&all, &here).unwrap());
+            let whole = prompts(&mut all.open(&here).unwrap());
             for (row, whole) in rows.iter().flatten().zip(whole.iter().flatten()) {
                 let (x, y) = (f32::from_bits(*row), f32::from_bits(*whole));
                 assert!((x - y).abs() < 0.05, "{x} is not {y}");
@@ -249,14 +230,46 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         }
         // Less than two places a layer is no use.
         let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
-        let error = open(&all, &little).err().unwrap().to_string();
+        let error = all.open(&little).err().unwrap().to_string();
         assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
         let alone = OpenOptions { hot_experts: Some(1 << 20), ..here.clone() };
-        let error = open(&all, &alone).err().unwrap().to_string();
+        let error = all.open(&alone).err().unwrap().to_string();
         assert!(error.contains("--hot-experts is for experts that the CPU has"), "{error}");
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
         std::fs::remove_file(&path).unwrap();
+    });
+}
+
+#[test]
+fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side() {
+    let test = "hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side";
+    if model_path(EXPERTS).is_none() {
+        return;
+    }
+    setup("gfx90a:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let all = Several::new(EXPERTS, TEMPORARY, WORKER);
+        let here = OpenOptions { precise: true, host_prompts: HostPrompts::Compute, ..options(KvType::F16) };
+        let mut host = One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
+        let off = side_by_side::scores(&mut all.open(&here).unwrap(), &mut host, 3);
+        // Two of three layers; the experts of the third are the device's.
+        let with = OpenOptions { host_experts: 2, hot_experts: Some(1 << 20), ..here };
+        let apart = Apart::of(&all.graph, &with).unwrap();
+        assert!((2..16).contains(&apart.places) && (apart.taken, apart.of) == (2, 3), "{apart}");
+        let mut session = all.open(&with).unwrap();
+        let gpu = session.gpu().unwrap();
+        assert_eq!(gpu.plan().computed_aside(), 2);
+        Simulated::here().poison(gpu.plan());
+        let seen = side_by_side::scores(&mut session, &mut host, 3);
+        // Off as the device alone is: where two experts' scores are near, another is chosen.
+        assert!(seen.iter().zip(&off).all(|(x, off)| *x < off + 1e-3), "logits are off by {seen:?}, not {off:?}");
+        let gap = side_by_side::joining(&mut session, &mut host, 2);
+        assert!(gap < 0.05, "a token is {gap} below the host's choice");
+        let counts = session.gpu().unwrap().hot().unwrap();
+        assert_eq!((counts.layers, counts.places), (2, apart.places));
+        // Each token chooses four in each of the two; some of them the device has, and the CPU computes the others.
+        assert!(counts.chosen.is_multiple_of(8) && counts.hit > 0 && counts.hit < counts.chosen, "{counts}");
+        assert_eq!(Simulated::here().fault(0), "");
     });
 }
 

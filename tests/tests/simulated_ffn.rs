@@ -1,16 +1,17 @@
 //! Feed-forward parts of layers that the CPU computes beside a simulated AMD device, while other layers are copied to it.
 
-use kjit_engine::{Config, Engine, Isolation, Trace};
+use kjit_engine::{Config, Engine, Isolation};
 use kjit_model::gpu::{jobs_for, plan_for};
 use kjit_model::graph::Graph;
 use kjit_model::placement::{FfnApart, experts_here};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, Want};
 use kjit_tests::files::model_path;
+use kjit_tests::larger::{prompts, spans, traced};
 use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
-use kjit_tests::simulator::{Simulated, cache};
+use kjit_tests::simulator::Simulated;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -18,33 +19,14 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const MODEL: &str = "tiny/tiny-gemma3-q4_k_m.gguf";
 const IN_PLACE: &str = "tiny/tiny-gemma3-f16.gguf";
 
-fn open(all: &Several, options: &OpenOptions) -> Result<Session, SessionError> {
-    let device = all.engine.device("rocm:0").unwrap();
-    Session::on_gpu(&all.engine, &device, &all.gguf, all.graph.clone(), options)
-}
-
 /// The same with as little memory as all but the CPU's parts take when they are streamed.
 fn tight(all: &Several, options: &OpenOptions) -> OpenOptions {
-    let device = all.engine.device("rocm:0").unwrap();
+    let device = all.device();
     let apart = FfnApart::of(&all.graph, options.host_ffn.unwrap()).unwrap();
     let mut plan = plan_for(&all.engine, &apart.graph, device.target(), options).unwrap();
     let least = plan.fit(&apart.graph, 0, false).unwrap_err();
     plan.fit(&apart.graph, least, false).unwrap();
     OpenOptions { memory: Some(least), ..options.clone() }
-}
-
-/// Scores of prompts of several pieces, and of each row of one, none of them a single token.
-fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
-    let vocab = session.n_vocab() as u32;
-    let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
-    let id = session.add(SampleOptions::default()).unwrap();
-    let mut rows = vec![];
-    for (tokens, want) in [(ids(37, 37), Want::Last), (ids(11, 5), Want::All), (ids(3, 2), Want::Last)] {
-        let logits = session.feed(id, &tokens, want).unwrap();
-        rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    }
-    session.remove(id).unwrap();
-    rows
 }
 
 fn beside(test: &str, name: &str, arch: &str, several: bool) {
@@ -59,14 +41,14 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let precise = OpenOptions { precise: true, sequences: 1, ..here.clone() };
         let mut host = One::cpu(&all.gguf, &all.graph, &precise);
         let one = OpenOptions { sequences: 1, ..here.clone() };
-        let want = prompts(&mut open(&all, &one).unwrap());
+        let want = prompts(&mut all.open(&one).unwrap());
         let cases = [(2, 2), (99, layers)];
         for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
             // Several sequences, no numbers but the device's own rounding.
             let with =
                 OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Compute, precise: true, ..here.clone() };
             if several && n == 2 {
-                let mut session = open(&all, &tight(&all, &with)).unwrap();
+                let mut session = all.open(&tight(&all, &with)).unwrap();
                 let gpu = session.gpu().unwrap();
                 let said = format!("the CPU computes the feed-forward of {taken} of {layers} layers");
                 assert!(gpu.remarks().contains(&said), "{:?}", gpu.remarks());
@@ -80,7 +62,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
             // A long prompt has all copied: the bits of the device alone, before tokens and after them.
             let with = OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
             let with = tight(&all, &with);
-            let mut session = open(&all, &with).unwrap();
+            let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             let (plan, told) = (gpu.plan(), gpu.statistics());
             let streaming = plan.streaming.as_ref().unwrap();
@@ -129,15 +111,6 @@ fn feed_forward_on_the_cpu_beside_layers_that_simulated_gfx942_reads_where_they_
     beside(test, IN_PLACE, "gfx942:sramecc+:xnack-", false);
 }
 
-/// Spans of a row of the trace: where they begin and end.
-fn spans(trace: &serde_json::Value, row: &str) -> Vec<(f64, f64)> {
-    let events = trace["traceEvents"].as_array().unwrap();
-    let mut names = events.iter().filter(|e| e["ph"] == "M" && e["args"]["name"] == row);
-    let tid = &names.next().unwrap_or_else(|| panic!("no row {row}"))["tid"];
-    let of = events.iter().filter(|e| e["ph"] == "X" && e["tid"] == *tid);
-    of.map(|e| (e["ts"].as_f64().unwrap(), e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap())).collect()
-}
-
 #[test]
 fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves() {
     let test = "a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves";
@@ -149,34 +122,28 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let with = OpenOptions { host_ffn: Some(3), ..one.clone() };
         let memory = tight(&all, &with).memory;
-        let trace = Trace::new();
-        let config = Config::new()
-            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(cache(TEMPORARY).join("none")))
-            .isolation(Isolation::Worker(WORKER.into()))
-            .compiler_kind("hiprtc")
-            .trace(trace.clone());
-        let untraced = std::mem::replace(&mut all.engine, Engine::new(config));
-        let mut session = open(&all, &OpenOptions { memory, ..with }).unwrap();
+        let (engine, trace) = traced(TEMPORARY, WORKER);
+        let untraced = std::mem::replace(&mut all.engine, engine);
+        let mut session = all.open(&OpenOptions { memory, ..with }).unwrap();
         let id = session.add(SampleOptions::default()).unwrap();
         let mut rows = vec![];
         for i in 0..20 {
             rows.push(session.feed(id, &[7 * i + 3], Want::Last).unwrap());
         }
-        let json = serde_json::from_str(&trace.to_json()).unwrap();
-        let (copies, parts) = (spans(&json, "rocm:0 copies"), spans(&json, "cpu"));
+        let (copies, parts) = (spans(&trace, "rocm:0 copies"), spans(&trace, "cpu"));
         assert!(parts.len() == 20 * 3 && copies.len() >= 20 * 2, "{} {}", parts.len(), copies.len());
-        let meet = |a: &(f64, f64)| parts.iter().any(|b| a.0 < b.1 && b.0 < a.1);
+        let meet = |a: &(String, f64, f64)| parts.iter().any(|b| a.1 < b.2 && b.1 < a.2);
         let beside = copies.iter().filter(|copy| meet(copy)).count();
         assert!(beside > 0, "no layer was copied while the CPU computed: {copies:?} {parts:?}");
         drop(session);
         all.engine = untraced;
         // Nobody says how many: rates do, and what they are is said where the CPU has a part.
-        let mut alone = open(&all, &one).unwrap();
+        let mut alone = all.open(&one).unwrap();
         let whole = alone.gpu().unwrap().plan().memory.total();
         let least = memory.unwrap();
         let budget = least + (whole - least) / 3;
         let memory = Some(budget);
-        let mut session = open(&all, &OpenOptions { memory, ..one.clone() }).unwrap();
+        let mut session = all.open(&OpenOptions { memory, ..one.clone() }).unwrap();
         let gpu = session.gpu().unwrap();
         assert!(gpu.plan().memory.total() <= budget);
         let pauses = gpu.plan().decode.pauses.len();
@@ -191,7 +158,7 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         assert!(off < 0.3, "a score is off by {off}");
         // Copies alone where that is asked for.
         let with = OpenOptions { memory, host_ffn: Some(0), ..one };
-        assert!(open(&all, &with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
+        assert!(all.open(&with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
         assert_eq!(Simulated::here().fault(0), "");
     });
 }
@@ -205,7 +172,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
     setup("gfx1030").run(test, TEMPORARY, || {
         let mut all = Several::new(IN_PLACE, TEMPORARY, WORKER);
         let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
-        let target = all.engine.device("rocm:0").unwrap().target().clone();
+        let target = all.device().target().clone();
         let whole = plan_for(&all.engine, &all.graph, &target, &one).unwrap().memory;
         // All layers but a few stay.
         let with = OpenOptions { memory: Some(whole.total() - whole.weights / 8), ..one };
@@ -213,7 +180,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let said = |session: &Session| session.gpu().unwrap().remarks().join("; ");
         // The rates cannot be measured: the first event that is timed cannot be had.
         Simulated::here().fail(c"hipEventCreateWithFlags", 1, 2);
-        let session = open(&all, &with).unwrap();
+        let session = all.open(&with).unwrap();
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
         let why =
@@ -233,7 +200,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         };
         warm(&all.graph);
         all.engine = Engine::new(config("none"));
-        let mut session = open(&all, &with).unwrap();
+        let mut session = all.open(&with).unwrap();
         let line = said(&session);
         let why = "all that does not stay on the card is copied: a part of the CPU's wants a kernel more: kernel '";
         assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
@@ -243,16 +210,16 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         drop(session);
         // Who asks for parts hears which kernel it is, and what helps.
         let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
-        let error = open(&all, &asked).err().unwrap().to_string();
+        let error = all.open(&asked).err().unwrap().to_string();
         assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
         assert!(error.contains("kjit warm --host-ffn 2 compiles it"), "{error}");
         warm(&FfnApart::of(&all.graph, 2).unwrap().graph);
         all.engine = Engine::new(config("none"));
-        assert_eq!(pauses(&open(&all, &asked).unwrap()), 2);
+        assert_eq!(pauses(&all.open(&asked).unwrap()), 2);
         // With them rates are asked, whatever they say.
         warm(&FfnApart::of(&all.graph, 99).unwrap().graph);
         all.engine = Engine::new(config("none"));
-        assert!(!said(&open(&all, &with).unwrap()).contains("is copied: "));
+        assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));
         assert_eq!(Simulated::here().fault(0), "");
     });
 }
@@ -266,17 +233,17 @@ fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
     setup("gfx1030").run(test, TEMPORARY, || {
         let all = Several::new(IN_PLACE, TEMPORARY, WORKER);
         let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
-        let want = prompts(&mut open(&all, &one).unwrap());
+        let want = prompts(&mut all.open(&one).unwrap());
         let with = OpenOptions { host_ffn: Some(3), host_prompts: HostPrompts::Copy, ..one };
         let with = tight(&all, &with);
         let before = Simulated::here().alive().bytes;
-        let session = open(&all, &with).unwrap();
+        let session = all.open(&with).unwrap();
         let streaming = session.gpu().unwrap().plan().streaming.clone().unwrap();
         let (step, parts) = (streaming.step_bytes(), streaming.bytes() - streaming.step_bytes());
         assert!(step > 0 && parts > 0 && session.gpu().unwrap().copied().is_some());
         drop(session);
         (1..400).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
-        let mut session = open(&all, &with).unwrap();
+        let mut session = all.open(&with).unwrap();
         let gpu = session.gpu().unwrap();
         let in_host = Simulated::here().alive().bytes - before - gpu.statistics().peak;
         assert!((step..step + parts).contains(&in_host), "{in_host} bytes are locked, {step} and {parts} are copied");

@@ -2,18 +2,18 @@
 //! of them there. The device takes streams and a graph's nodes in random order, and slots are poisoned before
 //! each copy, so that a launch that reads too early, or a copy that comes too early, shows.
 
-use kjit_engine::{Config, Device, Engine, Isolation, Trace};
-use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
-use kjit_model::graph::Graph;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, Given, KvType, OpenOptions, Persistence, SequenceId, Session, Want, Work};
 use kjit_tests::files::model_path;
-use kjit_tests::simulator::{Setup, Simulated, cache, engine};
-use std::sync::Arc;
+use kjit_tests::larger::{spans, traced};
+use kjit_tests::several::{Several, setup};
+use kjit_tests::simulator::Simulated;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+/// Read where it lands.
+const IN_PLACE: &str = "tiny/tiny-qwen2-f16.gguf";
 
 fn options(sequences: usize) -> OpenOptions {
     OpenOptions {
@@ -62,11 +62,6 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
     (rows, tokens)
 }
 
-/// Opens with these options.
-fn open(engine: &Engine, device: &Device, gguf: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> Session {
-    Session::on_gpu(engine, device, gguf, graph.clone(), options).unwrap()
-}
-
 /// Decodes, and holds that a token is one replay: nothing is allocated, launched, copied by a call or waited for.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
@@ -89,22 +84,21 @@ fn a_token_is_one_replay(session: &mut Session) {
 }
 
 fn as_resident(test: &str, name: &str, arch: &str, sequences: usize) {
-    let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
-    setup.run(test, TEMPORARY, || {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
+    if model_path(name).is_none() {
+        return;
+    }
+    setup(arch).run(test, TEMPORARY, || {
+        let model = Several::new(name, TEMPORARY, WORKER);
+        let graph = &model.graph;
         let before = Simulated::here().alive();
         let resident = options(sequences);
-        let mut session = open(&engine, &device, &gguf, &graph, &resident);
+        let mut session = model.open(&resident).unwrap();
         a_token_is_one_replay(&mut session);
         let want = all_that_comes(&mut session, sequences);
         drop(session);
         for round in 0..2 {
             let streamed = OpenOptions { stream: true, ..resident.clone() };
-            let mut session = open(&engine, &device, &gguf, &graph, &streamed);
+            let mut session = model.open(&streamed).unwrap();
             let gpu = session.gpu().unwrap();
             let told = gpu.statistics().streamed.unwrap();
             assert_eq!((told.layers, told.of), (graph.states.len(), graph.states.len()), "{told}");
@@ -129,7 +123,7 @@ fn layers_laid_out_anew_after_each_copy_on_simulated_gfx1030_give_the_same_bits(
 #[test]
 fn layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits() {
     let test = "layers_that_are_read_where_they_land_on_simulated_gfx942_give_the_same_bits";
-    as_resident(test, "tiny/tiny-qwen2-f16.gguf", "gfx942:sramecc+:xnack-", 1);
+    as_resident(test, IN_PLACE, "gfx942:sramecc+:xnack-", 1);
 }
 
 #[test]
@@ -138,42 +132,21 @@ fn streamed_experts_on_simulated_gfx90a_give_the_same_bits() {
     as_resident(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", 1);
 }
 
-/// Spans of a row of the trace: where they begin and end.
-fn spans(trace: &serde_json::Value, row: &str) -> Vec<(String, f64, f64)> {
-    let events = trace["traceEvents"].as_array().unwrap();
-    let names = events.iter().filter(|e| e["ph"] == "M");
-    let tid =
-        names.filter(|e| e["args"]["name"] == row).map(|e| &e["tid"]).next().unwrap_or_else(|| panic!("no row {row}"));
-    let of = events.iter().filter(|e| e["ph"] == "X" && e["tid"] == *tid);
-    of.map(|e| {
-        let (at, lasted) = (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
-        (e["name"].as_str().unwrap().to_owned(), at, at + lasted)
-    })
-    .collect()
-}
-
 #[test]
 fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before() {
     let test = "a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_before";
-    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
-    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let trace = Trace::new();
-        let config = Config::new()
-            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(cache(TEMPORARY).join("none")))
-            .isolation(Isolation::Worker(WORKER.into()))
-            .compiler_kind("hiprtc")
-            .trace(trace.clone());
-        let engine = Engine::new(config);
-        let device = engine.device("rocm:0").unwrap();
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx942:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let mut model = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let (engine, trace) = traced(TEMPORARY, WORKER);
+        let untraced = std::mem::replace(&mut model.engine, engine);
         let streamed = OpenOptions { stream: true, ..options(1) };
-        let mut session = open(&engine, &device, &gguf, &graph, &streamed);
-        let traced = all_that_comes(&mut session, 1);
-        let json = serde_json::from_str(&trace.to_json()).unwrap();
-        let (copies, steps) = (spans(&json, "rocm:0 copies"), spans(&json, "rocm:0 streamed layers"));
-        let layers = graph.states.len();
+        let mut session = model.open(&streamed).unwrap();
+        let seen = all_that_comes(&mut session, 1);
+        let (copies, steps) = (spans(&trace, "rocm:0 copies"), spans(&trace, "rocm:0 streamed layers"));
+        let layers = model.graph.states.len();
         assert!(copies.len() == steps.len() && copies.len() > 5 * layers, "{} {}", copies.len(), steps.len());
         let mut beside = 0;
         for (i, (copy, step)) in copies.iter().zip(&steps).enumerate() {
@@ -186,26 +159,23 @@ fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_befo
         assert!(beside > 0, "no copy ran beside a layer: {copies:?} {steps:?}");
         drop(session);
         // Traced steps are issued one by one, and compute the same.
-        let engine = kjit_tests::simulator::engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
-        assert!(traced == all_that_comes(&mut open(&engine, &device, &gguf, &graph, &streamed), 1));
+        model.engine = untraced;
+        assert!(seen == all_that_comes(&mut model.open(&streamed).unwrap(), 1));
     });
 }
 
 #[test]
 fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line() {
     let test = "pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line";
-    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
-    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    let setup = setup("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
     setup.run(test, TEMPORARY, || {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
-        let want = all_that_comes(&mut open(&engine, &device, &gguf, &graph, &options(1)), 1);
+        let model = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let want = all_that_comes(&mut model.open(&options(1)).unwrap(), 1);
         let streamed = OpenOptions { stream: true, ..options(1) };
-        let mut session = open(&engine, &device, &gguf, &graph, &streamed);
+        let mut session = model.open(&streamed).unwrap();
         let gpu = session.gpu().unwrap();
         let said = gpu.remarks().join("; ");
         assert!(said.contains("of streamed layers were copied into page-locked memory"), "{said}");
@@ -216,7 +186,7 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
         for n in 1..200 {
             Simulated::here().fail(c"hipHostMalloc", n, 2);
         }
-        let error = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &streamed).err().unwrap().to_string();
+        let error = model.open(&streamed).err().unwrap().to_string();
         assert!(error.starts_with("page-locked memory for streamed layers on rocm:0"), "{error}");
         assert!(error.contains("a larger --memory streams less") && !error.contains('\n'), "{error}");
     });
@@ -225,24 +195,23 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
 #[test]
 fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
     let test = "a_budget_is_kept_and_one_that_is_too_small_names_the_least";
-    let Some(path) = model_path("tiny/tiny-qwen2-f16.gguf") else { return };
-    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
-        let gguf = Arc::new(Gguf::open(&path).unwrap());
-        let graph = kjit_model::arch::build(&gguf).unwrap();
-        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
-        let resident = plan_for(&engine, &graph, device.target(), &options(1)).unwrap();
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx942:sramecc+:xnack-").run(test, TEMPORARY, || {
+        let model = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let graph = &model.graph;
+        let resident = plan_for(&model.engine, graph, model.device().target(), &options(1)).unwrap();
         let all = resident.memory.total();
-        let least = resident.clone().fit(&graph, 0, false).unwrap_err();
+        let least = resident.clone().fit(graph, 0, false).unwrap_err();
         assert!(least < all, "{least} {all}");
         let with =
             |memory| OpenOptions { memory: Some(memory), host_ffn: Some(0), persistent: Persistence::On, ..options(1) };
         // All stays where all fits.
-        let session = open(&engine, &device, &gguf, &graph, &with(all));
+        let session = model.open(&with(all)).unwrap();
         assert_eq!(session.gpu().unwrap().statistics().streamed, None);
         drop(session);
-        let session = open(&engine, &device, &gguf, &graph, &with(all - 1));
+        let session = model.open(&with(all - 1)).unwrap();
         let gpu = session.gpu().unwrap();
         let told = gpu.statistics();
         assert!(told.streamed.is_some() && told.peak < all, "{told:?}");
@@ -252,14 +221,14 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
         assert!(gpu.persistent().is_none() && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed"));
         drop(session);
         // The number that is named will do.
-        let refused = |memory| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &with(memory)).err();
+        let refused = |memory| model.open(&with(memory)).err();
         let error = refused(least - 1).unwrap().to_string();
         let named = error.split("--memory ").nth(2).and_then(|t| t.split("MiB would do").next()).unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
         // With pages it is the room for all that is too much, and where not even a context fits, the context.
         let token = KvType::F16.bytes(graph.kv_elems_per_token());
         let fits = |options: &OpenOptions, budget| {
-            plan_for(&engine, &graph, device.target(), options).unwrap().fit(&graph, budget, false)
+            plan_for(&model.engine, graph, model.device().target(), options).unwrap().fit(graph, budget, false)
         };
         let after = |error: &str, flag: &str| {
             let word = error.split(flag).nth(1).and_then(|rest| rest.split([' ', 'B']).next()).unwrap_or_default();
@@ -271,7 +240,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             let paged = OpenOptions { context: Some(context), paged: Some(tokens), sequences: 2, ..options(1) };
             let budget = fits(&paged, 0).unwrap_err() - less * token;
             let with = OpenOptions { memory: Some(budget), host_ffn: Some(0), ..paged.clone() };
-            let error = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &with).err().unwrap().to_string();
+            let error = model.open(&with).err().unwrap().to_string();
             let named = after(&error, "--kv-memory ") / token;
             let context = if tokens > context { context } else { after(&error, "would -c ") as usize };
             let fewer = OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
