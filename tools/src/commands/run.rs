@@ -108,6 +108,12 @@ fn started(file: &Path) -> anyhow::Result<Trace> {
 /// The prompt, or `None` for a chat: no prompt given, and a person at both ends. What is piped in comes
 /// before a prompt that is given.
 fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
+    // A launcher hands its stdin to one of the ranks, or to none: no rank takes anything of it.
+    let ranks = args.setup.options().split == Split::Ranks;
+    let dash = |text: &Option<String>| text.as_deref() == Some("-");
+    if ranks && (dash(&args.prompt) || dash(&args.text) || args.file.as_ref().is_some_and(|f| f.as_os_str() == "-")) {
+        bail!("--split ranks reads no stdin: give the prompt with -p TEXT or -f FILE, the same to every rank");
+    }
     let stdin = || input::text(input::stdin("the prompt")?, "the prompt on stdin");
     let piped = || input::text(input::piped("the prompt", shared)?, "the text on stdin");
     let given = match (args.prompt.as_ref().or(args.text.as_ref()), &args.file) {
@@ -119,10 +125,11 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     };
     match given {
         Some(prompt) => {
-            let before = piped()?;
+            let before = if ranks { String::new() } else { piped()? };
             let between = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
             Ok(Some(format!("{before}{between}{prompt}")))
         }
+        None if ranks => Ok(None),
         None if io::stdin().is_terminal() => match args.json {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
             // A chat would write its own prompts among the answers.
