@@ -6,7 +6,8 @@ mod support;
 
 use kjit_tests::simulator::Setup;
 use serde_json::Value;
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -173,6 +174,18 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             let said = ["rank 1 was given another prompt", "has ended"].iter().any(|s| why.contains(s));
             assert!(said && (rank > 0 || why.contains("given another")), "{rank}: {why}");
         }
+        // One piece, whose scores are there before ranks hear of each other: they are not handed out.
+        let scores = |ids: &'static str| {
+            let mut c = kjit("logits");
+            with(&mut c, &["--json", "--ids", ids]);
+            c
+        };
+        let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
+        assert!(why.contains("rank 1 was given another prompt"), "{why}");
+        // The same prompt, and numbers of its own.
+        let seeds = two("run", |rank, c| with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }]));
+        let why = error(&seeds[0]);
+        assert!(why.contains("other tokens or options of sampling"), "{why}");
     });
 }
 
@@ -212,5 +225,60 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         let mut serve = kjit("serve");
         rank(&mut serve, 0, 2, &port());
         assert!(error(&serve.output().unwrap()).contains("not for serve"));
+    });
+}
+
+#[test]
+fn strangers_at_the_port_neither_hold_nor_end_the_ranks() {
+    let test = "strangers_at_the_port_neither_hold_nor_end_the_ranks";
+    setup("gfx1100").run(test, TEMPORARY, || {
+        let port = port();
+        let first = |wait: &str| {
+            let mut c = kjit("run");
+            with(&mut c, &["--temp", "0"]);
+            rank(&mut c, 0, 2, &port);
+            c.env("KJIT_RANKS_WAIT", wait).spawn().unwrap()
+        };
+        let stranger = || {
+            let end = Instant::now() + Duration::from_secs(20);
+            loop {
+                match TcpStream::connect(format!("127.0.0.1:{port}")) {
+                    Ok(stream) => break stream,
+                    Err(e) => assert!(Instant::now() < end, "{e}"),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        // One that says a byte now and then: rank 0 waits no longer for that.
+        let (start, zero) = (Instant::now(), first("3"));
+        let mut slow = stranger();
+        let dripping = std::thread::spawn(move || {
+            while start.elapsed() < Duration::from_secs(30) && slow.write_all(b"k").is_ok() {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        });
+        let why = error(&zero.wait_with_output().unwrap());
+        assert!(why.contains("rank 1 did not come to") && start.elapsed() < Duration::from_secs(20), "{why}");
+        dripping.join().unwrap();
+        // Others that say something else, nothing, or that they are of another job: the ranks meet all the same.
+        let zero = first("60");
+        let mut others: Vec<TcpStream> = (0..4).map(|_| stranger()).collect();
+        for (other, says) in others.iter_mut().zip(["GET / HTTP/1.1\r\n\r\n", "kjit-rank-2 1 other x\n", "kjit-rank-2 x -\n"]) {
+            other.write_all(says.as_bytes()).unwrap();
+        }
+        let mut one = kjit("run");
+        with(&mut one, &["--temp", "0"]);
+        rank(&mut one, 1, 2, &port);
+        // What a launcher hands to one of the ranks is nobody's prompt.
+        let mut one = one.stdin(Stdio::piped()).spawn().unwrap();
+        let stdin = one.stdin.take();
+        let outputs = [zero.wait_with_output().unwrap(), one.wait_with_output().unwrap()];
+        drop(stdin);
+        assert_eq!(ids(&outputs[0]).len(), 12);
+        assert!(outputs[1].status.success(), "{}", text(&outputs[1].stderr));
+        let mut dash = plain("run");
+        with(&mut dash, &["-p", "-"]);
+        rank(&mut dash, 0, 2, &port);
+        assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
     });
 }

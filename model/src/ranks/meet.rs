@@ -3,28 +3,49 @@
 
 use super::{Ranks, RanksError};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// First word of a rank's line.
-const WORD: &str = "kjit-rank-1";
+const WORD: &str = "kjit-rank-2";
 /// Bytes of a line at most.
 const LINE: usize = 4096;
-/// How long who has connected may take for its line.
+/// How long who has connected may take for its whole line.
 const SLOW: Duration = Duration::from_secs(5);
+/// Connections at most that have not said their line yet: of more, the oldest is closed.
+const UNKNOWN: usize = 64;
+/// Characters at most that are shown of what another has said.
+const SHOWN: usize = 400;
 
 /// What all ranks must have alike, in words without spaces: what of it is not the same is named.
 pub(crate) type Hello = Vec<(&'static str, String)>;
 
-/// Connections by rank: the first one's to all, the others' to the first.
+/// Connections by rank: the first one's to all, the others' to the first; and what there is to say about the place.
 #[derive(Debug)]
-pub(crate) struct Links(pub Vec<(usize, TcpStream)>);
+pub(crate) struct Links(pub Vec<(usize, TcpStream)>, pub Option<String>);
 
 impl Links {
     /// The first rank whose connection has ended.
     pub fn gone(&self) -> Option<usize> {
-        self.0.iter().find(|(_, stream)| matches!(stream.peek(&mut [0]), Ok(0))).map(|(rank, _)| *rank)
+        self.0.iter().find(|(_, stream)| ended(stream)).map(|(rank, _)| *rank)
     }
+}
+
+/// Whether a connection that does not block has ended: closed, reset, or in any other way.
+fn ended(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(n) => n == 0,
+        Err(e) => !waits(&e),
+    }
+}
+
+fn waits(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+}
+
+/// What came over the network, as it may be shown: no control characters, and not too long.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// The ranks' connections, and what the first one has for all.
@@ -57,51 +78,106 @@ fn numbers(all: &[usize]) -> String {
     format!("{} {}", if all.len() == 1 { "rank" } else { "ranks" }, all.join(", "))
 }
 
+/// Who has connected and not said its line yet.
+struct Unknown {
+    stream: TcpStream,
+    line: Vec<u8>,
+    since: Instant,
+}
+
+impl Unknown {
+    /// Its line, if it is there; an error for who will say none.
+    fn line(&mut self) -> Result<Option<String>, ()> {
+        let mut bytes = [0u8; 512];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(()),
+                Ok(n) => self.line.extend(bytes.iter().take(n)),
+                Err(e) if waits(&e) => break,
+                Err(_) => return Err(()),
+            }
+            if self.line.len() > LINE {
+                return Err(());
+            }
+        }
+        // A rank says nothing behind its line before it is answered.
+        match self.line.strip_suffix(b"\n") {
+            Some(line) => String::from_utf8(line.to_vec()).map(Some).map_err(|_| ()),
+            None if self.since.elapsed() > SLOW => Err(()),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Where the first rank listens, and what there is to say about it.
+fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
+    let failed = |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
+    let everywhere = |why: String, first: Option<std::io::Error>| {
+        let listener = TcpListener::bind(("0.0.0.0", ranks.port)).map_err(|e| failed(&first.unwrap_or(e)))?;
+        Ok((listener, Some(format!("{why}: rank 0 listens at all addresses of its machine, port {}", ranks.port))))
+    };
+    let all: Vec<SocketAddr> = match (&*ranks.host, ranks.port).to_socket_addrs() {
+        Ok(all) => all.collect(),
+        Err(e) => return everywhere(format!("{} is not known here ({e})", shown(&ranks.host)), Some(e)),
+    };
+    // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or localhost, is meant.
+    let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
+    if !meant && all.iter().all(|at| at.ip().is_loopback()) {
+        return everywhere(format!("{} leads to this machine alone", shown(&ranks.host)), None);
+    }
+    match TcpListener::bind(&*all) {
+        Ok(listener) => Ok((listener, None)),
+        // A name that leads here by a way around (a service's, say) is none that can be listened at.
+        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
+            everywhere(format!("{} is no address of this machine", shown(&ranks.host)), Some(e))
+        }
+        Err(e) => Err(failed(&e)),
+    }
+}
+
 /// The first rank's part.
 fn gather(
     ranks: &Ranks,
     hello: &Hello,
     first: impl FnOnce() -> Result<Vec<u8>, RanksError>,
 ) -> Result<(Vec<u8>, Links), RanksError> {
-    // A name that leads here by a way around (a service's, say) is none that can be listened at.
-    let listener =
-        TcpListener::bind((&*ranks.host, ranks.port)).or_else(|_| TcpListener::bind(("0.0.0.0", ranks.port)));
-    let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
-    let listener = listener.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
+    let (listener, said) = listen(ranks)?;
+    let set = listener.set_nonblocking(true);
+    set.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
     let end = Instant::now() + ranks.wait;
     let mut came: Vec<(usize, TcpStream)> = vec![];
+    let mut unknown: Vec<Unknown> = vec![];
     while came.len() + 1 < ranks.size {
-        let Ok((mut stream, _)) = listener.accept() else {
-            if let Some(rank) = ended(&came) {
-                return refuse(came, format!("rank {rank} has ended before all were there"));
-            }
-            if Instant::now() > end {
-                let missing: Vec<usize> = (1..ranks.size).filter(|r| came.iter().all(|(rank, _)| rank != r)).collect();
-                let (who, seconds) = (numbers(&missing), ranks.wait.as_secs());
-                return refuse(came, format!("{who} did not come to {} within {seconds} s", place(ranks)));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
-        };
-        // Who is no rank says something else, or nothing.
-        let set = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(SLOW)));
-        let Some(line) = set.ok().and_then(|()| line(&mut stream).ok()) else { continue };
-        let mut words = line.split(' ');
-        if words.next() != Some(WORD) {
-            continue;
-        }
-        let rank = words.next().and_then(|w| w.parse::<usize>().ok()).unwrap_or(0);
-        if rank == 0 || rank >= ranks.size || came.iter().any(|(other, _)| *other == rank) {
-            came.push((rank, stream));
-            return refuse(came, format!("two processes say that they are rank {rank} of {}", ranks.size));
-        }
-        let theirs: Vec<&str> = words.collect();
-        let differs = hello.iter().enumerate().find(|(i, (_, ours))| theirs.get(*i) != Some(&&**ours));
-        came.push((rank, stream));
-        if let Some((i, (what, ours))) = differs {
-            let theirs = theirs.get(i).copied().unwrap_or("none");
-            let why = format!("rank {rank} has another {what} than rank 0 ({theirs}, not {ours})");
+        if let Some((rank, _)) = came.iter().find(|(_, stream)| ended(stream)) {
+            let why = format!("rank {rank} has ended before all were there");
             return refuse(came, why);
+        }
+        if Instant::now() > end {
+            let missing: Vec<usize> = (1..ranks.size).filter(|r| came.iter().all(|(rank, _)| rank != r)).collect();
+            let (who, seconds) = (numbers(&missing), ranks.wait.as_secs());
+            let said = said.map_or_else(String::new, |said| format!(" ({said})"));
+            return refuse(came, format!("{who} did not come to {} within {seconds} s{said}", place(ranks)));
+        }
+        match listener.accept() {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                if unknown.len() == UNKNOWN {
+                    unknown.remove(0);
+                }
+                unknown.push(Unknown { stream, line: vec![], since: Instant::now() });
+            }
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+        for mut who in std::mem::take(&mut unknown) {
+            match who.line() {
+                Ok(Some(line)) => {
+                    if let Some(why) = welcome(ranks, hello, &line, who.stream, &mut came) {
+                        return refuse(came, why);
+                    }
+                }
+                Ok(None) => unknown.push(who),
+                // Who is no rank says something else, or nothing.
+                Err(()) => {}
+            }
         }
     }
     let bytes = match first() {
@@ -114,18 +190,49 @@ fn gather(
         sent.map_err(|e| meeting(format!("rank {rank} cannot be told: {e}")))?;
     }
     came.sort_by_key(|(rank, _)| *rank);
-    Ok((bytes, Links(came)))
+    Ok((bytes, Links(came, said)))
 }
 
-/// One of them whose connection has ended.
-fn ended(came: &[(usize, TcpStream)]) -> Option<usize> {
-    let gone = |stream: &TcpStream| {
-        let _ = stream.set_nonblocking(true);
-        let gone = matches!(stream.peek(&mut [0]), Ok(0));
-        let _ = stream.set_nonblocking(false);
-        gone
+/// Takes who said this line for a rank, or sends it away; the reason where nothing comes of the meeting.
+fn welcome(
+    ranks: &Ranks,
+    hello: &Hello,
+    line: &str,
+    mut stream: TcpStream,
+    came: &mut Vec<(usize, TcpStream)>,
+) -> Option<String> {
+    let mut words = line.split(' ');
+    if words.next() != Some(WORD) {
+        return None;
+    }
+    let (rank, job) = (words.next().and_then(|w| w.parse::<usize>().ok()), words.next());
+    let mut away = |why: String| {
+        // Who is gone is not told.
+        let _ = stream.write_all(format!("no {why}\n").as_bytes());
     };
-    came.iter().find(|(_, stream)| gone(stream)).map(|(rank, _)| *rank)
+    if job != Some(&*ranks.job) {
+        // Another job of this machine that came to this port: neither ends the other.
+        away(format!("another job's rank 0 listens at {}: give each job its MASTER_PORT", place(ranks)));
+        return None;
+    }
+    let Some(rank) = rank.filter(|rank| *rank > 0) else {
+        away("a number of a rank above 0 is needed".to_owned());
+        return None;
+    };
+    let theirs: Vec<&str> = words.collect();
+    let differs = hello.iter().enumerate().find(|(i, (_, ours))| theirs.get(*i) != Some(&&**ours));
+    if let Some((i, (what, ours))) = differs {
+        let theirs = shown(theirs.get(i).copied().unwrap_or("none"));
+        came.push((rank, stream));
+        return Some(format!("rank {rank} has another {what} than rank 0 ({theirs}, not {ours})"));
+    }
+    if rank >= ranks.size {
+        away(format!("rank {rank} is none of {} ranks", ranks.size));
+        return None;
+    }
+    let twice = came.iter().any(|(other, _)| *other == rank);
+    came.push((rank, stream));
+    twice.then(|| format!("two processes say that they are rank {rank} of {}", ranks.size))
 }
 
 /// Tells all that nothing comes of it.
@@ -145,8 +252,15 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
         // The name may come to be known only when the first rank is there.
         let all = (&*ranks.host, ranks.port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         let connected = all.and_then(|all| {
-            let each = all.iter().map(|at| TcpStream::connect_timeout(at, SLOW));
-            each.reduce(Result::or).unwrap_or_else(|| Err(std::io::Error::other("it has no address")))
+            let mut last = Err(std::io::Error::other("it has no address"));
+            // The first that answers: a second connection would be a second process for rank 0.
+            for at in &all {
+                last = TcpStream::connect_timeout(at, SLOW);
+                if last.is_ok() {
+                    break;
+                }
+            }
+            last
         });
         match connected {
             Ok(stream) => break stream,
@@ -157,29 +271,34 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
         }
     };
     let words: Vec<&str> = hello.iter().map(|(_, said)| &**said).collect();
-    let said = format!("{WORD} {} {}\n", ranks.rank, words.join(" "));
+    let said = format!("{WORD} {} {} {}\n", ranks.rank, ranks.job, words.join(" "));
     // The first one waits for the others as long, and says so by itself.
     let wait = ranks.wait + SLOW;
-    let answer = stream.write_all(said.as_bytes()).and_then(|()| stream.set_read_timeout(Some(wait)));
-    let answer = answer.and_then(|()| line(&mut stream));
+    let until = Instant::now() + wait;
+    let answer = stream.write_all(said.as_bytes()).and_then(|()| line(&mut stream, until));
     let answer = answer.map_err(|e| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks))))?;
     match answer.split_once(' ') {
         Some(("go", hex)) => {
             let byte = |i: usize| hex.get(2 * i..2 * i + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
             let bytes: Option<Vec<u8>> = (0..hex.len() / 2).map(byte).collect();
             let bytes = bytes.ok_or_else(|| meeting("rank 0 said something that is no number".to_owned()))?;
-            Ok((bytes, Links(vec![(0, stream)])))
+            Ok((bytes, Links(vec![(0, stream)], None)))
         }
-        Some(("no", why)) => Err(meeting(why.to_owned())),
+        Some(("no", why)) => Err(meeting(shown(why))),
         _ => Err(meeting(format!("whoever listens at {} is no rank of kjit", place(ranks)))),
     }
 }
 
-/// A line, without its end. Byte by byte: what is behind it is not this one's.
-fn line(stream: &mut TcpStream) -> std::io::Result<String> {
+/// A line, without its end, until then. Byte by byte: what is behind it is not this one's.
+fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
     let mut all = vec![];
     let mut byte = [0u8];
     while all.len() < LINE {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         stream.read_exact(&mut byte)?;
         match byte {
             [b'\n'] => return String::from_utf8(all).map_err(std::io::Error::other),

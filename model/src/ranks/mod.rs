@@ -96,6 +96,8 @@ pub struct Ranks {
     host: String,
     port: u16,
     wait: Duration,
+    /// The job's name, by which two at one port know each other apart.
+    job: String,
 }
 
 impl Ranks {
@@ -114,7 +116,12 @@ impl Ranks {
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
         // RANK alone is somebody else's word.
         let says = |l: &&Launcher| variable(l.rank).is_some() && (l.rank != "RANK" || variable(l.size).is_some());
-        let by = LAUNCHERS.iter().find(says).ok_or(RanksError::None)?;
+        let mut by = LAUNCHERS.iter().find(says).ok_or(RanksError::None)?;
+        // Slurm gives PMI's variables too where it is asked for them, without the process's number on its machine.
+        let same = |pmi, slurm| variable(pmi).is_some() && variable(pmi) == variable(slurm);
+        if by.name == "PMI" && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS") {
+            by = LAUNCHERS.iter().find(|l| l.name == "Slurm").unwrap_or(by);
+        }
         let missing = |variable, why| RanksError::Missing { launcher: by.name, has: by.rank, variable, why };
         let wrong = |variable, value, why: &str| RanksError::Value { variable, value, why: why.to_owned() };
         let number = |name: &'static str| match variable(name) {
@@ -124,6 +131,11 @@ impl Ranks {
                 Err(_) => Err(wrong(name, text, "is no number")),
             },
         };
+        if let Some(id) = variable("TORCHELASTIC_RUN_ID").filter(|_| by.name == "RANK") {
+            let why = "is torchrun's, which listens at MASTER_PORT itself: start by mpirun or srun, or set RANK and \
+                       WORLD_SIZE without it";
+            return Err(wrong("TORCHELASTIC_RUN_ID", id, why));
+        }
         let rank = number(by.rank)?.ok_or(RanksError::None)?;
         let size = number(by.size)?.ok_or_else(|| missing(by.size, ", to the number of processes"))?;
         if rank >= size {
@@ -148,7 +160,16 @@ impl Ranks {
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
         let wait = number(WAIT)?.map_or(USUAL_WAIT, |s| Duration::from_secs(s.clamp(1, 86_400) as u64));
-        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait })
+        let all = |names: &[&str]| names.iter().map(|name| variable(name)).collect::<Option<Vec<_>>>();
+        let named = match by.name {
+            "Slurm" => all(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+            "Open MPI" => all(&["PMIX_NAMESPACE"]),
+            _ => None,
+        };
+        // A word of a line.
+        let plain = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+        let job = named.map_or("-".to_owned(), |n| n.join(".").chars().take(200).map(plain).collect());
+        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait, job })
     }
 }
 
@@ -198,6 +219,19 @@ mod tests {
         let job = of(&[("JOB_COMPLETION_INDEX", "2"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "first.jobs")]).unwrap();
         assert_eq!((job.rank, job.size, job.port, job.wait.as_secs()), (2, 3, PORT, 60));
         assert_eq!(of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MASTER_ADDR", "a")]).unwrap().launcher, "PMI");
+        // By --mpi=pmi2 Slurm says it twice, and only once which of its machine it is.
+        let twice = of(&[
+            ("PMI_RANK", "1"),
+            ("PMI_SIZE", "2"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "3"),
+            ("SLURM_STEP_NODELIST", "n1"),
+        ]);
+        let twice = twice.unwrap();
+        assert_eq!((twice.launcher, twice.local, &*twice.job), ("Slurm", 1, "7.3"));
     }
 
     #[test]
@@ -212,6 +246,7 @@ mod tests {
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "0")], "no port"),
             (&[("JOB_COMPLETION_INDEX", "0")], "WORLD_SIZE"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "x")], "torchrun"),
         ] {
             let error = of(variables).unwrap_err();
             assert!(error.contains(says), "{variables:?}: {error}");

@@ -51,6 +51,9 @@ struct Shared {
     limit: AtomicU64,
     /// What was given to this rank so far, all in one number each; not yet told.
     given: Mutex<Vec<u64>>,
+    /// How often this rank was given something, and how much of that all others are known to have been given as well.
+    gave: AtomicUsize,
+    same: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -76,7 +79,9 @@ impl Shared {
             *first = Some(why);
             self.over.store(true, Ordering::Release);
             drop(first);
-            collective.give_up();
+            // It may take seconds, in which the others are told why.
+            let collective = collective.clone();
+            std::thread::spawn(move || collective.give_up());
         }
     }
 }
@@ -95,6 +100,8 @@ impl Far {
             waiting: AtomicUsize::new(0),
             limit: AtomicU64::new(OPENING.as_millis() as u64),
             given: Mutex::default(),
+            gave: AtomicUsize::new(0),
+            same: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
         let mut watch = Watch {
@@ -128,6 +135,27 @@ impl Far {
     /// Notes what was given to this rank: all must be given the same, or each would wait for another's sums.
     pub fn given(&self, what: u64) {
         self.shared.given.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.shared.gave.fetch_add(1, Ordering::Release);
+        self.look();
+    }
+
+    /// The thread looks at once.
+    fn look(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// On the first rank: waits until all others have said what they were given so far.
+    pub fn agreed(&self, device: &Device) -> Result<(), SessionError> {
+        let gave = self.shared.gave.load(Ordering::Acquire);
+        let _waiting = self.waiting();
+        // Who does not say it is found by the thread, as one that does not come to a sum.
+        while self.rank == 0 && self.shared.same.load(Ordering::Acquire) < gave && !self.is_over() {
+            self.look();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.check(device)
     }
 
     /// This device's part and all others' into one place.
@@ -166,7 +194,7 @@ impl Drop for Far {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It looks every few milliseconds.
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -180,12 +208,14 @@ struct Link {
     part: Vec<u8>,
     /// What that rank was given so far.
     given: Vec<u64>,
+    /// How much of it was compared, and is what the first was given.
+    same: usize,
     ended: bool,
 }
 
 impl Link {
     fn new(rank: usize, stream: TcpStream) -> Link {
-        Link { rank, stream, part: vec![], given: vec![], ended: false }
+        Link { rank, stream, part: vec![], given: vec![], same: 0, ended: false }
     }
 
     /// Whole frames that have come.
@@ -245,15 +275,18 @@ struct Watch {
 impl Watch {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            self.listen();
+            // First what this rank was given: what others were is compared with it.
             self.tell();
+            self.listen();
             if !self.shared.over.load(Ordering::Acquire)
                 && let Some(why) = self.look()
             {
                 self.shared.fail(why, &self.collective);
             }
-            std::thread::sleep(EVERY);
+            std::thread::park_timeout(EVERY);
         }
+        // What was given last is told, too.
+        self.tell();
     }
 
     fn listen(&mut self) {
@@ -268,20 +301,25 @@ impl Watch {
                     _ => {}
                 }
             }
-            if link.given.iter().zip(&self.given).any(|(theirs, ours)| theirs != ours) {
+            let at = link.same;
+            let both = link.given.iter().zip(&self.given).skip(at);
+            link.same += both.take_while(|(theirs, ours)| theirs == ours).count();
+            if link.same < link.given.len().min(self.given.len()) {
                 other = Some(link.rank);
             }
             if link.ended && !before {
                 ended.push(link.rank);
             }
         }
+        let same = self.links.iter().map(|link| link.same).min();
+        self.shared.same.store(same.unwrap_or(0), Ordering::Release);
         for rank in ended {
             self.gone = self.gone.or(Some(rank));
             self.links.iter_mut().for_each(|link| link.tell(ENDED, rank as u64));
         }
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
             self.links.iter_mut().for_each(|link| link.tell(OTHER, rank as u64));
-            let why = format!("rank {rank} was given another prompt, or other tokens, than rank 0");
+            let why = format!("rank {rank} was given another prompt, or other tokens or options of sampling, than rank 0");
             self.shared.fail(why, &self.collective);
         }
     }

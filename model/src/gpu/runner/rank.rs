@@ -31,13 +31,13 @@ impl GpuRunner {
         let error = |error: RanksError| SessionError::Device(error.to_string());
         let library = device.collective_library()?;
         let version = library.version();
-        let hello = hello(gguf, device, options, version);
+        let hello = hello(gguf, device, options, version, ranks.size);
         let (id, links) =
             meet(ranks, &hello, || library.id().map(Vec::from).map_err(|e| RanksError::Meeting(e.to_string())))
                 .map_err(error)?;
         let id = <[u8; COLLECTIVE_ID]>::try_from(id);
         let id = id.map_err(|_| SessionError::Device("rank 0 gave no whole id".to_owned()))?;
-        let place = (ranks.rank, ranks.size);
+        let (place, said) = ((ranks.rank, ranks.size), links.1.clone());
         let stop = || Links::gone(&links).map(|rank| format!("rank {rank} has ended"));
         let collective = library.join(&id, place, JOIN, &stop)?;
         let room = plan_for(engine, &share, device.target(), options)?.room().unwrap_or_default();
@@ -55,6 +55,7 @@ impl GpuRunner {
         let mut seed = DefaultHasher::new();
         id.hash(&mut seed);
         runner.common_seed = Some(seed.finish());
+        runner.remark(said.into_iter().collect());
         let (rank, size, by) = (ranks.rank, ranks.size, ranks.launcher);
         let vendor = device.target().vendor().name();
         runner.remark(vec![format!(
@@ -71,6 +72,15 @@ impl GpuRunner {
         self.common_seed
     }
 
+    /// On the first rank: waits until the others have said what they were given, which is then known to be the same.
+    /// What was computed of something else is handed out by nobody.
+    pub(super) fn agreed(&self) -> Result<(), SessionError> {
+        match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
+            Some(far) => far.agreed(self.resident.stream.device()),
+            None => Ok(()),
+        }
+    }
+
     /// Says what this rank is given, for all must be given the same; the others are waited for as long as what comes
     /// back lives. Nothing where there are none.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
@@ -78,6 +88,8 @@ impl GpuRunner {
         let mut all = DefaultHasher::new();
         for task in tasks {
             (task.slot, task.first, task.tokens).hash(&mut all);
+            // The seed is one of them: with another, ranks would go on with tokens of their own.
+            format!("{:?}", task.sampler.options()).hash(&mut all);
         }
         far.given(all.finish());
         Some(far.waiting())
@@ -103,7 +115,7 @@ fn first_word(device: &Device, far: &Far, (rank, ranks): (usize, usize)) -> Resu
 }
 
 /// What all ranks must have alike: whoever has another launches something else, and waits for sums that nobody makes.
-fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32) -> Hello {
+fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size: usize) -> Hello {
     let mut model = DefaultHasher::new();
     for path in gguf.paths() {
         std::fs::metadata(path).map_or(0, |m| m.len()).hash(&mut model);
@@ -115,6 +127,7 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32) -> H
     let alike = OpenOptions { device: crate::DeviceChoice::Auto, threads: 0, ..options.clone() };
     format!("{alike:?}").hash(&mut setup);
     vec![
+        ("number of ranks", size.to_string()),
         ("kjit", env!("CARGO_PKG_VERSION").to_owned()),
         ("kind of device", device.target().id().to_owned()),
         ("version of the library", library.to_string()),

@@ -30,7 +30,7 @@ impl GpuRunner {
         // Where there are no pages nothing is done, and nobody's states are lost for it.
         self.all_have_place(tasks)?;
         let _waiting = self.given(tasks);
-        let done = self.try_step(tasks, late);
+        let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
             self.doubt(&slots);
