@@ -174,6 +174,12 @@ impl MeetingPlace {
         self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
     }
 
+    /// Why the other processes' devices are waited for no more, if so, in the place of what a call said: the library was
+    /// told to give up for that reason, so that is all the call has to say.
+    pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
+        self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
+    }
+
     /// Whether the others came to every meeting so far.
     pub fn check(&self, device: &Device) -> Result<(), SessionError> {
         if let Some(far) = self.far() {

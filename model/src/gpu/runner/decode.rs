@@ -65,6 +65,7 @@ impl GpuRunner {
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);
         let done = begun.and_then(|()| self.agreed()).and_then(|()| self.run(tasks, &mut running, choice, sink));
+        let done = done.map_err(|error| self.instead(error));
         for (t, r) in tasks.iter_mut().zip(&running) {
             let last = t.first + t.tokens.len() - 1;
             self.drawn(t.slot, last, t.sampler, r.taken);

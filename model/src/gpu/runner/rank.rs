@@ -43,12 +43,16 @@ impl GpuRunner {
         let room = plan_for(engine, &share, device.target(), options)?.room().unwrap_or_default();
         let far = |sums| Far::new(collective, links, ranks.rank, sums);
         let meeting = MeetingPlace::of_rank(device, place, room, far)?;
+        let instead = |error| meeting.instead(device, error);
         if let Some(far) = meeting.far() {
-            first_word(device, far, place)?;
+            first_word(device, far, place).map_err(instead)?;
         }
         let mut runner = GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None))?;
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
-        proven.map_err(|e| SessionError::Device(format!("what ranks send each other does not arrive: {e}")))?;
+        proven.map_err(|e| match instead(e) {
+            lost @ SessionError::Lost(_) => lost,
+            e => SessionError::Device(format!("what ranks send each other does not arrive: {e}")),
+        })?;
         if let Some(far) = meeting.far() {
             far.opened();
         }
@@ -78,6 +82,14 @@ impl GpuRunner {
         match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
             Some(far) => far.agreed(self.resident.stream.device()),
             None => Ok(()),
+        }
+    }
+
+    /// What is to be said of a call that failed.
+    pub(super) fn instead(&self, error: SessionError) -> SessionError {
+        match &self.resident.meeting {
+            Some(meeting) => meeting.instead(self.resident.stream.device(), error),
+            None => error,
         }
     }
 

@@ -31,6 +31,7 @@ impl GpuRunner {
         self.all_have_place(tasks)?;
         let _waiting = self.given(tasks);
         let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
+        let done = done.map_err(|error| self.instead(error));
         if done.is_err() {
             let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
             self.doubt(&slots);
