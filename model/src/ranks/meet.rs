@@ -307,3 +307,111 @@ fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
     }
     Err(std::io::Error::other("a line that does not end"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(rank: usize, size: usize, port: u16, wait: &str) -> Ranks {
+        Ranks::of(&|name| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(size.to_string()),
+            "MASTER_ADDR" => Some("127.0.0.1".to_owned()),
+            "MASTER_PORT" => Some(port.to_string()),
+            "KJIT_RANKS_WAIT" => Some(wait.to_owned()),
+            _ => None,
+        })
+        .unwrap()
+    }
+
+    /// A port that nobody has.
+    fn port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    fn meets(ranks: &Ranks, what: &str) -> Result<Vec<u8>, String> {
+        let met = meet(ranks, &vec![("word", what.to_owned())], || Ok(vec![1, 2, 255]));
+        met.map(|(bytes, links)| {
+            assert_eq!(links.0.len(), if ranks.rank == 0 { ranks.size - 1 } else { 1 });
+            bytes
+        })
+        .map_err(|e| e.to_string())
+    }
+
+    /// Who connects as soon as somebody listens, and says this.
+    fn says(port: u16, words: &str) -> TcpStream {
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut stream = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(e) => assert!(Instant::now() < end, "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        stream.write_all(words.as_bytes()).unwrap();
+        stream
+    }
+
+    #[test]
+    fn ranks_meet_in_spite_of_strangers() {
+        let port = port();
+        std::thread::scope(|scope| {
+            let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
+            // A page's reader, another job's rank, a rank with no number, one above all, one of which no end comes.
+            let words = [
+                "GET / HTTP/1.1\r\n\r\n",
+                "kjit-rank-2 1 other same\n",
+                "kjit-rank-2 x - same\n",
+                "kjit-rank-2 7 - same\n",
+                "kjit-rank-2 1 - sa",
+                "",
+            ];
+            let mut strangers = words.map(|words| says(port, words));
+            for (stranger, told) in strangers.iter_mut().skip(1).zip(["another job's", "above 0", "none of 3 ranks"]) {
+                let answer = line(stranger, Instant::now() + Duration::from_secs(10)).unwrap();
+                assert!(answer.starts_with("no ") && answer.contains(told), "{answer}");
+            }
+            let others = [1, 2].map(|rank| scope.spawn(move || meets(&ranks(rank, 3, port, "30"), "same")));
+            let all = [zero].into_iter().chain(others).map(|one| one.join().unwrap());
+            all.for_each(|met| assert_eq!(met, Ok(vec![1, 2, 255])));
+        });
+    }
+
+    #[test]
+    fn a_slow_line_does_not_hold_the_first_rank() {
+        let port = port();
+        std::thread::scope(|scope| {
+            let start = Instant::now();
+            let zero = scope.spawn(|| meets(&ranks(0, 2, port, "1"), "same"));
+            let mut slow = says(port, "k");
+            while !zero.is_finished() && start.elapsed() < Duration::from_secs(20) {
+                let _ = slow.write_all(b"k");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let why = zero.join().unwrap().unwrap_err();
+            assert!(why.contains("rank 1 did not come to") && why.contains("within 1 s"), "{why}");
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        });
+    }
+
+    #[test]
+    fn two_of_one_number_and_other_words_end_the_meeting_for_all() {
+        let port = port();
+        let all = |who: &[(usize, &'static str)]| {
+            std::thread::scope(|scope| {
+                let one = |&(rank, word): &(usize, &'static str)| {
+                    scope.spawn(move || meets(&ranks(rank, 4, port, "30"), word).unwrap_err())
+                };
+                let all: Vec<_> = who.iter().map(one).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<String>>()
+            })
+        };
+        for why in all(&[(0, "same"), (1, "same"), (1, "same")]) {
+            assert!(why.contains("two processes say that they are rank 1 of 4"), "{why}");
+        }
+        for why in all(&[(0, "same"), (2, "x\u{1b}[31m")]) {
+            assert!(why.contains("rank 2 has another word than rank 0"), "{why}");
+            assert!(!why.contains('\u{1b}'), "what another says is shown as it is: {why:?}");
+        }
+    }
+}
