@@ -6,10 +6,10 @@ mod support;
 
 use kjit_tests::simulator::Setup;
 use serde_json::Value;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::io::Read;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::model;
 
@@ -35,12 +35,18 @@ fn kjit(command: &str) -> Command {
 
 /// The same without the prompt.
 fn plain(command: &str) -> Command {
-    let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
-    c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
-    c.arg(command).arg(model("tiny/tiny-llama-q8_0.gguf")).args(["-c", "96", "--prefill-chunk", "16"]);
+    let mut c = self::command(command, "96");
     if command == "run" {
         c.args(["--raw", "-n", "12", "--json"]);
     }
+    c
+}
+
+/// The same without what it generates.
+fn command(command: &str, context: &str) -> Command {
+    let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
+    c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
+    c.arg(command).arg(model("tiny/tiny-llama-q8_0.gguf")).args(["-c", context, "--prefill-chunk", "16"]);
     c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     c
 }
@@ -120,6 +126,11 @@ fn two_ranks_say_what_one_process_says() {
         // The others compute the same, and say nothing.
         assert!(ranks[1].status.success(), "{}", text(&ranks[1].stderr));
         assert_eq!((text(&ranks[1].stdout), text(&ranks[1].stderr)), (String::new(), String::new()));
+        // What a launcher hands to one of the ranks is nobody's prompt.
+        let mut dash = plain("run");
+        with(&mut dash, &["-p", "-"]);
+        rank(&mut dash, 0, 2, &port());
+        assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
         // Numbers that are drawn are the same everywhere: else they would part at the first token.
         let drawn = two("run", |_, c| with(c, &["--temp", "1.5"]));
         assert_eq!(ids(&drawn[0]).len(), 12);
@@ -156,13 +167,14 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         let start = Instant::now();
         let hangs = two("run", |rank, c| {
             greedy(c);
+            c.env("KJIT_RANKS_LIMIT", "4");
             if rank == 1 {
                 c.env("KJIT_HIPSIM_RCCL", "hang:45");
             }
         });
         for (rank, output) in hangs.iter().enumerate() {
             let why = error(output);
-            let found = ["waited longer than 10 s for the other ranks", "has ended"].iter().any(|s| why.contains(s));
+            let found = ["waited longer than 4 s for the other ranks", "has ended"].iter().any(|s| why.contains(s));
             assert!(found && why.contains(&format!("rank {rank} on rocm:0")), "{why}");
         }
         assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
@@ -182,10 +194,13 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         };
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 was given another prompt"), "{why}");
-        // The same prompt, and numbers of its own.
+        // The same prompt, and numbers of its own; or another text that ends the answer.
         let seeds = two("run", |rank, c| with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }]));
-        let why = error(&seeds[0]);
-        assert!(why.contains("other tokens or options of sampling"), "{why}");
+        let stops = two("run", |rank, c| with(c, &["--temp", "0", "--stop", if rank == 0 { "x" } else { "y" }]));
+        for output in [&seeds[0], &stops[0]] {
+            let why = error(output);
+            assert!(why.contains("rank 1 was given another prompt, -n or --stop, or other tokens or options"), "{why}");
+        }
     });
 }
 
@@ -229,56 +244,62 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
 }
 
 #[test]
-fn strangers_at_the_port_neither_hold_nor_end_the_ranks() {
-    let test = "strangers_at_the_port_neither_hold_nor_end_the_ranks";
+fn ctrl_c_at_one_rank_or_at_both_ends_all() {
+    let test = "ctrl_c_at_one_rank_or_at_both_ends_all";
     setup("gfx1100").run(test, TEMPORARY, || {
-        let port = port();
-        let first = |wait: &str| {
-            let mut c = kjit("run");
-            with(&mut c, &["--temp", "0"]);
-            rank(&mut c, 0, 2, &port);
-            c.env("KJIT_RANKS_WAIT", wait).spawn().unwrap()
-        };
-        let stranger = || {
-            let end = Instant::now() + Duration::from_secs(20);
-            loop {
-                match TcpStream::connect(format!("127.0.0.1:{port}")) {
-                    Ok(stream) => break stream,
-                    Err(e) => assert!(Instant::now() < end, "{e}"),
-                }
-                std::thread::sleep(Duration::from_millis(20));
+        // SIGINT at some of them behind the first words; what came of each, and how long it took.
+        let interrupted = |at: &[usize]| {
+            let port = port();
+            let mut started: Vec<Child> = (0..2)
+                .map(|i| {
+                    let mut c = command("run", "480");
+                    with(&mut c, &["--raw", "-n", "400", "--temp", "0", "-p", PROMPT]);
+                    rank(&mut c, i, 2, &port);
+                    c.spawn().unwrap()
+                })
+                .collect();
+            let mut stdout = started[0].stdout.take().unwrap();
+            let mut begin = [0u8; 4];
+            if let Err(e) = stdout.read_exact(&mut begin) {
+                let said: Vec<String> =
+                    started.into_iter().map(|c| text(&c.wait_with_output().unwrap().stderr)).collect();
+                panic!("{e}: {said:?}");
             }
-        };
-        // One that says a byte now and then: rank 0 waits no longer for that.
-        let (start, zero) = (Instant::now(), first("3"));
-        let mut slow = stranger();
-        let dripping = std::thread::spawn(move || {
-            while start.elapsed() < Duration::from_secs(30) && slow.write_all(b"k").is_ok() {
-                std::thread::sleep(Duration::from_millis(300));
+            let start = Instant::now();
+            for &i in at {
+                let pid = started[i].id().to_string();
+                assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
             }
-        });
-        let why = error(&zero.wait_with_output().unwrap());
-        assert!(why.contains("rank 1 did not come to") && start.elapsed() < Duration::from_secs(20), "{why}");
-        dripping.join().unwrap();
-        // Others that say something else, nothing, or that they are of another job: the ranks meet all the same.
-        let zero = first("60");
-        let mut others: Vec<TcpStream> = (0..4).map(|_| stranger()).collect();
-        for (other, says) in others.iter_mut().zip(["GET / HTTP/1.1\r\n\r\n", "kjit-rank-2 1 other x\n", "kjit-rank-2 x -\n"]) {
-            other.write_all(says.as_bytes()).unwrap();
+            // Who reads, as launchers do.
+            let reader = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).unwrap());
+            let all: Vec<Output> = started.into_iter().map(|c| c.wait_with_output().unwrap()).collect();
+            assert!(reader.join().unwrap() < 300, "it was not interrupted");
+            (all, start.elapsed())
+        };
+        for at in [&[0usize][..], &[1], &[1, 0]] {
+            let (all, took) = interrupted(at);
+            for (i, output) in all.iter().enumerate() {
+                let said = text(&output.stderr);
+                let lines: Vec<&str> = said.lines().filter(|l| !l.starts_with("device:")).collect();
+                let (code, words) = match at.contains(&i) {
+                    true => (130, "interrupted".to_owned()),
+                    false => (1, format!("error: rank {i} on rocm:0: rank {} has ended", 1 - i)),
+                };
+                assert_eq!(output.status.code(), Some(code), "SIGINT at {at:?}, rank {i}: {said}");
+                assert!(lines.len() == 1 && lines[0].contains(&words), "SIGINT at {at:?}, rank {i}: {said}");
+            }
+            assert!(took < Duration::from_secs(20), "SIGINT at {at:?}: {took:?}");
         }
-        let mut one = kjit("run");
-        with(&mut one, &["--temp", "0"]);
-        rank(&mut one, 1, 2, &port);
-        // What a launcher hands to one of the ranks is nobody's prompt.
-        let mut one = one.stdin(Stdio::piped()).spawn().unwrap();
-        let stdin = one.stdin.take();
-        let outputs = [zero.wait_with_output().unwrap(), one.wait_with_output().unwrap()];
-        drop(stdin);
-        assert_eq!(ids(&outputs[0]).len(), 12);
-        assert!(outputs[1].status.success(), "{}", text(&outputs[1].stderr));
-        let mut dash = plain("run");
-        with(&mut dash, &["-p", "-"]);
-        rank(&mut dash, 0, 2, &port);
-        assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
+        // Who measures less than the others is told at once.
+        let port = port();
+        let started = [4, 5].map(|tokens| {
+            let mut c = command("bench", "96");
+            with(&mut c, &["-p", "0", "-r", "1", "-n", &tokens.to_string()]);
+            rank(&mut c, tokens - 4, 2, &port);
+            c.spawn().unwrap()
+        });
+        let outputs = started.map(|one| one.wait_with_output().unwrap());
+        let why = error(&outputs[0]);
+        assert!(why.contains("rank 1 was given another prompt, -n"), "{why}");
     });
 }

@@ -121,6 +121,8 @@ pub(crate) trait RawDevice: Send + Sync {
 
     /// Makes it the calling thread's device, for a library of the vendor's.
     fn make_current(&self) -> Try<()>;
+    /// Makes no call any more: each is refused, as on a device that is lost.
+    fn leave(&self);
     /// Free and total bytes.
     fn memory(&self) -> Try<(u64, u64)>;
     /// Makes the host wait for everything on the device.

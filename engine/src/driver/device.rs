@@ -101,6 +101,14 @@ impl Device {
         self.ok(self.inner.raw.reach(other.inner.info.ordinal))
     }
 
+    /// Leaves all that is on it as it is, to the end of the process: for a device whose work does not end, since whatever
+    /// gives memory back waits for that. Every later call of it fails, and what is dropped stays where it is.
+    pub fn leave(&self) {
+        self.inner.raw.leave();
+        // Closing it would wait as well.
+        std::mem::forget(self.clone());
+    }
+
     pub(crate) fn raw(&self) -> &dyn RawDevice {
         &*self.inner.raw
     }

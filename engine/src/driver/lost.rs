@@ -45,6 +45,12 @@ impl Context {
         self.0.get().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
+    /// Refuses all that comes from now on: its work does not end, and who gives something back would wait for that.
+    pub fn leave(&self) {
+        let says = "it was left with work that does not end".to_owned();
+        let _ = self.0.set(Fault { call: "kjit", code: 0, says, kind: FaultKind::Lost });
+    }
+
     /// Remembers a fault after which nothing works.
     pub fn note(&self, fault: Fault) -> Fault {
         if fault.kind == FaultKind::Lost {

@@ -15,6 +15,10 @@ use std::time::Duration;
 const WAIT: &str = "KJIT_RANKS_WAIT";
 /// The same without it. A queue starts processes on many machines within seconds; a container's image may have to come first.
 const USUAL_WAIT: Duration = Duration::from_secs(60);
+/// Names a variable: seconds that a rank waits for one that is there and does not come.
+const LIMIT: &str = "KJIT_RANKS_LIMIT";
+/// The same without it.
+const USUAL_LIMIT: Duration = Duration::from_secs(10);
 /// Where the first rank listens if nobody says it.
 const PORT: u16 = 29_500;
 
@@ -96,6 +100,8 @@ pub struct Ranks {
     host: String,
     port: u16,
     wait: Duration,
+    /// How long it waits at work for one that is there and does not come.
+    pub(crate) limit: Duration,
     /// The job's name, by which two at one port know each other apart.
     job: String,
 }
@@ -159,7 +165,9 @@ impl Ranks {
             // Two jobs of a machine meet at two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
-        let wait = number(WAIT)?.map_or(USUAL_WAIT, |s| Duration::from_secs(s.clamp(1, 86_400) as u64));
+        let seconds = |s: usize| Duration::from_secs(s.clamp(1, 86_400) as u64);
+        let wait = number(WAIT)?.map_or(USUAL_WAIT, seconds);
+        let limit = number(LIMIT)?.map_or(USUAL_LIMIT, seconds);
         let all = |names: &[&str]| names.iter().map(|name| variable(name)).collect::<Option<Vec<_>>>();
         let named = match by.name {
             "Slurm" => all(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
@@ -169,7 +177,7 @@ impl Ranks {
         // A word of a line.
         let plain = |c: char| if c.is_ascii_graphic() { c } else { '_' };
         let job = named.map_or("-".to_owned(), |n| n.join(".").chars().take(200).map(plain).collect());
-        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait, job })
+        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait, limit, job })
     }
 }
 

@@ -18,10 +18,13 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(20);
 /// How long a sum may take that another rank has no part in any more: what it sent before its end may be under way.
 const GONE: Duration = Duration::from_secs(2);
-/// How long this rank waits for another that is there and does not come.
-const LIMIT: Duration = Duration::from_secs(10);
 /// The same while the model is opened: one may compile its kernels while another finds them.
 const OPENING: Duration = Duration::from_secs(900);
+
+/// How often a rank says that it is there, and how long nothing may be heard of it: a machine that is lost ends no
+/// connection. Longer than a busy machine keeps a thread waiting.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What ranks tell each other: a kind, then a number.
 const FRAME: usize = 9;
@@ -31,12 +34,16 @@ const ENDED: u8 = 1;
 const GIVEN: u8 = 2;
 /// This rank was given something else than the first.
 const OTHER: u8 = 3;
+/// This rank is there.
+const ALIVE: u8 = 4;
 
 /// A device among those of other processes.
 pub(crate) struct Far {
     collective: Collective,
     shared: Arc<Shared>,
     rank: usize,
+    /// How long it waits, once the model is open, for another that is there and does not come.
+    limit: Duration,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,7 +98,7 @@ impl Far {
     pub fn new(
         collective: Collective,
         links: Links,
-        rank: usize,
+        (rank, limit): (usize, Duration),
         sums: PinnedBuffer<u32>,
     ) -> Result<Far, SessionError> {
         let shared = Arc::new(Shared {
@@ -114,16 +121,17 @@ impl Far {
             since: Instant::now(),
             given: vec![],
             gone: None,
+            told: Instant::now(),
             broken: None,
         };
         let thread = std::thread::Builder::new().name("ranks".to_owned()).spawn(move || watch.run());
         let thread = thread.map_err(|e| SessionError::Device(format!("no thread that watches the ranks: {e}")))?;
-        Ok(Far { collective, shared, rank, thread: Some(thread) })
+        Ok(Far { collective, shared, rank, limit, thread: Some(thread) })
     }
 
     /// The model is open: from now on nobody has a reason to be late.
     pub fn opened(&self) {
-        self.shared.limit.store(LIMIT.as_millis() as u64, Ordering::Release);
+        self.shared.limit.store(self.limit.as_millis() as u64, Ordering::Release);
     }
 
     /// As long as it lives, sums are waited for.
@@ -210,12 +218,14 @@ struct Link {
     given: Vec<u64>,
     /// How much of it was compared, and is what the first was given.
     same: usize,
+    /// When something came last.
+    heard: Instant,
     ended: bool,
 }
 
 impl Link {
     fn new(rank: usize, stream: TcpStream) -> Link {
-        Link { rank, stream, part: vec![], given: vec![], same: 0, ended: false }
+        Link { rank, stream, part: vec![], given: vec![], same: 0, heard: Instant::now(), ended: false }
     }
 
     /// Whole frames that have come.
@@ -226,10 +236,11 @@ impl Link {
                 Ok(0) => self.ended = true,
                 Ok(n) => {
                     self.part.extend(bytes.iter().take(n));
+                    self.heard = Instant::now();
                     continue;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) => self.ended |= e.kind() != std::io::ErrorKind::WouldBlock,
+                Err(e) => self.ended |= e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > SILENCE,
             }
             break;
         }
@@ -268,6 +279,8 @@ struct Watch {
     /// All that was given to this rank.
     given: Vec<u64>,
     gone: Option<usize>,
+    /// When the others were told last that this rank is there.
+    told: Instant,
     /// What the library said, and when.
     broken: Option<(Instant, String)>,
 }
@@ -319,7 +332,9 @@ impl Watch {
         }
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
             self.links.iter_mut().for_each(|link| link.tell(OTHER, rank as u64));
-            let why = format!("rank {rank} was given another prompt, or other tokens or options of sampling, than rank 0");
+            let why = format!(
+                "rank {rank} was given another prompt, -n or --stop, or other tokens or options of sampling, than rank 0"
+            );
             self.shared.fail(why, &self.collective);
         }
     }
@@ -332,6 +347,10 @@ impl Watch {
             }
         }
         self.given.extend(new);
+        if self.told.elapsed() > ALIVE_EVERY {
+            self.links.iter_mut().for_each(|link| link.tell(ALIVE, 0));
+            self.told = Instant::now();
+        }
     }
 
     /// Why nothing more can be waited for, if so.

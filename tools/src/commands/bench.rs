@@ -84,6 +84,9 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let (mut model, sequence) = open_one(path, &setup, shared, &How::default())?;
     let session = &mut model.session;
+    if let Some(gpu) = session.gpu() {
+        gpu.given_besides(&(args.prompt, args.tokens, args.depth, args.repeat));
+    }
     let mut rows = vec![];
     if args.prompt > 0 {
         let prefill = |session: &mut Session, ids: &[u32]| session.feed(sequence, ids, Want::Last).map(drop);

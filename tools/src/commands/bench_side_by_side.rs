@@ -22,6 +22,9 @@ pub fn bench(path: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Result
     let mut model = open(path, &setup, shared, &How { sequences, ..How::default() })?;
     // Of experts, several tokens read more than one does: how many more is chance.
     let dense = !model.session.graph().ops.iter().any(|op| matches!(op, Op::Route(_)));
+    if let Some(gpu) = model.session.gpu() {
+        gpu.given_besides(&(&args.sequences, args.tokens, args.depth, args.repeat));
+    }
     let mut rows = vec![];
     for &n in &args.sequences {
         let rates = measure(&mut model.session, n, args)?;

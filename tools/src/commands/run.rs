@@ -4,7 +4,7 @@ use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{How, open_one, weights};
-use crate::ranks::answers;
+use crate::ranks::{answers, silent};
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
@@ -61,8 +61,17 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
             },
         };
         let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop, lookup: args.lookup.is_on() };
+        if let Some(gpu) = model.session.gpu() {
+            gpu.given_besides(&(args.tokens, &args.stop));
+        }
         let stop = || interrupt.came();
-        generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop)?
+        let answer = generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
+        // Ctrl-C comes to all ranks. One that was a token behind the others has waited for them in vain since.
+        if answer.is_err() && stop() && args.setup.options().split == Split::Ranks {
+            say("interrupted");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        answer?
     };
     drop(span);
     if let (Some(trace), Some(file)) = (&trace, &args.trace) {
@@ -77,6 +86,9 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         writeln!(stdout, "{}", document(&answer, ids.len(), &model))?;
     } else {
         writeln!(stdout)?;
+    }
+    if silent() && answer.reason == StopReason::Interrupted {
+        say("interrupted");
     }
     if !shared.quiet {
         statistics(&answer, ids.len(), &model);

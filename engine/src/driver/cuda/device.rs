@@ -146,6 +146,10 @@ impl RawDevice for CudaDevice {
         self.current().map(drop)
     }
 
+    fn leave(&self) {
+        self.state.leave();
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;

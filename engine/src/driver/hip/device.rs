@@ -184,6 +184,10 @@ impl RawDevice for HipDevice {
         self.current().map(drop)
     }
 
+    fn leave(&self) {
+        self.state.leave();
+    }
+
     fn memory(&self) -> Try<(u64, u64)> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.hipMemGetInfo(&mut free, &mut total))?;

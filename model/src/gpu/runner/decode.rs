@@ -66,6 +66,11 @@ impl GpuRunner {
         let begun = self.begin(tasks, &mut running, choice);
         let done = begun.and_then(|()| self.agreed()).and_then(|()| self.run(tasks, &mut running, choice, sink));
         let done = done.map_err(|error| self.instead(error));
+        if self.far.is_some() {
+            // What is ahead may be waited for in vain, where another rank stopped sooner; the tokens are none the worse for
+            // it. Whoever asks the driver for something next would wait without end.
+            let _ = self.resident.settle();
+        }
         for (t, r) in tasks.iter_mut().zip(&running) {
             let last = t.first + t.tokens.len() - 1;
             self.drawn(t.slot, last, t.sampler, r.taken);

@@ -49,6 +49,8 @@ const NUMBERS: usize = 64;
 pub struct GpuRunner {
     /// The other devices that compute the model with this one: the first to go.
     others: together::Others,
+    /// Likewise, where the others are other processes'.
+    far: Option<rank::Leaving>,
     resident: Resident,
     graph: Graph,
     context: usize,
@@ -190,6 +192,7 @@ impl GpuRunner {
         let captures = shown && resident.aside.is_none();
         let mut runner = GpuRunner {
             others: together::Others::default(),
+            far: None,
             resident,
             graph,
             context,

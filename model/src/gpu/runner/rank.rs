@@ -10,13 +10,40 @@ use crate::gpu::open::plan_for;
 use crate::graph::Graph;
 use crate::ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
 use crate::session::{OpenOptions, SessionError, Task};
-use kjit_engine::{COLLECTIVE_ID, Device, Engine};
+use kjit_engine::{COLLECTIVE_ID, Device, Engine, Stream};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the library may take to join ranks that are all there.
 const JOIN: Duration = Duration::from_secs(60);
+/// How long the device may take to come to rest behind what was given up. The library's kernels look for that all the
+/// time; asking it for the end may take it seconds.
+const REST: Duration = Duration::from_secs(3);
+
+/// The end of a rank's runner. The steps that were launched ahead of the last token are all ranks', but one that was
+/// interrupted a token sooner has launched one less: then the device waits for a sum that never comes, and so would
+/// whoever gives memory back.
+pub(super) struct Leaving(MeetingPlace, Stream);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let Leaving(meeting, stream) = self;
+        // Its thread gives the sum up: 2 s behind the end of another rank, or 10 s where that one hangs.
+        let _waiting = meeting.waiting();
+        let mut over = None;
+        // A device that fails has nothing under way.
+        while matches!(stream.is_idle(), Ok(false)) {
+            if over.is_none() && meeting.is_over() {
+                over = Some(Instant::now());
+            }
+            if over.is_some_and(|since: Instant| since.elapsed() > REST) {
+                return stream.device().leave();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
 
 impl GpuRunner {
     /// This process's share of a model: what was made of the graph for its rank.
@@ -41,7 +68,7 @@ impl GpuRunner {
         let stop = || Links::gone(&links).map(|rank| format!("rank {rank} has ended"));
         let collective = library.join(&id, place, JOIN, &stop)?;
         let room = plan_for(engine, &share, device.target(), options)?.room().unwrap_or_default();
-        let far = |sums| Far::new(collective, links, ranks.rank, sums);
+        let far = |sums| Far::new(collective, links, (ranks.rank, ranks.limit), sums);
         let meeting = MeetingPlace::of_rank(device, place, room, far)?;
         let instead = |error| meeting.instead(device, error);
         if let Some(far) = meeting.far() {
@@ -82,6 +109,15 @@ impl GpuRunner {
         match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
             Some(far) => far.agreed(self.resident.stream.device()),
             None => Ok(()),
+        }
+    }
+
+    /// Says what else all ranks must be given alike: what of it makes one of them end sooner.
+    pub fn given_besides(&self, what: &impl Hash) {
+        if let Some(far) = self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
+            let mut all = DefaultHasher::new();
+            what.hash(&mut all);
+            far.given(all.finish());
         }
     }
 
@@ -129,8 +165,8 @@ fn first_word(device: &Device, far: &Far, (rank, ranks): (usize, usize)) -> Resu
 /// What all ranks must have alike: whoever has another launches something else, and waits for sums that nobody makes.
 fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size: usize) -> Hello {
     let mut model = DefaultHasher::new();
-    for path in gguf.paths() {
-        std::fs::metadata(path).map_or(0, |m| m.len()).hash(&mut model);
+    for no in 0..gguf.paths().count() {
+        sampled(gguf.part_bytes(no).unwrap_or_default()).hash(&mut model);
     }
     for tensor in gguf.tensors() {
         format!("{tensor:?}").hash(&mut model);
@@ -140,10 +176,48 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
     format!("{alike:?}").hash(&mut setup);
     vec![
         ("number of ranks", size.to_string()),
-        ("kjit", env!("CARGO_PKG_VERSION").to_owned()),
+        ("kjit", format!("{}-{}", env!("CARGO_PKG_VERSION"), build())),
         ("kind of device", device.target().id().to_owned()),
         ("version of the library", library.to_string()),
         ("model", format!("{:016x}", model.finish())),
         ("options", format!("{:016x}", setup.finish())),
     ]
+}
+
+/// Bytes from a file's start that are compared in whole: a model's metadata, with the vocabulary.
+const START: usize = 8 << 20;
+/// Places behind them that are compared, and bytes of each: of 400 tensors each of the large ones has some.
+const PLACES: usize = 1024;
+const PLACE: usize = 64;
+
+/// A number of a file's length, its start and places all over it.
+fn sampled(bytes: &[u8]) -> u64 {
+    let mut all = DefaultHasher::new();
+    let (start, rest) = bytes.split_at(bytes.len().min(START));
+    (bytes.len(), start).hash(&mut all);
+    let step = rest.len().div_ceil(PLACES).max(PLACE);
+    rest.chunks(step).for_each(|chunk| chunk.get(..PLACE).unwrap_or(chunk).hash(&mut all));
+    all.finish()
+}
+
+/// Tells builds of one version apart: a number of this program's file. "unknown" where it is not there any more.
+fn build() -> String {
+    std::fs::read("/proc/self/exe").map(|bytes| sampled(&bytes)).map_or("unknown".to_owned(), |n| format!("{n:016x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sampled;
+
+    #[test]
+    fn a_file_of_the_same_length_with_other_bytes_is_another() {
+        let mut bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let first = sampled(&bytes);
+        assert_eq!(sampled(&bytes), first);
+        // A tuned tensor of a thousandth of the file, and a byte of the metadata.
+        bytes[15_000_000..15_020_000].iter_mut().for_each(|b| *b ^= 1);
+        let tuned = sampled(&bytes);
+        bytes[1000] ^= 1;
+        assert!(tuned != first && sampled(&bytes) != tuned && sampled(&bytes[1..]) != sampled(&bytes));
+    }
 }
