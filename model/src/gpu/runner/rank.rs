@@ -74,7 +74,9 @@ impl GpuRunner {
         if let Some(far) = meeting.far() {
             first_word(device, far, place).map_err(instead)?;
         }
-        let mut runner = GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None))?;
+        let opened = GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None));
+        let mut runner = opened.map_err(instead)?;
+        runner.far = Some(Leaving(meeting.clone(), runner.resident.stream.clone()));
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
         proven.map_err(|e| match instead(e) {
             lost @ SessionError::Lost(_) => lost,
