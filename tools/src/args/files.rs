@@ -1,9 +1,9 @@
 //! The command line of what reads files, fetches and removes them.
 
-use super::Kv;
+use super::{Kv, PromptsBy};
 use super::values::{Size, positive, whole};
 use crate::model::ModelName;
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 use kjit_hub::Reference;
 use std::path::PathBuf;
 
@@ -33,6 +33,7 @@ pub struct Rm {
 
 /// `kjit inspect`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
 pub struct Inspect {
     /// The model: a file, a folder, or hf:ORG/REPO:QUANT
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
@@ -61,6 +62,9 @@ pub struct Inspect {
     /// And with so much of the GPU for those of them that are chosen most
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
+    /// And with who computes them for prompts: compute takes no memory for copies of them
+    #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
+    pub host_prompts: PromptsBy,
     /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as `run`)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,

@@ -1,7 +1,7 @@
 //! How a model is set up, and how tokens are chosen.
 
 use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
 
 /// How a model is set up.
@@ -32,6 +32,7 @@ pub struct Setup {
 
 /// Where a model's layers are.
 #[derive(Debug, Clone, Args)]
+#[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
 pub struct Placing {
     /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some layers, or all
     /// compute each layer together; ranks: the same with a GPU of each of several processes, which Slurm, mpirun,
@@ -54,9 +55,9 @@ pub struct Placing {
     /// none)
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
-    /// Who computes those experts for prompts: the GPU, to which they are copied, the CPU, or whoever is sooner by
-    /// rates that are measured at the start
-    #[arg(long, value_name = "HOW", default_value = "measured", requires = "host_experts")]
+    /// Who computes those experts, or those feed-forward parts, for prompts: the GPU, to which they are copied, the CPU, or
+    /// whoever is sooner by rates that are measured at the start
+    #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
 }
 

@@ -11,7 +11,7 @@ use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
 use kjit_model::placement::{Apart, FfnApart};
-use kjit_model::session::{HostPrompts, KvType, OpenOptions};
+use kjit_model::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                 let doc = json!({
                     "arch": p.target.id(), "layers": p.layers, "streamed_layers": p.streamed, "streamed": p.bytes,
                     "weights": p.need.weights, "kv": p.need.kv, "rest": p.need.rest, "on_device": p.need.total(),
-                    "host_ffn": p.ffn.map(|(taken, _)| taken), "host_experts": p.experts.map(|e| e.taken), "places": p.experts.map(|e| e.places), "copied_for_prompts": p.experts.map(|e| e.copied),
+                    "host_ffn": p.ffn.map(|(taken, _)| taken), "rates_may_leave_to_the_cpu": p.by_rates.map(|(of, _)| of), "least_on_device_then": p.by_rates.map(|(_, least)| least), "host_experts": p.experts.map(|e| e.taken), "places": p.experts.map(|e| e.places), "copied_for_prompts": p.experts.map(|e| e.copied),
                 });
                 map.insert("placed".into(), doc);
             }
@@ -89,6 +89,8 @@ struct Placed {
     experts: Option<Experts>,
     /// Layers whose feed-forward part is the CPU's, and bytes that are copied for a prompt in which it has none.
     ffn: Option<(usize, u64)>,
+    /// Layers whose feed-forward part may be the CPU's by rates, and the bytes that the card needs at least then.
+    by_rates: Option<(usize, u64)>,
 }
 
 /// Experts that are the CPU's.
@@ -115,6 +117,7 @@ impl Placed {
             context: args.context,
             kv: args.kv_type.into(),
             prefill_chunk: args.prefill_chunk,
+            host_prompts: args.host_prompts.into(),
             ..OpenOptions::default()
         };
         let hot_experts = args.hot_experts.map(|size| size.0);
@@ -122,6 +125,9 @@ impl Placed {
             let options = OpenOptions { host_experts, hot_experts, ..options };
             return Placed::with_experts(&engine, graph, target, memory, options);
         }
+        // Where nothing says how many, `run` decides by rates, of a model that does not fit.
+        let by_rates = args.host_ffn.is_none() && !args.stream;
+        let all = by_rates.then(|| FfnApart::of(graph, usize::MAX).ok()).flatten();
         let apart = args.host_ffn.filter(|n| *n > 0).map(|n| FfnApart::of(graph, n)).transpose()?;
         let graph = apart.as_ref().map_or(graph, |apart| &apart.graph);
         let mut plan = plan_for(&engine, graph, &target, &options)?;
@@ -134,6 +140,8 @@ impl Placed {
             );
         }
         let streaming = plan.streaming.as_ref();
+        let all = all.filter(|_| streaming.is_some());
+        let by_rates = all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
         Ok(Placed {
             target,
             layers: plan.layers(graph),
@@ -142,6 +150,7 @@ impl Placed {
             need: plan.memory,
             experts: None,
             ffn: apart.map(|apart| (apart.taken, streaming.map_or(0, Streaming::bytes))),
+            by_rates: by_rates.transpose()?,
         })
     }
 
@@ -170,8 +179,13 @@ impl Placed {
         let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let (layers, need, experts) =
             (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied, places, all }));
-        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts, ffn: None })
+        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts, ffn: None, by_rates: None })
     }
+}
+
+/// Bytes that it takes with as many layers streamed as can be.
+fn least(engine: &Engine, graph: &Graph, target: &Target, options: &OpenOptions) -> Result<u64, SessionError> {
+    Ok(plan_for(engine, graph, target, options)?.fit(graph, 0, false).err().unwrap_or(0))
 }
 
 /// The target of the GPU that the flags take.
@@ -218,6 +232,14 @@ impl std::fmt::Display for Placed {
                 layers - n,
                 bytes(self.bytes)
             ),
+        }?;
+        match self.by_rates {
+            Some((of, least)) => write!(
+                f,
+                "; or the CPU computes the feed-forward of some of {of} layers, as rates say that run measures (--host-ffn N; of all: {} at least)",
+                bytes(least)
+            ),
+            None => Ok(()),
         }
     }
 }
