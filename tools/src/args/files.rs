@@ -1,7 +1,7 @@
 //! The command line of what reads files, fetches and removes them.
 
-use super::{Kv, PromptsBy};
 use super::values::{Size, positive, whole};
+use super::{Kv, PromptsBy};
 use crate::model::ModelName;
 use clap::{ArgGroup, Args, ValueHint};
 use kjit_hub::Reference;

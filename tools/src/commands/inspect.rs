@@ -141,7 +141,8 @@ impl Placed {
         }
         let streaming = plan.streaming.as_ref();
         let all = all.filter(|_| streaming.is_some());
-        let by_rates = all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
+        let by_rates =
+            all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
         Ok(Placed {
             target,
             layers: plan.layers(graph),
