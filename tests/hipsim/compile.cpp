@@ -26,6 +26,7 @@ std::string folder() {
         std::string p = own ? own : std::string(temp ? temp : "/tmp") + "/kjit-hipsim-" + std::to_string(getuid());
         make_folders(p + "/sources");
         make_folders(p + "/objects");
+        make_folders(p + "/libraries");
         return p;
     }());
     return path;
@@ -116,7 +117,7 @@ std::string keep(const Source& s, std::string& why) {
     std::string id = sha256(all + options).substr(0, 32), at = folder() + "/sources/" + id;
     if (access((at + "/main").c_str(), R_OK) == 0) return id;
     make_folders(at);
-    bool fine = write_file(at + "/options", options);
+    bool fine = write_file(at + "/options", options) && write_file(at + "/hash", sha256(all));
     for (const auto& f : s.headers) {
         if (f.first.find("..") != std::string::npos || f.first.empty() || f.first[0] == '/') return why = "a header called " + f.first, "";
         size_t slash = f.first.rfind('/');
@@ -184,8 +185,9 @@ static const char* const FLAGS[] = {
     "-fno-sanitize-recover=alignment,bounds,shift-exponent"};
 
 std::string cpu_library(const std::string& id, std::string& why) {
-    std::string at = folder() + "/sources/" + id, text, file, options, header;
-    if (!read_file(at + "/text", text) || !read_file(at + "/main", file) || !read_file(at + "/options", options)) return why = at + " is not whole", "";
+    std::string at = folder() + "/sources/" + id, text, file, options, hash, header;
+    bool whole = read_file(at + "/text", text) && read_file(at + "/main", file) && read_file(at + "/options", options);
+    if (!whole || !read_file(at + "/hash", hash)) return why = at + " is not whole", "";
     if (!read_file(HIPSIM_FOLDER "/kernel.h", header)) return why = HIPSIM_FOLDER "/kernel.h is not there", "";
     const char* asked = getenv("KJIT_HIPSIM_CXX");
     std::vector<std::string> command{asked ? asked : "c++"};
@@ -205,9 +207,10 @@ std::string cpu_library(const std::string& id, std::string& why) {
     }
     // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64, packed, widen, narrow.
     if (const char* wrong = getenv("KJIT_HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
-    std::string how = header;
+    // Processors whose kernels are the same text share a library: in CI that is one of eight.
+    std::string how = header + hash + std::to_string(wave_of(given));
     for (const std::string& part : command) how += part + '\n';
-    std::string library = at + "/cpu-" + sha256(how).substr(0, 16) + ".so";
+    std::string library = folder() + "/libraries/" + sha256(how).substr(0, 32) + ".so";
     if (access(library.c_str(), R_OK) == 0) return library;
 
     // The constants come first, then what the simulated device is made of, then the kernels, then their list.

@@ -1,8 +1,8 @@
 // compile.h: code objects and where they came from: shared by the library (hiprtc) and the clang in front of clang.
 //
 // The folder KJIT_HIPSIM_DIR (default: kjit-hipsim in TMPDIR or /tmp) holds
-//   sources/ID/…          what was compiled: the main file, the headers by their names, `options` and `main` (its name)
-//   sources/ID/cpu-H.so   the same for the CPU; H is the hash of how it is compiled
+//   sources/ID/…          what was compiled: the main file, the headers by their names, `options`, `main` (its name), `hash` of all but options
+//   libraries/H.so        the same for the CPU; H is the hash of that, the wave's width and how it is compiled
 //   objects/SHA256        the ID of the source that a code object was made from
 // A code object is found by the hash of its bytes, so one that comes from a cache or a pack runs as one just compiled does, as long as it
 // was compiled once under this folder (or one copied from it): hiprtc here and `clang` here both write it down.
