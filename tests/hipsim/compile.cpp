@@ -115,7 +115,8 @@ std::string keep(const Source& s, std::string& why) {
     std::string options;
     for (const std::string& o : s.options) options += o + "\n";
     std::string id = sha256(all + options).substr(0, 32), at = folder() + "/sources/" + id;
-    if (access((at + "/main").c_str(), R_OK) == 0) return id;
+    // One of an older simulator has no hash.
+    if (access((at + "/main").c_str(), R_OK) == 0 && access((at + "/hash").c_str(), R_OK) == 0) return id;
     make_folders(at);
     bool fine = write_file(at + "/options", options) && write_file(at + "/hash", sha256(all));
     for (const auto& f : s.headers) {

@@ -10,6 +10,9 @@ use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// Who says that a device was left.
+const LEFT: &str = "kjit";
+
 /// The contexts of a vendor's devices in this process, by ordinal.
 #[derive(Default)]
 pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
@@ -26,9 +29,14 @@ impl Contexts {
         let context = all.entry(ordinal).or_default();
         if context.0.get().is_some() {
             if Arc::strong_count(&context.0) > 1 {
-                let held = |f: Fault| Fault {
-                    says: format!("{}; drop all that was made on it, then open it again", f.says),
-                    ..f
+                let held = |f: Fault| {
+                    // What was left is held by nobody who could drop it.
+                    let then = if f.call == LEFT {
+                        "a new process has it again"
+                    } else {
+                        "drop all that was made on it, then open it again"
+                    };
+                    Fault { says: format!("{}; {then}", f.says), ..f }
                 };
                 context.check().map_err(held)?;
             }
@@ -48,7 +56,7 @@ impl Context {
     /// Refuses all that comes from now on: its work does not end, and who gives something back would wait for that.
     pub fn leave(&self) {
         let says = "it was left with work that does not end".to_owned();
-        let _ = self.0.set(Fault { call: "kjit", code: 0, says, kind: FaultKind::Lost });
+        let _ = self.0.set(Fault { call: LEFT, code: 0, says, kind: FaultKind::Lost });
     }
 
     /// Remembers a fault after which nothing works.

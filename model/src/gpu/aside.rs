@@ -44,7 +44,8 @@ impl Copied {
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
-            HostPrompts::Copy => Some(Copied { from: 2, bytes, rate, computed: None }),
+            // Where pieces are of one token, there is no program that copies.
+            HostPrompts::Copy => plan.copying().map(|_| Copied { from: 2, bytes, rate, computed: None }),
             HostPrompts::Measured => {
                 // Of experts that the device has the CPU computes none; which are chosen is not known yet.
                 let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);

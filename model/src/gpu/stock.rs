@@ -7,7 +7,7 @@
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
 use crate::gguf::Gguf;
-use crate::graph::Graph;
+use crate::graph::{Graph, WeightId};
 use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
@@ -107,6 +107,17 @@ impl Stock {
         let none = || Error::Buffer(format!("layer {} is not in host memory", layer.number));
         self.layers.get(&layer.number).cloned().ok_or_else(none)
     }
+}
+
+/// What is locked to see whether the file's pages can be, at most.
+const TRIED: usize = 1 << 20;
+
+/// Why the file's pages cannot be locked, tried with the first of those around a matrix; none where they can.
+pub(super) fn cannot_lock(device: &Device, gguf: &Arc<Gguf>, graph: &Graph, weight: WeightId) -> Option<Error> {
+    let info = gguf.tensor_info(&graph.weight(weight).tensor)?;
+    let start = usize::try_from(info.data_offset()).ok()? / CHUNK * CHUNK;
+    let end = gguf.part_bytes(info.part())?.len().min(start + TRIED);
+    device.register(Arc::new(Pages::new(gguf, info.part(), start..end))).err()
 }
 
 /// By layer: its number, and its matrices.

@@ -112,24 +112,31 @@ impl Unknown {
 /// Where the first rank listens, and what there is to say about it.
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     let failed = |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
-    let everywhere = |why: String, first: Option<std::io::Error>| {
-        let listener = TcpListener::bind(("0.0.0.0", ranks.port)).map_err(|e| failed(&first.unwrap_or(e)))?;
+    let everywhere = |why: String| {
+        let listener = TcpListener::bind(("0.0.0.0", ranks.port));
+        let listener = listener.map_err(|e| {
+            meeting(format!("rank 0 cannot listen at {}: {why}, and at all addresses: {e}", place(ranks)))
+        })?;
         Ok((listener, Some(format!("{why}: rank 0 listens at all addresses of its machine, port {}", ranks.port))))
     };
-    let all: Vec<SocketAddr> = match (&*ranks.host, ranks.port).to_socket_addrs() {
+    let mut all: Vec<SocketAddr> = match (&*ranks.host, ranks.port).to_socket_addrs() {
         Ok(all) => all.collect(),
-        Err(e) => return everywhere(format!("{} is not known here ({e})", shown(&ranks.host)), Some(e)),
+        Err(e) => return everywhere(format!("{} is not known here ({e})", shown(&ranks.host))),
     };
     // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or localhost, is meant.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
-    if !meant && all.iter().all(|at| at.ip().is_loopback()) {
-        return everywhere(format!("{} leads to this machine alone", shown(&ranks.host)), None);
+    // The first that can be listened at is taken, so that one goes where there is another.
+    if !meant {
+        all.retain(|at| !at.ip().is_loopback());
+    }
+    if all.is_empty() {
+        return everywhere(format!("{} leads to this machine alone", shown(&ranks.host)));
     }
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
         // A name that leads here by a way around (a service's, say) is none that can be listened at.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
-            everywhere(format!("{} is no address of this machine", shown(&ranks.host)), Some(e))
+            everywhere(format!("{} is no address of this machine ({e})", shown(&ranks.host)))
         }
         Err(e) => Err(failed(&e)),
     }

@@ -83,8 +83,10 @@ impl Session {
         let asked = options.host_ffn.filter(|n| *n > 0).map(|n| (n, part.clone()));
         let opened = GpuRunner::open_at(engine, device, gguf, part, options, (None, planned));
         let mut runner = opened.map_err(|error| match asked {
-            Some((n, part)) => without_kernels(engine, device, (&part, n), options).unwrap_or(error),
-            None => error,
+            Some((n, part)) if matches!(error, SessionError::Device(_)) => {
+                without_kernels(engine, device, (&part, n), options).unwrap_or(error)
+            }
+            _ => with_remark(error, remark.as_deref()),
         })?;
         runner.remark(remark.into_iter().collect());
         let copied = runner.copied();
@@ -221,6 +223,16 @@ impl Session {
     fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
         Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
+    }
+}
+
+/// A model that copies alone do not make fit, with why rates were not asked.
+fn with_remark(error: SessionError, remark: Option<&str>) -> SessionError {
+    match (error, remark) {
+        (SessionError::Memory { what, bytes, hint }, Some(why)) => {
+            SessionError::Memory { what, bytes, hint: format!("{hint}; {why}") }
+        }
+        (error, _) => error,
     }
 }
 

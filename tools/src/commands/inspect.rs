@@ -131,12 +131,20 @@ impl Placed {
         let apart = args.host_ffn.filter(|n| *n > 0).map(|n| FfnApart::of(graph, n)).transpose()?;
         let graph = apart.as_ref().map_or(graph, |apart| &apart.graph);
         let mut plan = plan_for(&engine, graph, &target, &options)?;
-        if let Err(least) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
+        if let Err(takes) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
+            let (context, given) = (options.context_of(graph), memory.unwrap_or_default() >> 20);
+            // Fewer, perhaps, where the CPU has parts.
+            let apart =
+                all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
+            let less = match apart.transpose()? {
+                Some((parts, less)) if less < takes => {
+                    format!(", {} MiB where the CPU computes feed-forward parts (--host-ffn {parts})", (less >> 20) + 1)
+                }
+                _ => String::new(),
+            };
             bail!(
-                "the model with {} tokens of context takes at least {} MiB, with all layers streamed: --memory gives {} MiB",
-                options.context_of(graph),
-                (least >> 20) + 1,
-                memory.unwrap_or_default() >> 20
+                "the model with {context} tokens of context takes at least {} MiB, with all layers streamed{less}: --memory gives {given} MiB",
+                (takes >> 20) + 1
             );
         }
         let streaming = plan.streaming.as_ref();
@@ -219,11 +227,13 @@ impl std::fmt::Display for Placed {
         if let Some((taken, copied)) = self.ffn {
             write!(
                 f,
-                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} others are streamed: {} copied for each token, {} for a long prompt",
-                bytes(self.bytes),
-                bytes(copied)
+                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} others are streamed: {} copied for each token",
+                bytes(self.bytes)
             )?;
-            return Ok(());
+            return match copied {
+                0 => Ok(()),
+                copied => write!(f, ", {} for a long prompt", bytes(copied)),
+            };
         }
         match streamed {
             0 => write!(f, "; all {layers} layers stay there"),

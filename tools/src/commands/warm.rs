@@ -190,8 +190,11 @@ fn wanted(
         // With less memory than the model takes rates decide at the start whether the CPU has a part.
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
         let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
-        if by_rates && let Ok(apart) = FfnApart::of(graph, usize::MAX) {
-            add(&gpu::plan_for(engine, &apart.graph, target, &options).with_context(|| format!("for {target}"))?);
+        if by_rates
+            && let Ok(apart) = FfnApart::of(graph, usize::MAX)
+            && let Ok(parts) = gpu::plan_for(engine, &apart.graph, target, &options)
+        {
+            add(&parts);
         }
         // A server's sequences have their keys and values in pages, where they can.
         if args.sequences.is_some() && options.may_page(graph).is_ok() {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// How long the library may take to join ranks that are all there.
 const JOIN: Duration = Duration::from_secs(60);
 /// How long the device may take to come to rest behind what was given up. The library's kernels look for that all the
-/// time; asking it for the end may take it seconds.
-const REST: Duration = Duration::from_secs(3);
+/// time; asking it for the end may take it seconds, and a device that is left is left for good.
+const REST: Duration = Duration::from_secs(8);
 
 /// The end of a rank's runner. The steps that were launched ahead of the last token are all ranks', but one that was
 /// interrupted a token sooner has launched one less: then the device waits for a sum that never comes, and so would
