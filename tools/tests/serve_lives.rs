@@ -66,8 +66,10 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
 
 #[test]
 fn sigterm_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
-    let mut server = Served::start(&["--max-sequences", "1"]);
-    let mut running = streaming(&server, 40);
+    // So many that it still runs when the other one is seen waiting (40 tokens were over in a tenth of a second of a fast machine
+    // that was busy elsewhere), and time for them on a slow one.
+    let mut server = Served::start(&["--max-sequences", "1", "--stop-timeout", "200"]);
+    let mut running = streaming(&server, 400);
     begun(&mut running);
     let mut waiting = streaming(&server, 3);
     server.wait_for("one waits", |s| s["queue"]["waiting"] == 1);
