@@ -10,7 +10,8 @@
 //! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
 //! the offsets, where there are any, times sums that are known beforehand. Rows go one after the other: four
 //! at a time were three times slower (34 instead of 105 tokens a second for a 135M model in Q4_1), because
-//! four streams a kilobyte apart are not what the prefetcher follows; prefetching by hand gained nothing.
+//! four streams a kilobyte apart are not what the prefetcher follows. Where the processor follows even one stream badly,
+//! weights are asked for before they are used: see [`Isa::ahead`](super::simd::Isa::ahead).
 //!
 //! Up to four tokens share what is unpacked of a row, its scales too: 64 weights of Q4_1 take a core 2.9 ns for one
 //! token, 5.0 for two and 8.4 for four (11.5 one after the other). Each has the same operations in the same order as it
@@ -36,6 +37,8 @@ pub struct Input<'a> {
     pub x: &'a [f32],
     /// The same, rounded; used for block formats.
     pub rounded: &'a Quantised,
+    /// As [`Isa::ahead`](super::simd::Isa::ahead) says.
+    pub ahead: usize,
 }
 
 /// Rows multiplied as they are encoded.
@@ -100,7 +103,7 @@ impl DotProduct<'_> {
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
             // SAFETY: the instructions are there; the results' place is the caller's promise.
             unsafe {
-                for (i, sum) in kind.dot::<V, M>(row, cols, x).into_iter().enumerate() {
+                for (i, sum) in kind.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate() {
                     *self.0.out.add((t + i) * self.0.stride + r) = sum + bias;
                 }
             }
@@ -123,7 +126,28 @@ trait Row {
 
     /// # Safety
     /// As [`Job::run`] asks of the processor; the row holds `cols` weights, and each input as many elements.
-    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Self::Input<'_>; M]) -> [f32; M];
+    unsafe fn dot<V: Vector, const M: usize>(
+        &self,
+        row: &[u8],
+        cols: usize,
+        x: [Self::Input<'_>; M],
+        ahead: usize,
+    ) -> [f32; M];
+}
+
+/// Asks for `len` bytes that lie `ahead` bytes behind `at`, if that is any: of this row, of the next ones, or of whatever
+/// is there; nothing is read.
+///
+/// # Safety
+/// As [`Job::run`] asks of the processor.
+#[inline(always)]
+unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
+    if ahead > 0 {
+        for line in (0..len).step_by(64) {
+            // SAFETY: the caller's promise.
+            unsafe { V::prefetch(at.wrapping_add(ahead + line)) }
+        }
+    }
 }
 
 /// What a row is multiplied with.
@@ -172,7 +196,7 @@ impl<const KIND: usize> Row for Floats<KIND> {
     type Input<'a> = &'a [f32];
 
     #[inline(always)]
-    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [&[f32]; M]) -> [f32; M] {
+    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [&[f32]; M], ahead: usize) -> [f32; M] {
         let (twice, whole) = (cols / (2 * LANES) * 2 * LANES, cols / LANES * LANES);
         let mut sums = [0.0; M];
         // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes through arrays
@@ -181,6 +205,7 @@ impl<const KIND: usize> Row for Floats<KIND> {
             // Two sums: one alone would wait for its own last product.
             let (mut even, mut odd) = ([V::splat(0.0); M], [V::splat(0.0); M]);
             for at in (0..twice).step_by(2 * LANES) {
+                ask::<V>(row.as_ptr().add(at * Self::BYTES), 2 * LANES * Self::BYTES, ahead);
                 let (a, b) = (Self::load::<V>(row, at), Self::load::<V>(row, at + LANES));
                 for i in 0..M {
                     even[i] = a.fma(V::load(x[i].as_ptr().add(at)), even[i]);
@@ -217,12 +242,18 @@ impl<F: Described> Row for Blocks<F> {
     type Input<'a> = Rounded<'a>;
 
     #[inline(always)]
-    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Rounded<'_>; M]) -> [f32; M] {
+    unsafe fn dot<V: Vector, const M: usize>(
+        &self,
+        row: &[u8],
+        cols: usize,
+        x: [Rounded<'_>; M],
+        ahead: usize,
+    ) -> [f32; M] {
         // SAFETY: the caller's promise.
         unsafe {
             match const { F::BLOCK.elems } {
-                32 => small_blocks::<V, F, M>(row, cols, x),
-                _ => large_blocks::<V, F, M>(row, cols, x),
+                32 => small_blocks::<V, F, M>(row, cols, x, ahead),
+                _ => large_blocks::<V, F, M>(row, cols, x, ahead),
             }
         }
     }
@@ -237,6 +268,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
     row: &[u8],
     cols: usize,
     x: [Rounded<'_>; M],
+    ahead: usize,
 ) -> [f32; M] {
     let f = const { F::BLOCK };
     let bias = const { unsigned(F::BLOCK.value).bias };
@@ -262,6 +294,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
             };
             while let (Some(add), true) = (add, 2 * done + 8 <= blocks) {
                 let at = row.as_ptr().add(2 * done * f.bytes);
+                ask::<V>(at, 8 * f.bytes, ahead);
                 let all = V::scales(at.add(usize::from(scale)), f.bytes);
                 // (Filled so, and not by a closure: called more than once, one is a function without the
                 // instruction set.)
@@ -300,6 +333,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         }
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
+            ask::<V>(a, 2 * f.bytes, ahead);
             // A last block by itself is taken twice: what it meets the second time is zero.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
@@ -346,6 +380,7 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
     row: &[u8],
     cols: usize,
     x: [Rounded<'_>; M],
+    ahead: usize,
 ) -> [f32; M] {
     let f = const { F::BLOCK };
     let bias = const { unsigned(F::BLOCK.value).bias };
@@ -363,6 +398,7 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
         let mut offset = [[0.0f32; 4]; M];
         for b in 0..blocks {
             let block = row.as_ptr().add(b * f.bytes);
+            ask::<V>(block, f.bytes, ahead);
             if let (GroupScale::SixBitPairs(at), BlockScale::F16(scale), Offset::MinusScaled(offset)) =
                 const { (F::BLOCK.group_scale, F::BLOCK.scale, F::BLOCK.offset) }
             {
@@ -446,7 +482,13 @@ impl Row for Scattered {
     type Input<'a> = Rounded<'a>;
 
     #[inline(always)]
-    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [Rounded<'_>; M]) -> [f32; M] {
+    unsafe fn dot<V: Vector, const M: usize>(
+        &self,
+        row: &[u8],
+        cols: usize,
+        x: [Rounded<'_>; M],
+        ahead: usize,
+    ) -> [f32; M] {
         let (blocks, chunks) = (cols / self.block.elems, self.block.elems / CHUNK);
         for x in &x {
             assert!(x.q.len() >= blocks * chunks && x.scales.len() >= 2 * blocks * chunks);
@@ -456,6 +498,7 @@ impl Row for Scattered {
         unsafe {
             let mut acc = [V::splat(0.0); M];
             for (b, block) in row.chunks_exact(self.block.bytes).enumerate().take(blocks) {
+                ask::<V>(block.as_ptr(), self.block.bytes, ahead);
                 let scales = (self.scales)(block);
                 for c in 0..chunks {
                     let at = b * chunks + c;

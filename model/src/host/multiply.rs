@@ -78,7 +78,7 @@ pub fn multiply(
                 }
                 _ if panels => isa.run(PanelProduct(part)),
                 None => isa.run(RowProduct(part)),
-                Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded }))),
+                Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() }))),
             }
         }
     };

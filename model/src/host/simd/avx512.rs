@@ -8,6 +8,7 @@ use crate::host::quantise::{LARGEST, inverse};
 use crate::host::unpack::Described;
 use crate::host::words::WordTile;
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
 
 /// Whether the processor and the system have all that [`enter`] switches on.
 pub fn present() -> bool {
@@ -17,6 +18,17 @@ pub fn present() -> bool {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni")
         && super::avx2::present()
+}
+
+/// See [`Isa::ahead`](super::Isa::ahead).
+pub fn ahead() -> usize {
+    // Asked once: in a virtual machine the host answers, which takes microseconds.
+    static AHEAD: OnceLock<usize> = OnceLock::new();
+    *AHEAD.get_or_init(|| {
+        let id = __cpuid(0);
+        let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
+        if vendor.as_flattened() == b"GenuineIntel" { 4096 } else { 0 }
+    })
 }
 
 /// Runs a job with these instructions.
@@ -309,6 +321,13 @@ unsafe impl Vector for Avx512 {
             let scales = _mm512_castps128_ps512(_mm_loadu_ps(scales.as_ptr()));
             Avx512(_mm512_fmadd_ps(all, _mm512_permutexvar_ps(spread, scales), self.0), self.1)
         }
+    }
+
+    /// Into the second level: the first has no room for what comes 4 KB later.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch reads nothing and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 
     type Scales = __m256;

@@ -128,6 +128,10 @@ pub unsafe trait Vector: Copy {
     /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
 
+    /// Asks for the line of the cache at `p`, where there may be nothing.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+
     /// A scale for each of eight successive blocks of 32 codes, which are four chunks.
     type Scales: Copy;
 
@@ -506,6 +510,22 @@ impl Isa {
             Kind::Neon => "neon",
             #[cfg(test)]
             Kind::PlainTiles => "plain tiles",
+        }
+    }
+
+    /// How many bytes before it reads them a product with few tokens asks for its weights; 0: that is left to the
+    /// processor.
+    ///
+    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads what its loads wait for at 5.5 to 6 GB/s and, asked
+    /// 4 KB before, at 10, which is all that it has: 64 weights of Q4_1 take 7.2 and 4.1 ns, of Q4_K 6.3 and 3.6, 8 KB
+    /// no less. An EPYC sees the stream by itself: 3.2 ns, and 4.1 if it is asked.
+    pub fn ahead(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => avx512::ahead(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Kind::Amx => avx512::ahead(),
+            _ => 0,
         }
     }
 
