@@ -418,7 +418,7 @@ unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
     }
 }
 
-/// Writes 32 integers: their high bytes, their low ones, and the sums of four, negative.
+/// Writes 32 integers: their high bytes, their low ones, and the sums of four, negative, times 8.
 ///
 /// # Safety
 /// AVX-512 and its byte products are there; half `part` of each of the chunk's three parts is writable.
@@ -439,7 +439,8 @@ unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
         let at = chunk.add(part * LANES);
         _mm256_storeu_si256(at.cast(), high);
         _mm256_storeu_si256(at.add(CHUNK).cast(), low);
-        _mm256_storeu_si256(at.add(2 * CHUNK).cast(), _mm256_sub_epi32(none, sums));
+        let sums = _mm256_slli_epi32::<EIGHT>(_mm256_sub_epi32(none, sums));
+        _mm256_storeu_si256(at.add(2 * CHUNK).cast(), sums);
     }
 }
 
@@ -463,6 +464,9 @@ unsafe impl Words for Avx512 {
     }
 }
 
+/// The sums of four activations stand in a chunk times 2 to this power, which is Q4_0's bias: they need no shift there.
+const EIGHT: i32 = 3;
+
 /// Products of `code − bias` and activations, added by fours.
 ///
 /// # Safety
@@ -471,16 +475,22 @@ unsafe impl Words for Avx512 {
 unsafe fn products(codes: __m512i, bias: u8, q: *const u8) -> __m512 {
     // SAFETY: a chunk is readable at q. A sum of four is below 4 · 255 · 128 · 256 < 2^26.
     unsafe {
-        let start = match bias {
-            0 => _mm512_setzero_si512(),
-            _ => {
-                let sums = _mm512_loadu_si512(q.add(2 * CHUNK).cast());
-                _mm512_sll_epi32(sums, _mm_cvtsi32_si128(bias.trailing_zeros() as i32))
-            }
-        };
+        // The second product adds to the first, shifted, which already has the bias.
         let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, _mm512_loadu_si512(q.cast()));
-        let low = _mm512_dpbusd_epi32(start, codes, _mm512_loadu_si512(q.add(CHUNK).cast()));
-        _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32::<8>(high)))
+        let mut start = _mm512_slli_epi32::<8>(high);
+        if bias != 0 {
+            let sums = _mm512_loadu_si512(q.add(2 * CHUNK).cast());
+            let by = bias.trailing_zeros() as i32;
+            start = _mm512_add_epi32(
+                start,
+                match by - EIGHT {
+                    0 => sums,
+                    up @ 1.. => _mm512_sll_epi32(sums, _mm_cvtsi32_si128(up)),
+                    down => _mm512_sra_epi32(sums, _mm_cvtsi32_si128(-down)),
+                },
+            );
+        }
+        _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, codes, _mm512_loadu_si512(q.add(CHUNK).cast())))
     }
 }
 
