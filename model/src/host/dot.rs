@@ -141,7 +141,7 @@ trait Row {
 /// # Safety
 /// As [`Job::run`] asks of the processor.
 #[inline(always)]
-unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
+pub(super) unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
     if ahead > 0 {
         for line in (0..len).step_by(64) {
             // SAFETY: the caller's promise.
