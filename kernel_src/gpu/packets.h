@@ -62,7 +62,13 @@ struct Links {
     u8* out;
     const float* weigh;  // of `out`: the weight of the norm that its reader has first, or null
     u32 epoch;
+    const u64* instruction;  // where they come from, in shared memory
 };
+// What is called takes the instruction and has them in registers by this. Given by reference they lay in
+// local memory, and what was read there behind a barrier came behind all that the ring had asked for.
+STEP Links links_of(const u64* c) {
+    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], Meeting::place().epoch, c};
+}
 
 struct Packets {
     static constexpr u32 GROUP = 16;
@@ -103,7 +109,8 @@ struct Packets {
     }
 
     // The block hands over `n` values, whole groups, that it has just written.
-    CALLED void give_all(const Links& to, const float* values, u32 first, u32 n, u32 groups) {
+    CALLED void give_all(const u64* instruction, const float* values, u32 first, u32 n, u32 groups) {
+        const Links to = links_of(instruction);
         block_sync();
         NO_UNROLL for (u32 from = 0; from < n; from += KJ_BLOCK) {
             const u32 at = first + from + thread_id();
@@ -123,10 +130,9 @@ struct Packets {
     }
 
     // A vector of so many groups to the block's column. Returns the sum of squares of what this thread had,
-    // if it is asked for. Ends without a barrier.
-    template <bool SPLIT>
+    // if it is asked for. Ends without a barrier. FEW: groups that a thread asks for together.
+    template <bool SPLIT, u32 FEW>
     CALLED float take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
-        constexpr u32 FEW = 2;
         Meeting::delay(101);
         float sum = 0.0f;
         NO_UNROLL for (u32 from = 0; from < groups; from += FEW * KJ_BLOCK) {

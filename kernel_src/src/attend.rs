@@ -421,7 +421,7 @@ impl Family for AttendSpec {
             }
             AttendTuning::Rings { .. } => {
                 let call = "const u32 made = AttendMma<S>::template step<MetBefore>(a, share, pool, lds);\n            \
-                            if (links.out && made != AttendMma<S>::NOTHING) Packets::give_all(links, a.out, made, \
+                            if (links.out && made != AttendMma<S>::NOTHING) Packets::give_all(c, a.out, made, \
                             AttendMma<S>::MADE, AttendMma<S>::HEADS * AttendMma<S>::HEAD_DIM / Packets::GROUP);";
                 ("attend_mma.h", "AttendMma<S>::Shared", call)
             }
