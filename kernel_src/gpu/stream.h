@@ -312,6 +312,9 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     STEP i32 dot16(u32x4 codes, u32x4 x) {
         return dot4(codes.x, x.x, dot4(codes.y, x.y, dot4(codes.z, x.z, dot4(codes.w, x.w, 0))));
     }
+    // Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction,
+    // and which one it was differed between two kernels of the same steps.
+    STEP float product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
     STEP bool unit_of(u32 d, u32& u) {
         u32 local = d * LANES + lane_id() % LANES;
         u = wave_id() * EACH + local;
@@ -341,8 +344,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                     h.high[d][i] = x[at], h.low[d][i] = x[2 * XGROUPS + at];
                     h.scale[d][i] = inside ? as_f32(vector ? scales.y : scales.x) : 0.0f;
                     const u32x4 ones{0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-                    h.sum[d][i] =
-                        h.scale[d][i] * (float)(dot16(ones, h.high[d][i]) * 256 + dot16(ones, h.low[d][i]));
+                    const i32 sum = dot16(ones, h.high[d][i]) * 256 + dot16(ones, h.low[d][i]);
+                    h.sum[d][i] = product(h.scale[d][i], sum);
                 }
             }
         }
@@ -366,21 +369,21 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                 float dot[HALVES];
                 UNROLL for (u32 i = 0; i < HALVES; i++) {
                     const u32x4 c{codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]};
-                    dot[i] = h.scale[d][i] * (float)(dot16(c, h.high[d][i]) * 256 + dot16(c, h.low[d][i]));
+                    dot[i] = product(h.scale[d][i], dot16(c, h.high[d][i]) * 256 + dot16(c, h.low[d][i]));
                 }
                 if constexpr (HALVES == 1) {
                     sum = fma_f32(f.scale[0], dot[0], sum);
                 } else if constexpr (sixteens) {
                     UNROLL for (u32 i = 0; i < HALVES; i++) {
                         // A product with 0 would stay: it might be of what is no number.
-                        if constexpr (W::BIAS != 0) dot[i] -= (float)W::BIAS * h.sum[d][i];
+                        if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, h.sum[d][i], dot[i]);
                         sum = fma_f32(f.scale[i], dot[i], sum);
                         if constexpr (offset) sum = fma_f32(f.offset[i], h.sum[d][i], sum);
                     }
                 } else {
                     const float all = h.sum[d][0] + h.sum[d][1];
                     float both = dot[0] + dot[1];
-                    if constexpr (W::BIAS != 0) both -= (float)W::BIAS * all;
+                    if constexpr (W::BIAS != 0) both = fma_f32(-(float)W::BIAS, all, both);
                     sum = fma_f32(f.scale[0], both, sum);
                     if constexpr (offset) sum = fma_f32(f.offset[0], all, sum);
                 }
