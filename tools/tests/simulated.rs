@@ -325,6 +325,28 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     });
 }
 
+/// A model that does not fit the card may have parts computed by the CPU, by rates; not where an answer is promised again.
+#[test]
+fn run_asks_no_rates_where_the_same_tokens_are_promised() {
+    let test = "run_asks_no_rates_where_the_same_tokens_are_promised";
+    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+        let file = model("tiny/tiny-gemma3-f16.gguf");
+        let sizes = ["-c", "64", "--prefill-chunk", "8", "--memory"];
+        let whole = json(kjit().arg("inspect").arg(&file).args(sizes).args(["1GB", "--json"]));
+        let less = (whole["placed"]["on_device"].as_u64().unwrap() - 1).to_string();
+        let promised = |more: &[&str]| {
+            let mut c = kjit();
+            c.args(["--device", "rocm:0", "--cache-dir"]).arg(cache()).arg("run").arg(&file).args(sizes).arg(&less);
+            let out = c.args(["--raw", "-p", "a", "-n", "2", "--wait-compile"]).args(more).output().unwrap();
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert!(out.status.success(), "{more:?}: {said}");
+            said.contains("the same tokens are promised each time, and so all of that is copied")
+        };
+        assert!(promised(&["--temp", "0"]) && promised(&["--temp", "0.8", "--seed", "7"]));
+        assert!(!promised(&["--temp", "0.8"]) && !promised(&["--temp", "0", "--host-ffn", "1"]));
+    });
+}
+
 /// A token as one launch, by the stamps of its blocks: a row for each kind of step, and a page with all of them in it.
 #[test]
 fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
