@@ -1,21 +1,20 @@
 //! An opened device: where streams, buffers and modules come from.
 
 use super::api::{FaultKind, RawDevice, Try};
+use super::captures::Captures;
 use super::counters::{Counters, Counts};
 use super::info::DeviceInfo;
 use crate::arch::Target;
 use crate::error::{Error, Result};
 use crate::trace::Trace;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is gone.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
 }
-
-type Later = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Inner {
     pub raw: Arc<dyn RawDevice>,
@@ -26,7 +25,7 @@ pub(crate) struct Inner {
     pub trace: Option<Trace>,
     next_stream: AtomicU64,
     /// Captures under way, and what must not touch the driver while one is: frees would break it.
-    later: Mutex<(usize, Vec<Later>)>,
+    captures: Captures,
 }
 
 impl Device {
@@ -40,7 +39,7 @@ impl Device {
             counters: Counters::default(),
             trace,
             next_stream: AtomicU64::new(1),
-            later: Mutex::new((0, Vec::new())),
+            captures: Captures::default(),
         };
         Device { inner: Arc::new(inner) }
     }
@@ -138,27 +137,15 @@ impl Device {
     /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle would break
     /// them.
     pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
-        let mut later = self.inner.later.lock().unwrap_or_else(PoisonError::into_inner);
-        if later.0 > 0 {
-            later.1.push(Box::new(f));
-        } else {
-            drop(later);
-            f();
-        }
+        self.inner.captures.outside(f);
     }
 
     pub(crate) fn capture_began(&self) {
-        self.inner.later.lock().unwrap_or_else(PoisonError::into_inner).0 += 1;
+        self.inner.captures.begin();
     }
 
     pub(crate) fn capture_ended(&self) {
-        let mut later = self.inner.later.lock().unwrap_or_else(PoisonError::into_inner);
-        later.0 = later.0.saturating_sub(1);
-        let due = if later.0 == 0 { std::mem::take(&mut later.1) } else { Vec::new() };
-        drop(later);
-        for f in due {
-            f();
-        }
+        self.inner.captures.end();
     }
 }
 

@@ -3,6 +3,7 @@
 mod api;
 mod blas;
 mod call;
+mod captures;
 mod collective;
 mod copy;
 mod counters;
