@@ -9,7 +9,7 @@ use kjit_model::gpu::fuse::{Step, fuse};
 use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
 use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
-use kjit_model::session::{KvType, OpenOptions};
+use kjit_model::session::{KvType, OpenOptions, Persistence};
 use support::files::{model_path, tiny_models};
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
 
@@ -210,5 +210,28 @@ fn a_step_is_in_the_order_of_what_it_reads() {
         if let Step::Single(Op::Embed(Embed { out, .. })) = step {
             assert_eq!(made, [out]);
         }
+    }
+}
+
+#[test]
+fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
+    let one = |shape: &support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
+        let graph = kjit_model::arch::build(&shape.open()).unwrap();
+        let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
+        change(&mut options);
+        let plan =
+            plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+        // Nobody asked for it, so nobody is told why not.
+        assert_eq!(plan.no_persistent, None);
+        plan.persistent.is_some()
+    };
+    assert!(one(&LLAMA_8B, "sm_90a", |_| {}));
+    assert!(!one(&LLAMA_8B, "sm_90a", |o| o.persistent = Persistence::Off));
+    assert!(!one(&LLAMA_8B, "sm_90a", |o| o.sequences = 2));
+    assert!(!one(&LLAMA_8B_F16, "sm_90a", |_| {}));
+    assert!(!one(&QWEN3_MOE, "sm_90a", |_| {}));
+    assert!(!one(&SMOLLM2, "sm_90a", |_| {}));
+    for target in ["sm_75", "sm_86", "gfx90a", "gfx942", "gfx1100"] {
+        assert!(!one(&LLAMA_8B, target, |_| {}), "{target}: it was not measured there");
     }
 }

@@ -137,16 +137,19 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
                 ));
             }
         }
+        let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),
-            (None, Some(why)) => say(format_args!("a token is many launches, in spite of --persistent on: {why}")),
+            (None, Some(why)) if asked => {
+                say(format_args!("a token is many launches, in spite of --persistent on: {why}"))
+            }
             (None, None) if gpu.early().is_some_and(|early| early.status().one_launch_late) => {
                 say("a token is many launches until the kernel that does all of them is compiled");
             }
-            (None, None) if gpu.plan().persistent.is_some() => {
+            (None, None) if asked && gpu.plan().persistent.is_some() => {
                 say("a token is many launches, in spite of --persistent on: this device keeps no blocks together");
             }
-            (None, None) => {}
+            (None, _) => {}
         }
     }
     Ok(model)

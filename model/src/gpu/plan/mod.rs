@@ -548,7 +548,8 @@ pub struct Plan {
     pub greedy: Option<Launch>,
     /// A random one, likewise.
     pub draw: Option<Launch>,
-    /// The launches of [`Plan::decode`] as one; none where it was not asked for, or not possible.
+    /// The launches of [`Plan::decode`] as one; none where nobody
+    /// wants it, or where it is not possible.
     pub persistent: Option<OneLaunch>,
     /// Why there is none, where it was asked for.
     pub no_persistent: Option<String>,

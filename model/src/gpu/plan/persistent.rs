@@ -8,10 +8,38 @@
 
 use super::arena::ALIGN;
 use super::{Bind, Dim, Job, Launch, Now, Program};
-use kjit_engine::Target;
+use crate::graph::Graph;
+use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
 use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, Step, packets};
 use kjit_kernels::spec::Spec;
+
+/// Bytes of a layer's weights from which on one launch is worth its compilation.
+const WORTH: usize = 100 << 20;
+/// Bits of a layer's weight, on the average, up to which it is.
+const BITS: usize = 6;
+
+/// Whether a token of this model is one launch if nobody says what it is to be.
+///
+/// Measured, tokens/s of one launch beside launches, H200 and H100 (docs/performance.md): 70b Q4_K_M with 530 MB a
+/// layer 64.7 and 59.1 on the H100; 8b Q4_K_M with 137 MB 642 and 612, 502 and 483; 8b Q8_0 442 and 449, 329 and 328;
+/// 8b F16 260 and 267; 1b Q4_K_M with 34 MB 2366 and 2603; a mixture of experts 361 and 619. Other cards were not
+/// measured.
+pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
+    let measured = target.arch().matrix == MatrixUnit::Wgmma;
+    let mut layers = graph.weights.iter().filter(|w| w.tensor.starts_with("blk.") && w.rows > 1).peekable();
+    if !measured || layers.peek().is_none() || graph.states.is_empty() {
+        return false;
+    }
+    let (mut bytes, mut elems) = (0, 0);
+    for weight in layers {
+        if weight.experts > 1 {
+            return false;
+        }
+        (bytes, elems) = (bytes + weight.bytes(), elems + weight.elems());
+    }
+    bytes / graph.states.len() >= WORTH && bytes * 8 <= elems * BITS
+}
 
 /// One launch for all steps of a token, but for the choice of the next one.
 #[derive(Debug, Clone, PartialEq)]

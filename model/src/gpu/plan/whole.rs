@@ -4,6 +4,7 @@ use super::arena::ALIGN;
 use super::batch::{DRAFTED, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
+use super::persistent::gains;
 use super::states::recurrent_bytes;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
@@ -86,6 +87,10 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
             Err(why) => (None, Some(why)),
         },
         (Persistence::On, n) => (None, Some(format!("there are {n} sequences: it decodes one"))),
+        // Where it was seen to be faster. Nobody asked, so that nothing is said where it cannot be.
+        (Persistence::Auto, 1) if decode.pauses.is_empty() && options.paged.is_none() && gains(graph, target) => {
+            (OneLaunch::of(&decode, planner.jobs.all(), target, options.probe).ok(), None)
+        }
         (Persistence::Auto | Persistence::Off, _) => (None, None),
     };
     let packets = persistent.as_ref().map_or(0, |one| one.packets);
