@@ -9,12 +9,13 @@ use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::gpu::tune::Kept;
 use kjit_model::graph::Graph;
-use kjit_model::session::{KvType, OpenOptions};
+use kjit_model::session::{KvType, OpenOptions, Persistence};
 use support::shapes::LLAMA_8B;
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
 
-/// As `run` and `warm` have it where nothing else is asked.
+/// As `run` and `warm` have it where nothing else is asked, without the kernel of a whole token: it is of all kinds of
+/// steps that the one file has. Where it is neither there nor can be compiled a token is launches.
 fn options() -> OpenOptions {
     OpenOptions {
         context: Some(8192),
@@ -22,6 +23,7 @@ fn options() -> OpenOptions {
         precise: false,
         threads: 1,
         prefill_chunk: Some(2048),
+        persistent: Persistence::Off,
         ..OpenOptions::default()
     }
 }

@@ -62,6 +62,8 @@ struct State {
     /// The kernel of a whole token.
     one_launch: Option<(kjit_engine::Job, &'static str)>,
     whole: Stage,
+    /// Somebody asked for it; else launches go on where it cannot be had.
+    asked: bool,
     status: EarlyStatus,
 }
 
@@ -76,7 +78,13 @@ enum Stage {
 impl Early {
     /// Begins to compile what a plan has for prompts alone, and the kernel of a whole token if there is to be one,
     /// as far as they are not in the cache; none if nothing is missing.
-    pub(super) fn begin(engine: &Engine, plan: &Plan, one: Option<&OneLaunch>) -> Result<Option<Early>, SessionError> {
+    /// `asked`: somebody asked for that kernel.
+    pub(super) fn begin(
+        engine: &Engine,
+        plan: &Plan,
+        one: Option<&OneLaunch>,
+        asked: bool,
+    ) -> Result<Option<Early>, SessionError> {
         // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
@@ -97,7 +105,7 @@ impl Early {
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), one_launch.is_some());
         let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
-        let state = State { engine: engine.clone(), jobs, prompts, one_launch, whole, status };
+        let state = State { engine: engine.clone(), jobs, prompts, one_launch, whole, asked, status };
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
@@ -124,11 +132,11 @@ impl Early {
         let stages = {
             let mut state = self.lock();
             let prompts = std::mem::replace(&mut state.prompts, Stage::Done);
-            [prompts, std::mem::replace(&mut state.whole, Stage::Done)]
+            [(prompts, true), (std::mem::replace(&mut state.whole, Stage::Done), state.asked)]
         };
         let end = Instant::now() + at_most;
         let mut failed = None;
-        for stage in stages {
+        for (stage, matters) in stages {
             let why = match stage {
                 Stage::Compiling(behind) => {
                     let left = end.saturating_duration_since(Instant::now());
@@ -137,7 +145,7 @@ impl Early {
                 Stage::Failed(why) => Some(why),
                 Stage::Done => None,
             };
-            failed = failed.or(why);
+            failed = failed.or(why.filter(|_| matters));
         }
         failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
     }
@@ -176,9 +184,13 @@ impl Early {
         let Some((job, entry)) = &state.one_launch else { return Ok(None) };
         let loaded = code.and_then(|code| state.engine.load_code(device, job, &code)?.kernel(entry));
         state.whole = match &loaded {
-            Ok(_) => Stage::Done,
-            Err(error) => Stage::Failed(error.to_string()),
+            Err(error) if state.asked => Stage::Failed(error.to_string()),
+            Ok(_) | Err(_) => Stage::Done,
         };
+        if let (Err(error), false) = (&loaded, state.asked) {
+            state.status.one_launch_refused = Some(error.to_string());
+            return Ok(None);
+        }
         Ok(Some(loaded?))
     }
 

@@ -15,7 +15,7 @@ use super::{Early, GpuRunner};
 use crate::gguf::Gguf;
 use crate::graph::{Graph, Op, Rope, ValueId, WeightId};
 use crate::placement::is_ffn_apart;
-use crate::session::{HostPrompts, KvType, OpenOptions, SessionError};
+use crate::session::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
 use kjit_kernels::copies;
@@ -218,12 +218,15 @@ impl GpuRunner {
             // Token by token a prompt would have all layers copied for each.
             // What sees later tokens does not go token by token at all.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
+            // What nobody asked for is left out where it is neither in the cache nor can be compiled.
+            let asked = options.persistent == Persistence::On;
             let one = plan.persistent.as_ref().filter(|_| device.info().cooperative);
-            let early = if early { Early::begin(engine, &plan, one) } else { Ok(None) };
+            let one = one.filter(|one| asked || engine.cached(&one.job).is_ok());
+            let early = if early { Early::begin(engine, &plan, one, asked) } else { Ok(None) };
             let late = early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
             let kernels = early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
             let persistent = one.filter(|_| !late).map(|one| engine.load(device, &one.job)?.kernel(one.entry));
-            let persistent = persistent.transpose();
+            let persistent = if asked { persistent.transpose() } else { Ok(persistent.and_then(Result::ok)) };
             let took = start.elapsed().as_secs_f64();
             let ended = || SessionError::Device("a thread that opens the model ended early".to_owned());
             let tables = tables.join().unwrap_or_else(|_| Err(ended()));

@@ -47,8 +47,8 @@ pub enum Output {
 /// Whether a token of one sequence is one launch, of a kernel that is rendered for the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Where that was shown to be faster, for one sequence without pages: on Hopper cards, for dense models of some
-    /// four bits a weight and 100 MiB and more of them a layer (8b and 70b Q4_K_M: 4 to 9 %).
+    /// Where that was shown to be faster, for one sequence without pages: on Hopper cards, for dense models of Q4_0,
+    /// Q4_1 or Q4_K with heads of 128 at most and 100 MiB of weights a layer at least (2 to 11 %). Launches where its kernel cannot be compiled.
     #[default]
     Auto,
     /// Where it is possible; else launches, and the plan says why.

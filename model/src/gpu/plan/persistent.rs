@@ -8,7 +8,7 @@
 
 use super::arena::ALIGN;
 use super::{Bind, Dim, Job, Launch, Now, Program};
-use crate::graph::Graph;
+use crate::graph::{Graph, State, StateKind};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
 use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, Step, packets};
@@ -16,29 +16,32 @@ use kjit_kernels::spec::Spec;
 
 /// Bytes of a layer's weights from which on one launch is worth its compilation.
 const WORTH: usize = 100 << 20;
-/// Bits of a layer's weight, on the average, up to which it is.
-const BITS: usize = 6;
+/// Formats whose products gain; at least half of a layer's bytes are of these.
+const GAIN: [&str; 3] = ["Q4_0", "Q4_1", "Q4_K"];
+/// Elements of a head up to which it is.
+const HEAD: usize = 128;
 
 /// Whether a token of this model is one launch if nobody says what it is to be.
 ///
-/// Measured, tokens/s of one launch beside launches, H200 and H100 (docs/performance.md): 70b Q4_K_M with 530 MB a
-/// layer 64.7 and 59.1 on the H100; 8b Q4_K_M with 137 MB 642 and 612, 502 and 483; 8b Q8_0 442 and 449, 329 and 328;
-/// 8b F16 260 and 267; 1b Q4_K_M with 34 MB 2366 and 2603; a mixture of experts 361 and 619. Other cards were not
-/// measured.
+/// Measured, tokens/s of one launch beside launches (docs/performance.md), H200: 70b Q4_K_M 89.0 and 79.8, 8b Q4_0 689
+/// and 643, Q4_K_M 645 and 617, Q4_1 617 and 607, qwen3-8b Q4_K_M 601 and 581, 3b Q4_K_M (60 MB a layer) 1020 and 1001;
+/// not faster: gemma3-12b (heads of 256) 333 and 333, 8b Q3_K 625 and 623, Q5_0 561 and 567, Q5_K_M 535 and 543, Q2_K 675
+/// and 717, Q8_0, F16, 1b, experts. H100: 70b 64.7 and 59.1, 8b Q4_K_M 502 and 483, Q8_0 329 and 328, 1b 2084 and 2256.
+/// Other cards were not measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
-    let measured = target.arch().matrix == MatrixUnit::Wgmma;
-    let mut layers = graph.weights.iter().filter(|w| w.tensor.starts_with("blk.") && w.rows > 1).peekable();
-    if !measured || layers.peek().is_none() || graph.states.is_empty() {
+    let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
+    if target.arch().matrix != MatrixUnit::Wgmma || graph.states.is_empty() || !graph.states.iter().all(heads) {
         return false;
     }
-    let (mut bytes, mut elems) = (0, 0);
-    for weight in layers {
+    let (mut bytes, mut gaining) = (0, 0);
+    for weight in graph.weights.iter().filter(|w| w.tensor.starts_with("blk.") && w.rows > 1) {
         if weight.experts > 1 {
             return false;
         }
-        (bytes, elems) = (bytes + weight.bytes(), elems + weight.elems());
+        bytes += weight.bytes();
+        gaining += if GAIN.contains(&weight.format.name) { weight.bytes() } else { 0 };
     }
-    bytes / graph.states.len() >= WORTH && bytes * 8 <= elems * BITS
+    bytes / graph.states.len() >= WORTH && 2 * gaining >= bytes
 }
 
 /// One launch for all steps of a token, but for the choice of the next one.
