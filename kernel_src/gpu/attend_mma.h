@@ -81,11 +81,11 @@ template <class S> struct AttendMma {
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING, "results have room where the rings were");
 
-    // What a step made, from the result's element on that it returns; or that others have yet to come.
-    static constexpr u32 MADE = GROUP * HEAD_DIM, NOTHING = ~0u;
+    // Results of a step, to whole waves: their lanes hand over together.
+    static constexpr u32 WAVES_MADE = CEIL_DIV(GROUP * HEAD_DIM, KJ_WAVE) * KJ_WAVE;
 
     struct Shared {
-        float head[GROUP + 1][HEAD_DIM];                          // queries, key
+        float head[GROUP + 2][HEAD_DIM];                          // queries, key; a value that is handed over
         u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];     // the new key and value as they are stored
         u32x2 angles[S::ROPE_DIMS > 0 ? S::ROPE_DIMS / 2 : 1];
         float unit[GROUP];  // of queries in bytes
@@ -354,10 +354,11 @@ template <class S> struct AttendMma {
     }
 
     // `dynamic`: POOL bytes of shared memory.
-    template <class Before> STEP u32 step(AttendArgs a, Share share, u8* dynamic, Shared& lds) {
+    template <class Before>
+    STEP void step(AttendArgs a, Share share, u8* dynamic, Shared& lds, Before before = Before{}) {
         u8* pool = dynamic + (128 - shared_at(dynamic) % 128) % 128;
         u8* queries = pool + kj_waves * RING;
-        Before::release();
+        before.release();
         u32 sequence = share.z, kv_head = share.y / HEAD_PARTS;
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
@@ -366,7 +367,7 @@ template <class S> struct AttendMma {
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
         // The blocks that stay do wait, so this launch ends after the one before.
-        if (share.x >= busy) return NOTHING;
+        if (share.x >= busy) return;
         // This wave's first tile, and tiles from one to the next.
         const u32 mine = share.x + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
@@ -374,7 +375,7 @@ template <class S> struct AttendMma {
         const u64 rows = (u64)KV_HEADS * each, head_row = (u64)kv_head * each;
         const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
-        if constexpr (S::KEPT_BEFORE) Before::wait();  // a kernel of this replay wrote the last row
+        if constexpr (S::KEPT_BEFORE) before.wait();  // a kernel of this replay wrote the last row
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
             if (t < tiles)
@@ -389,21 +390,26 @@ template <class S> struct AttendMma {
         for (u32 i = thread_id(); i < Q_TILES * ROWS * 8; i += KJ_BLOCK)
             ((u32x4*)queries)[i] = u32x4{0, 0, 0, 0};
         block_sync();
-        if constexpr (!S::KEPT_BEFORE) Before::wait();
+        if constexpr (!S::KEPT_BEFORE) before.wait();
 
         bool owner = (tiles - 1) % busy == share.x;  // of the new position
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
-            u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
+            // Of several sequences nothing is handed over.
+            const u32 q_at = (sequence * HEADS + head + h) * HEAD_DIM,
+                      kv_at = (sequence * KV_HEADS + kv_head) * HEAD_DIM;
+            constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM;
             float* row = lds.head[h];
             if (h < GROUP) {
-                Rope<S>::ready_head(row, a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm, a.eps,
-                                    lds.angles);
+                const float* x = before.template head<HEAD_DIM>(row, a.q + q_at, q_at);
+                Rope<S>::ready_head(row, x, a.q_norm, a.eps, lds.angles);
                 put_query(queries, h, row, scale, lds.unit);
             } else {
                 u32x4* fresh = lds.fresh[h - GROUP];
-                if (h == GROUP) Rope<S>::ready_head(row, a.k + kv_at, a.k_norm, a.eps, lds.angles);
-                K::store_row((u8*)fresh, 1, 0, h == GROUP ? row : a.v + kv_at);
+                const float* x = (h == GROUP ? a.k : a.v) + kv_at;
+                x = before.template head<HEAD_DIM>(row, x, (h == GROUP ? KEYS_AT : VALUES_AT) + kv_at);
+                if (h == GROUP) Rope<S>::ready_head(row, x, a.k_norm, a.eps, lds.angles);
+                K::store_row((u8*)fresh, 1, 0, h == GROUP ? row : x);
                 wave_sync();
                 keep_row(K::page(h == GROUP ? keys : values, pages, here), rows, head_row + within(here),
                          fresh);
@@ -481,24 +487,26 @@ template <class S> struct AttendMma {
         }
         block_sync();
         // In device memory, of each head: values of all slices, then (maximum, sum) of all slices.
-        float* out_row = a.out + ((u64)sequence * HEADS + head) * HEAD_DIM;
+        const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // the first result's number
         const u64 head_part = (u64)a.splits * (HEAD_DIM + 4);
         float* part = a.part + ((u64)sequence * HEADS + head) * head_part;
-        for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
+        for (u32 n = thread_id(); n < WAVES_MADE; n += KJ_BLOCK) {
+            const bool inside = n < GROUP * HEAD_DIM;
+            const u32 i = inside ? n : 0;
             float value = merge(lds, parts, kj_waves, i, most, sum);
             if (busy == 1) {
-                out_row[i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
-            } else {
+                const float all = Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
+                before.made(a.out, made + n, inside, value / all);
+            } else if (inside) {
                 float* p = part + i / HEAD_DIM * head_part;
                 p[share.x * HEAD_DIM + i % HEAD_DIM] = value;
                 if (i % HEAD_DIM == 0)
                     *(u32x2*)(p + a.splits * HEAD_DIM + 2 * share.x) = u32x2{as_u32(most), as_u32(sum)};
             }
         }
-        const u32 made = (sequence * HEADS + head) * HEAD_DIM;
-        if (busy == 1) return made;
+        if (busy == 1) return;
         if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy, lds.is_last))
-            return NOTHING;
+            return;
 
         // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
         u32 team = thread_id() / PART_THREADS, four = thread_id() % PART_THREADS * 4;
@@ -532,10 +540,12 @@ template <class S> struct AttendMma {
             }
         }
         block_sync();
-        for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
+        for (u32 n = thread_id(); n < WAVES_MADE; n += KJ_BLOCK) {
+            const bool inside = n < GROUP * HEAD_DIM;
+            const u32 i = inside ? n : 0;
             float value = merge(lds, parts, PART_TEAMS, i, most, sum);
-            out_row[i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
+            const float all = Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
+            before.made(a.out, made + n, inside, value / all);
         }
-        return made;
     }
 };

@@ -15,6 +15,9 @@
 //
 // A norm on the way: codes are of value times weight of the norm, and its scale, one number for all, is a
 // factor of the product's results. The squares are for that.
+//
+// Heads (queries, keys, values) are handed over as they are, since whoever attends norms and turns them: each
+// value with its epoch, {f32, epoch}. An attending block waits for its own heads alone.
 #pragma once
 #include "persist.h"
 
@@ -70,6 +73,10 @@ STEP Links links_of(const u64* c) {
     return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], Meeting::place().epoch, c};
 }
 
+// Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction, and
+// which one it was differed between two kernels of the same steps.
+STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
+
 struct Packets {
     static constexpr u32 GROUP = 16;
 
@@ -108,25 +115,45 @@ struct Packets {
         }
     }
 
-    // The block hands over `n` values, whole groups, that it has just written.
-    CALLED void give_all(const u64* instruction, const float* values, u32 first, u32 n, u32 groups) {
-        const Links to = links_of(instruction);
-        block_sync();
-        NO_UNROLL for (u32 from = 0; from < n; from += KJ_BLOCK) {
-            const u32 at = first + from + thread_id();
-            const bool active = at < first + n;
-            const float weight = active && to.weigh ? to.weigh[at] : 1.0f;
-            give(to, groups, at / GROUP, active, active ? values[at] : 0.0f, weight);
-        }
+    // A value as it is.
+    STEP void give_value(u8* to, u32 epoch, u32 at, float v) {
+        packet_store8(to + (u64)at * 8, (u64)epoch << 32 | as_u32(v));
+    }
+    // N values from number `at` on to shared memory, by a wave.
+    template <u32 N> STEP void take_values(const u8* in, u32 epoch, u32 at, float* to) {
+        constexpr u32 EACH = CEIL_DIV(N, KJ_WAVE);
+        Meeting::delay(102);
+        u64 v[EACH];
+        // What is not there is not asked for.
+        UNROLL for (u32 i = 0; i < EACH; i++)
+            v[i] = (u64)(lane_id() + i * KJ_WAVE < N ? ~epoch : epoch) << 32;
+        in += (u64)(at + lane_id()) * 8;
+        u32 turns = 0;
+        u64 since = 0;
+        bool all;
+        do {
+            UNROLL for (u32 i = 0; i < EACH; i++)
+                if ((u32)(v[i] >> 32) != epoch) v[i] = packet_load8(in + i * KJ_WAVE * 8);
+            all = true;
+            UNROLL for (u32 i = 0; i < EACH; i++) all = all && (u32)(v[i] >> 32) == epoch;
+        } while (!all && !Meeting::over(turns, since));
+        UNROLL for (u32 i = 0; i < EACH; i++)
+            if (lane_id() + i * KJ_WAVE < N) to[lane_id() + i * KJ_WAVE] = as_f32((u32)v[i]);
+        wave_sync();
     }
 
-    // A group's place in the column: as activations.h has it, but for the scales, which are of 16 values and
-    // lie in the first two words of a group's.
+    // A group's place in the column: as activations.h has it, but for the last part, which has for each 32
+    // values the scales of both sixteens, then the sums of both.
     template <bool SPLIT> STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
         column[at] = u32x4{p[0].x, p[0].y, p[0].z, p[1].x};
         column[groups + at] = u32x4{p[1].y, p[1].z, p[2].x, p[2].y};
-        ((u32*)(column + 2 * groups + group / 2))[group % 2] = p[2].z;
+        u32* last = (u32*)(column + 2 * groups + group / 2);
+        last[group % 2] = p[2].z;
+        const u32 one = 0x01010101u;
+        const i32 high = dot4(one, p[0].x, dot4(one, p[0].y, dot4(one, p[0].z, dot4(one, p[1].x, 0))));
+        const i32 low = dot4(one, p[1].y, dot4(one, p[1].z, dot4(one, p[2].x, dot4(one, p[2].y, 0))));
+        last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
     // A vector of so many groups to the block's column. Returns the sum of squares of what this thread had,
@@ -168,5 +195,27 @@ struct Packets {
             }
         }
         return sum;
+    }
+};
+
+// For attention (attend_mma.h): heads come from the step before one by one where it hands them over, and what
+// is made of them goes on as packets, from the lanes that have it. (By way of device memory it would be
+// waited for once more: 1 µs and more behind the weights that are asked for.) VALUES: of the whole result.
+template <u32 VALUES> struct HandedBefore {
+    Links links;
+    STEP void release() {}
+    STEP void wait() { Meeting::wait(); }
+    // The N values at `x`, which are number `at` of all: there, or at `row`, by a wave.
+    template <u32 N> __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
+        if (links.in == nullptr) return x;
+        Packets::take_values<N>(links.in, links.epoch, at, row);
+        return row;
+    }
+    // Result number `at`, if it is `inside`; sixteen lanes have a group, and all of a wave arrive.
+    __device__ __forceinline__ void made(float* out, u32 at, bool inside, float v) const {
+        if (links.out != nullptr)
+            Packets::give(links, VALUES / Packets::GROUP, at / Packets::GROUP, inside, v,
+                          inside && links.weigh ? links.weigh[at] : 1.0f);
+        else if (inside) out[at] = v;
     }
 };

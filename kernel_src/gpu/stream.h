@@ -3,18 +3,24 @@
 // to end. So memory is busy while blocks meet, attend and wait for activations.
 //
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there) and empty
-// (every wave has read them). A slot takes as many whole rows as fit, which lie side by side in device
-// memory: one copy. The block's waves share a row: wave w has the w-th part of its units, and holds the
-// activations that belong to them in registers, so that shared memory is read for weights alone. (By rows,
-// one a wave, each weight of 4 bits would cost eight times its bytes in reads of activations.) The waves'
-// parts of a *round* of rows are summed when all are there, by a thread each.
+// (it was read). A slot takes as many whole rows as fit, four at most of one lane, which lie side by side in
+// device memory: one copy. It belongs to a *team* of SHARE waves, the same in each lap: a team never waits for
+// a slot that another has not yet had in the lap before (copies end in any order, and a parity does not tell
+// laps apart). One team waits for bytes or adds up while others multiply. A lane has units of all of the
+// slot's rows at a time, so that the activations, which lie in shared memory, are read once for them. (Before,
+// all waves shared each row and held the activations in registers. Every slot was waited for, summed and given
+// back by all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
 //
-// Rows are dealt in one piece a block, as even as can be; in whole groups where the block hands its results
-// over (packets.h).
+// What is asked for and not yet there is what memory needs to be busy, AHEAD bytes, whatever room the ring
+// has: all else that a unit reads (values of other blocks, keys) comes behind it. With all of the ring on its
+// way 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
+//
+// A block's rows of a step are one piece, as even as can be: in whole groups where the block hands its
+// results over (packets.h), else by bytes over all matrices of the step.
 //
 // S: those of matvec.h with COLUMNS 1, without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of
-// 128),
-// SLOTS. The block has KJ_BLOCK threads and a warp more.
+// 128), SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads and a
+// warp more.
 #pragma once
 #include "dots.h"
 #include "hopper.h"
@@ -44,7 +50,7 @@ template <class R> struct Ring {
     static constexpr u32 BYTES = R::SLOTS * R::SLOT, LINE = 128;
 
     STEP void open(Shared& s) {
-        for (u32 i = 0; i < R::SLOTS; i++) barrier_init(s.full + i, 1), barrier_init(s.empty + i, KJ_BLOCK);
+        for (u32 i = 0; i < R::SLOTS; i++) barrier_init(s.full + i, 1), barrier_init(s.empty + i, R::SHARE);
         barrier_fence_init();
         fence_async();
     }
@@ -55,6 +61,15 @@ template <class R> struct Ring {
         at.rounds++;
 #endif
     }
+    // So many slots further: no more than there are; any number.
+    STEP void skip(RingAt& at, u32 slots) {
+        at.slot += slots;
+        if (at.slot >= R::SLOTS) at.slot -= R::SLOTS, at.phase ^= 1;
+    }
+    STEP void skip_all(RingAt& at, u32 slots) {
+        const u32 to = at.slot + slots, laps = to / R::SLOTS;
+        at.slot = to - laps * R::SLOTS, at.phase ^= laps & 1;
+    }
 
     // KJ_ORDERED, for racecheck: bulk copies count as stores of the thread that asks for them, and the tool
     // does not follow a slot's two barriers from there to the waves and back, where they are waited for in a
@@ -62,13 +77,14 @@ template <class R> struct Ring {
     // fills it again waits there.
     STEP void ordered_read(const RingAt& at) {
 #ifdef KJ_ORDERED
-        asm volatile("bar.arrive %0, %1;" ::"r"(2 + at.slot), "n"(KJ_BLOCK + KJ_BESIDE) : "memory");
+        asm volatile("bar.arrive %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE) : "memory");
 #endif
     }
     STEP void ordered_fill(const RingAt& at) {
 #ifdef KJ_ORDERED
         if (at.rounds > 0)
-            asm volatile("barrier.sync %0, %1;" ::"r"(2 + at.slot), "n"(KJ_BLOCK + KJ_BESIDE) : "memory");
+            asm volatile("barrier.sync %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE)
+                         : "memory");
 #endif
     }
 
@@ -89,9 +105,12 @@ template <class R> struct Ring {
     }
 
     // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its line.
-    STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes) {
+    // Of those before it all are there but the last `ahead` − 1.
+    STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
+        const bool lap = at.slot < ahead;  // the lap before
+        await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)), at.phase ^ (lap ? 1 : 0));
         ordered_fill(at);
         barrier_arrive_expect(s.full + at.slot, bytes);
         bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
@@ -103,13 +122,12 @@ template <class R> struct Ring {
         Meeting::delay(3 + at.slot);
         return slots + at.slot * R::SLOT;
     }
-    // Every lane says that it has read. One for its wave would do, and costs the same on an H200.
-    STEP void release(u32 barriers, RingAt& at) {
+    // The wave has read.
+    STEP void release(u32 barriers, const RingAt& at) {
         wave_sync();
         const u32 empty = barriers + 8 * (R::SLOTS + at.slot);
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
+        if (lane_id() == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
         ordered_read(at);
-        next(at);
     }
 };
 
@@ -230,21 +248,27 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
             if (inverse > 3.0e38f) inverse = 3.0e38f;
             u32 high = 0, low = 0;
+            i32 sum = 0;
             float bad = 0.0f;
             UNROLL for (u32 e = 0; e < 4; e++) {
                 i32 whole = round_int(v[e] * inverse);
+                sum += whole;
                 low |= (u32)(u8)whole << (8 * e);
                 high |= (u32)(u8)((whole + 128) >> 8) << (8 * e);
                 bad += v[e] * 0.0f;
             }
             bad = group_sum(bad, 8);
+            const i32 half = group_sum(sum, 4), other = wave_xor(half, 4);
             const u32 group = q / 8, vector = q / 4 % 2,
                       at = SPLIT ? vector * groups + group : 2 * group + vector;
             if (q < quads) {
                 ((u32*)(column + at))[q % 4] = high;
                 ((u32*)(column + 2 * groups + at))[q % 4] = low;
-                const u32 one = as_u32(most / 32639.0f + bad);
-                if (q % 8 == 0) column[4 * groups + group] = u32x4{one, one, 0, 0};
+                const float one = most / 32639.0f + bad;
+                if (q % 8 == 0)
+                    column[4 * groups + group] =
+                        u32x4{as_u32(one), as_u32(one), as_u32(rounded_product(one, half)),
+                              as_u32(rounded_product(one, other))};
             }
         }
     }
@@ -256,6 +280,7 @@ struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;
     u32 rows, first, end;  // of the matrix; this block's
+    u32 heads_at;          // handed over as heads: the first row's number among them; NONE: as packets
     u32 gate;              // 0 none, 1 silu, 2 gelu: then of two matrices
     float factor;          // of all rows
 };
@@ -264,150 +289,133 @@ struct StreamSegment {
 // W: StreamFormat; COLS, SPLIT, FORM: of the column.
 template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRows {
     using K = Ring<R>;
-    static constexpr u32 MOST = 64;  // rows of a round
+    static constexpr u32 MOST = 128;  // rows of a round
+    static constexpr u32 TEAMS = kj_waves / R::SHARE;
     static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT), HALVES = W::UNIT / 16;
-    struct Shared { float part[2][2][kj_waves][MOST]; };
+    struct Shared { float sum[2][2][R::SHARE][MOST]; };
+    static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
     // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and SIDE rows lie
-    // beside
-    // each other in a wave. A slot has ROWS rows, which a wave takes in TIMES steps.
+    // beside each other in a wave, which takes TIMES of them together. A slot has ROWS rows.
     STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
-    static constexpr u32 EACH = CEIL_DIV(W::UNITS, kj_waves);
-    static constexpr u32 LANES = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH), DEEP = CEIL_DIV(EACH, LANES);
-    static constexpr u32 SIDE = KJ_WAVE / LANES;
+    static constexpr u32 EACH = CEIL_DIV(W::UNITS, R::SHARE);
+    static constexpr u32 WIDE = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH);
+    // Half as many lanes where of all more than a third would have nothing at the end.
+    static constexpr u32 LANES = WIDE > 8 && 3 * EACH <= 2 * CEIL_DIV(EACH, WIDE) * WIDE ? WIDE / 2 : WIDE;
+    static constexpr u32 DEEP = CEIL_DIV(EACH, LANES), SIDE = KJ_WAVE / LANES;
     // Rows of a length that is not of whole lines begin anywhere in one, at a multiple of 16 bytes.
     static constexpr bool ANYWHERE = W::ROW_BYTES % K::LINE != 0;
     static constexpr u32 FIT = (R::SLOT - (ANYWHERE ? K::LINE - 16 : 0)) / W::ROW_BYTES;
-    // A power of two; of its rows a quarter at most is not there.
-    STEP constexpr bool fits(u32 times) {
-        return times * DEEP <= 4 && LANES >= times && 4 * FIT >= 3 * times * SIDE;
-    }
-    static constexpr u32 TIMES = fits(4) ? 4 : fits(2) ? 2 : 1;
+    STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
+    static constexpr u32 TIMES = FIT < SIDE ? 1 : least(FIT / SIDE, least(4, LANES));
+    static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
     static constexpr u32 ROWS = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
-    // Whole groups of values that are handed over, and if it can be, whole slots.
-    static constexpr u32 ROUND = MOST % ROWS != 0 && 48 % ROWS == 0 ? 48 : MOST;
-    static_assert(ROWS > 0 && ROWS <= MOST, "a slot has room for a row");
-    static_assert(W::UNITS <= kj_waves * EACH && EACH <= LANES * DEEP, "every unit has a lane");
+    // Units of a row whose loads are on their way together: eight of all rows, if they divide what there is.
+    STEP constexpr u32 divisor(u32 n, u32 most) { return n % most == 0 ? most : divisor(n, most - 1); }
+    static constexpr u32 TOGETHER = divisor(DEEP, 8 / SUMS);
+    // Slots on their way together.
+    static constexpr u32 ASKED = (R::AHEAD + ROWS * W::ROW_BYTES / 2) / (ROWS * W::ROW_BYTES);
+    static constexpr u32 AHEAD = ASKED < 2 ? 2 : ASKED < R::SLOTS ? ASKED : R::SLOTS;
+    static_assert(ROWS > 0 && ROWS <= MOST && LANES % SUMS == 0, "a slot has room for a row");
+    static_assert(W::UNITS <= R::SHARE * EACH && EACH <= LANES * DEEP, "every unit has a lane");
 
     // Asks for rows first … end − 1 of one matrix, or of two in turn, round by round.
     CALLED RingAt feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring, u8* memory,
                        RingAt at) {
-        NO_UNROLL for (u32 r = first; r < end; r += ROUND)
+        NO_UNROLL for (u32 r = first; r < end; r += MOST)
             NO_UNROLL for (u32 l = 0; l < (w1 ? 2 : 1); l++) {
-                const u32 n = min_u32(ROUND, end - r);
+                const u32 n = min_u32(MOST, end - r);
                 const u8* from = (l ? w1 : w0) + (u64)r * W::ROW_BYTES;
-                NO_UNROLL for (u32 q = 0; q < n; q += ROWS) K::fill(
-                    ring, memory, at, from + (u64)q * W::ROW_BYTES, min_u32(ROWS, n - q) * W::ROW_BYTES);
+                NO_UNROLL for (u32 q = 0; q < n; q += ROWS)
+                    K::fill(ring, memory, at, from + (u64)q * W::ROW_BYTES,
+                            min_u32(ROWS, n - q) * W::ROW_BYTES, AHEAD);
             }
         return at;
     }
 
-    // What a lane holds of the column: the activations of its units, as activations.h has them.
-    struct Held {
-        u32x4 high[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES], low[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES];
-        float scale[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES], sum[PLAIN_X ? 1 : DEEP][PLAIN_X ? 1 : HALVES];
-        float v[PLAIN_X ? DEEP : 1][PLAIN_X ? W::UNIT : 1];
-        UnitPlace at[DEEP];
-    };
     STEP i32 dot16(u32x4 codes, u32x4 x) {
         return dot4(codes.x, x.x, dot4(codes.y, x.y, dot4(codes.z, x.z, dot4(codes.w, x.w, 0))));
     }
-    // Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction,
-    // and which one it was differed between two kernels of the same steps.
-    STEP float product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
-    STEP bool unit_of(u32 d, u32& u) {
-        u32 local = d * LANES + lane_id() % LANES;
-        u = wave_id() * EACH + local;
-        bool inside = (EACH == LANES * DEEP || local < EACH) && (W::UNITS == kj_waves * EACH || u < W::UNITS);
-        if (!inside) u = 0;
-        return inside;
-    }
-    STEP void hold(Held& h, const u32x4* x) {
-        UNROLL for (u32 d = 0; d < DEEP; d++) {
-            u32 u;
-            bool inside = unit_of(d, u);
-            h.at[d] = place_of<W>(u);
-            if constexpr (PLAIN_X) {
-                UNROLL for (u32 v = 0; v < W::UNIT / 4; v++) {
-                    u32x4 q = x[v * XUNITS + u];
-                    h.v[d][4 * v] = inside ? as_f32(q.x) : 0.0f,
-                               h.v[d][4 * v + 1] = inside ? as_f32(q.y) : 0.0f;
-                    h.v[d][4 * v + 2] = inside ? as_f32(q.z) : 0.0f,
-                                   h.v[d][4 * v + 3] = inside ? as_f32(q.w) : 0.0f;
-                }
-            } else {
-                const u32 group = HALVES == 2 ? u : u / 2;
-                const u32x2 scales = load8(x + 4 * XGROUPS + group);
-                UNROLL for (u32 i = 0; i < HALVES; i++) {
-                    u32 vector = HALVES == 2 ? i : u % 2;
-                    u32 at = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
-                    h.high[d][i] = x[at], h.low[d][i] = x[2 * XGROUPS + at];
-                    h.scale[d][i] = inside ? as_f32(vector ? scales.y : scales.x) : 0.0f;
-                    const u32x4 ones{0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-                    const i32 sum = dot16(ones, h.high[d][i]) * 256 + dot16(ones, h.low[d][i]);
-                    h.sum[d][i] = product(h.scale[d][i], sum);
-                }
+    // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its activations. Not
+    // `inside`: nothing.
+    STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x, float (&acc)[SUMS]) {
+        const UnitPlace at = place_of<W>(u);
+        if constexpr (PLAIN_X) {
+            float v[W::UNIT];
+            UNROLL for (u32 i = 0; i < W::UNIT / 4; i++) {
+                const u32x4 q = x[i * XUNITS + u];
+                v[4 * i] = inside ? as_f32(q.x) : 0.0f, v[4 * i + 1] = inside ? as_f32(q.y) : 0.0f;
+                v[4 * i + 2] = inside ? as_f32(q.z) : 0.0f, v[4 * i + 3] = inside ? as_f32(q.w) : 0.0f;
             }
-        }
-    }
-
-    // The products of this lane's units of a row with what it holds.
-    STEP float dot_row(const u8* row, const Held& h) {
-        float sum = 0.0f;
-        UNROLL for (u32 d = 0; d < DEEP; d++) {
-            const Unit<W> b = kept_unit<W>(row, h.at[d]);
-            if constexpr (PLAIN_X) {
+            UNROLL for (u32 t = 0; t < TIMES; t++) {
                 float w[W::UNIT];
-                unit_values<W>(b, w);
-                UNROLL for (u32 i = 0; i < W::UNIT; i++) sum = fma_f32(w[i], h.v[d][i], sum);
-            } else {
-                constexpr bool sixteens = SIXTEENS<W>;
-                constexpr bool offset = W::OFFSET != Offset::None;
+                unit_values<W>(kept_unit<W>(row + t * apart, at), w);
+                UNROLL for (u32 i = 0; i < W::UNIT; i++) acc[t] = fma_f32(w[i], v[i], acc[t]);
+            }
+        } else {
+            constexpr bool sixteens = SIXTEENS<W>, offset = W::OFFSET != Offset::None;
+            const u32 group = HALVES == 2 ? u : u / 2;
+            u32x4 high[HALVES], low[HALVES];
+            float scale[HALVES], sum[HALVES];
+            const u32x4 last = x[4 * XGROUPS + group];
+            UNROLL for (u32 i = 0; i < HALVES; i++) {
+                const u32 vector = HALVES == 2 ? i : u % 2;
+                const u32 place = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
+                high[i] = x[place], low[i] = x[2 * XGROUPS + place];
+                scale[i] = inside ? as_f32(vector ? last.y : last.x) : 0.0f;
+                sum[i] = inside ? as_f32(vector ? last.w : last.z) : 0.0f;
+            }
+            UNROLL for (u32 t = 0; t < TIMES; t++) {
+                const Unit<W> b = kept_unit<W>(row + t * apart, at);
                 u32 codes[W::UNIT / 4];
                 unit_codes<W>(b, codes);
                 const Factors f = unit_factors<W>(b);
                 float dot[HALVES];
                 UNROLL for (u32 i = 0; i < HALVES; i++) {
                     const u32x4 c{codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]};
-                    dot[i] = product(h.scale[d][i], dot16(c, h.high[d][i]) * 256 + dot16(c, h.low[d][i]));
+                    dot[i] = rounded_product(scale[i], dot16(c, high[i]) * 256 + dot16(c, low[i]));
                 }
                 if constexpr (HALVES == 1) {
-                    sum = fma_f32(f.scale[0], dot[0], sum);
+                    acc[t] = fma_f32(f.scale[0], dot[0], acc[t]);
                 } else if constexpr (sixteens) {
                     UNROLL for (u32 i = 0; i < HALVES; i++) {
                         // A product with 0 would stay: it might be of what is no number.
-                        if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, h.sum[d][i], dot[i]);
-                        sum = fma_f32(f.scale[i], dot[i], sum);
-                        if constexpr (offset) sum = fma_f32(f.offset[i], h.sum[d][i], sum);
+                        if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, sum[i], dot[i]);
+                        acc[t] = fma_f32(f.scale[i], dot[i], acc[t]);
+                        if constexpr (offset) acc[t] = fma_f32(f.offset[i], sum[i], acc[t]);
                     }
                 } else {
-                    const float all = h.sum[d][0] + h.sum[d][1];
+                    const float all = sum[0] + sum[1];
                     float both = dot[0] + dot[1];
                     if constexpr (W::BIAS != 0) both = fma_f32(-(float)W::BIAS, all, both);
-                    sum = fma_f32(f.scale[0], both, sum);
-                    if constexpr (offset) sum = fma_f32(f.offset[0], all, sum);
+                    acc[t] = fma_f32(f.scale[0], both, acc[t]);
+                    if constexpr (offset) acc[t] = fma_f32(f.offset[0], all, acc[t]);
                 }
             }
         }
-        return sum;
     }
 
-    // The first n rows at `rows`; their parts go to `part`. Rows that are not there make numbers that nobody
-    // reads, of what lay in the slot before.
-    STEP void take_slot(const u8* rows, u32 n, const Held& h, float* part) {
-        float acc[TIMES];
-        const u32 side = lane_id() / LANES;
-        UNROLL for (u32 t = 0; t < TIMES; t++) {
-            const u32 row = t * SIDE + side;
-            // Not behind the slot, where shared memory may end.
-            acc[t] = dot_row(rows + (ROWS < TIMES * SIDE ? min_u32(row, ROWS - 1) : row) * W::ROW_BYTES, h);
+    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`. Rows that are not
+    // there make numbers that nobody reads, of what lay in the slot before.
+    STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
+        float acc[SUMS] = {};
+        const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
+        // Not behind the slot, where shared memory may end.
+        const u8* row = rows + (ROWS < SIDE ? min_u32(side, ROWS - 1) : side) * W::ROW_BYTES;
+        NO_UNROLL for (u32 d = 0; d < DEEP; d += TOGETHER) {
+            UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+                const u32 local = (d + i) * LANES + lane_id() % LANES, u = member * EACH + local;
+                const bool inside = (EACH == LANES * DEEP || local < EACH) &&
+                                    (W::UNITS == R::SHARE * EACH || u < W::UNITS);
+                dot_unit(row, SIDE * W::ROW_BYTES, inside ? u : 0, inside, x, acc);
+            }
         }
-        // Lane l of a row's has sum number (l % LANES) / (LANES / TIMES).
-        UNROLL for (u32 m = LANES / 2, k = TIMES; m > 0; m /= 2) {
+        // Lane l of a row's has sum number (l % LANES) / (LANES / SUMS).
+        UNROLL for (u32 m = LANES / 2, k = SUMS; m > 0; m /= 2) {
             if (k > 1) {
                 k /= 2;
                 const bool up = lane_id() & m;
-                UNROLL for (u32 i = 0; i < TIMES / 2; i++)
+                UNROLL for (u32 i = 0; i < SUMS / 2; i++)
                     if (i < k) {
                         float keep = up ? acc[i + k] : acc[i], give = up ? acc[i] : acc[i + k];
                         acc[i] = keep + wave_xor(give, m);
@@ -416,54 +424,57 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                 acc[0] += wave_xor(acc[0], m);
             }
         }
-        constexpr u32 each = LANES / TIMES;
-        const u32 row = lane_id() % LANES / each * SIDE + side;
-        if (lane_id() % each == 0 && row < n) part[row] = acc[0];
+        constexpr u32 each = LANES / SUMS;
+        const u32 which = lane_id() % LANES / each * SIDE + side;
+        if (lane_id() % each == 0 && which < n) sums[which] = acc[0];
     }
 
     CALLED RingAt take(StreamSegment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
-        Held held;
-        hold(held, x);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory);
-        const u32 parts = kept_place(lds.part) + wave_id() * MOST * 4;
+        const u32 team = wave_id() / R::SHARE;
+        const u32 sums = kept_place(lds.sum) + wave_id() % R::SHARE * MOST * 4;
         const u32 lists = s.gate ? 2 : 1;
-        NO_UNROLL for (u32 r = s.first; r < s.end; r += ROUND) {
-            const u32 n = min_u32(ROUND, s.end - r), row = r + thread_id();
+        NO_UNROLL for (u32 r = s.first; r < s.end; r += MOST) {
+            const u32 n = min_u32(MOST, s.end - r), row = r + thread_id();
             const bool ends = thread_id() < n;
             // Asked for while the weights are multiplied.
             const float add = ends && s.residual ? s.residual[row] : 0.0f;
             const float first = ends && s.bias ? s.bias[row] : 0.0f,
                         second = ends && s.second ? s.second[row] : 0.0f;
             const float weight = ends && links.weigh ? links.weigh[row] : 1.0f;
-            NO_UNROLL for (u32 l = 0; l < lists; l++) {
-                const u32 part = parts + (at.buffer * 2 + l) * kj_waves * MOST * 4;
-                NO_UNROLL for (u32 q = 0; q < n; q += ROWS) {
-                    // Matrices begin at whole lines.
-                    const u32 off = ANYWHERE ? (r + q) * W::ROW_BYTES % K::LINE : 0;
-                    const u32 rows = K::wait(barriers, slots, at) + off;
-                    take_slot(at_place<const u8>(rows), min_u32(ROWS, n - q), held,
-                              at_place<float>(part) + q);
-                    K::release(barriers, at);
-                }
+            const u32 each = (n + ROWS - 1) / ROWS, all = lists * each;  // slots of a matrix, of the round
+            RingAt mine = at;
+            const u32 turn = (team - at.slot) % TEAMS;
+            K::skip(mine, turn);
+            NO_UNROLL for (u32 i = turn; i < all; i += TEAMS) {
+                const u32 l = i >= each ? 1 : 0, q = (l ? i - each : i) * ROWS;
+                // Matrices begin at whole lines.
+                const u32 off = ANYWHERE ? (r + q) * W::ROW_BYTES % K::LINE : 0;
+                const u32 rows = K::wait(barriers, slots, mine) + off;
+                take_slot(at_place<const u8>(rows), min_u32(ROWS, n - q), x,
+                          at_place<float>(sums + (at.buffer * 2 + l) * R::SHARE * MOST * 4) + q);
+                K::release(barriers, mine);
+                K::skip(mine, TEAMS);
             }
+            K::skip_all(at, all);
             block_sync();
             if (thread_id() < MOST) {
                 float v = 0.0f;
                 if (ends) {
-                    UNROLL for (u32 w = 0; w < kj_waves; w++) v += lds.part[at.buffer][0][w][thread_id()];
+                    UNROLL for (u32 w = 0; w < R::SHARE; w++) v += lds.sum[at.buffer][0][w][thread_id()];
                     v = fma_f32(v, s.factor, first);
                     if (lists == 2) {
                         float up = 0.0f;
-                        UNROLL for (u32 w = 0; w < kj_waves; w++)
-                            up += lds.part[at.buffer][1][w][thread_id()];
+                        UNROLL for (u32 w = 0; w < R::SHARE; w++) up += lds.sum[at.buffer][1][w][thread_id()];
                         v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, s.factor, second);
                     }
                     v += add;
-                    s.y[row] = v;
+                    if (s.heads_at != NONE) Packets::give_value(links.out, links.epoch, s.heads_at + row, v);
+                    else s.y[row] = v;
                 }
-                if (links.out)
+                if (links.out && s.heads_at == NONE)
                     Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
             }
             at.buffer ^= 1;
@@ -486,14 +497,37 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, in one piece: whole groups where they are handed over. One division of
-    // 32 bits: two of 64, which this hardware has not, took a quarter of a microsecond of each segment.
+    // This block's rows of a segment, in one piece. Handed over: whole groups. Else all segments' bytes as
+    // even as can be, so that most blocks have rows of one segment. Divisions are of 32 bits: two of 64,
+    // which this hardware has not, took a quarter of a microsecond of each segment.
     struct Dealt { u32 first, end; };
-    template <u32 I> STEP Dealt dealt(u32 block, u32 blocks, bool handed) {
-        const u32 each = handed ? Packets::GROUP : 1, all = ALL<I> / each;
+    template <u32 I> STEP constexpr u32 rows_before() {
+        if constexpr (I == 0) return 0;
+        else return rows_before<I - 1>() + ALL<I - 1>;
+    }
+    template <u32 I> static constexpr u32 WEIGHT = StreamFormatOf<Format<I>>::ROW_BYTES / 16;  // of a row
+    template <u32 I> STEP constexpr u32 before() {
+        if constexpr (I == 0) return 0;
+        else return before<I - 1>() + ALL<I - 1> * WEIGHT<I - 1>;
+    }
+    STEP u32 start_of(u32 all, u32 block, u32 blocks) {
         const u32 some = all / blocks, more = all - some * blocks;
-        const u32 first = some * block + min_u32(block, more);
-        return Dealt{first * each, (first + some + (block < more ? 1 : 0)) * each};
+        return some * block + min_u32(block, more);
+    }
+    template <u32 I> STEP u32 row_at(u32 place) {
+        constexpr u32 from = before<I>();
+        const u32 into = place > from ? place - from : 0;
+        return min_u32(ALL<I>, (into + WEIGHT<I> / 2) / WEIGHT<I>);
+    }
+    template <u32 I> STEP Dealt dealt(u32 block, u32 blocks, bool handed) {
+        if constexpr (SEGMENTS == 1) {
+            const u32 each = handed ? Packets::GROUP : 1, all = ALL<I> / each;
+            return Dealt{start_of(all, block, blocks) * each, start_of(all, block + 1, blocks) * each};
+        } else {
+            constexpr u32 all = before<SEGMENTS>();
+            return Dealt{row_at<I>(start_of(all, block, blocks)),
+                         row_at<I>(start_of(all, block + 1, blocks))};
+        }
     }
 
     // --------------------------------------------------------------------------------------------
@@ -521,7 +555,8 @@ template <class S, class R> struct Stream {
         const Dealt d = dealt<I>(block, blocks, links.out != nullptr);
         const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr,
                               LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
-                              S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end, gate, factor};
+                              S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end,
+                              SEGMENTS > 1 && links.out ? rows_before<I>() : NONE, gate, factor};
         at = Rows<I>::take(s, links.instruction, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
     }
 

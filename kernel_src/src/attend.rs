@@ -420,9 +420,8 @@ impl Family for AttendSpec {
                 ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
             }
             AttendTuning::Rings { .. } => {
-                let call = "const u32 made = AttendMma<S>::template step<MetBefore>(a, share, pool, lds);\n            \
-                            if (links.out && made != AttendMma<S>::NOTHING) Packets::give_all(c, a.out, made, \
-                            AttendMma<S>::MADE, AttendMma<S>::HEADS * AttendMma<S>::HEAD_DIM / Packets::GROUP);";
+                let call = "AttendMma<S>::step(a, share, pool, lds, \
+                            HandedBefore<AttendMma<S>::HEADS * AttendMma<S>::HEAD_DIM>{links});";
                 ("attend_mma.h", "AttendMma<S>::Shared", call)
             }
         };
@@ -430,10 +429,14 @@ impl Family for AttendSpec {
         let step = Step::of(header, "AttendArgs", call, self.shape(&t, false));
         let values = self.form.heads * self.form.kv.head_dim;
         let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
+        let rings = matches!(t, AttendTuning::Rings { .. });
+        let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim;
+        let takes_heads = (streams && rings && !self.form.kept_before).then_some(all);
         Ok(Step {
             lds: Some(lds),
             pool: t.shared(&self.form.kv) as u32,
             hands,
+            takes_heads,
             apart: streams && self.form.qk_norm,
             ..step
         })

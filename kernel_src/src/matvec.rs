@@ -205,7 +205,12 @@ impl Family for MatvecSpec {
             [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows)),
             _ => None,
         };
-        Ok(Step { lds: Some(lds), pool: column.bytes() as u32, of_all_blocks: true, records, takes, hands, ..step })
+        let hands_heads = match self.weights().results() {
+            several if streams && several.len() > 1 => Some(several.iter().map(|r| r.rows).sum()),
+            _ => None,
+        };
+        let pool = column.bytes() as u32;
+        Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, hands_heads, ..step })
     }
 
     fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {

@@ -29,18 +29,18 @@ pub const MEETS_BEHIND: u64 = 1 << 32;
 /// Bytes of shared memory that the kernel declares itself, at most: the largest step's (attention's 14 KiB),
 /// four instructions, where the block is among its meetings, the ring's barriers.
 const FIXED: usize = 19 << 10;
-/// Bytes of a ring's slot that are worth trying, in steps of this.
-const SLOT_STEP: usize = 512;
 /// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere in one.
 const LINE: usize = 128;
-/// Rows whose sums are added up together, where slots end at their end, and else where they end at that of fewer.
-const ROUND: usize = 64;
-const LESSER_ROUND: usize = 48;
-/// Slots of a ring at least: one is read while others are on their way. And at least where rows are short enough.
+/// Slots of a ring at least: a team of waves has one while others are on their way.
 const SLOTS: usize = 4;
-const SLOTS_WANTED: usize = 7;
-/// What beginning and ending a slot costs, in bytes: 0.12 µs of an H200's 35 KB/µs and unit.
-const SLOT_COSTS: f64 = 4200.0;
+/// What beginning and ending a slot costs its team, in bytes that it would multiply meanwhile.
+const SLOT_COSTS: f64 = 700.0;
+/// What a ring that is short costs: half of the bytes that come while a block waits for others, 0.25 µs of an H200's
+/// 35 KB/µs and unit.
+const SHORT_COSTS: f64 = 4200.0;
+/// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be busy. More of them is
+/// a longer way for all else that the unit reads.
+const AHEAD: usize = 30 << 10;
 /// Named barriers of a block that nothing else has: one for each slot of [`Probe::Ordered`].
 const NAMED: usize = 14;
 
@@ -101,6 +101,10 @@ pub struct Step {
     pub takes: Option<usize>,
     /// The argument whose values it can hand over as packets, and how many they are.
     pub hands: Option<(&'static str, usize)>,
+    /// The queries, keys and values that it may be handed one by one, as they are.
+    pub takes_heads: Option<usize>,
+    /// The values of all of its results, which it can hand over so.
+    pub hands_heads: Option<usize>,
     /// It is called as a function of its own: the registers that it alone takes are saved for it, not for all steps.
     pub apart: bool,
 }
@@ -115,13 +119,34 @@ pub mod packets {
     pub const fn bytes(values: usize) -> usize {
         values / GROUP * (3 * 16 + 8)
     }
+
+    /// Bytes of so many that are handed over as they are.
+    #[must_use]
+    pub const fn heads_bytes(values: usize) -> usize {
+        values * 8
+    }
 }
 
 impl Step {
     pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
         let (lds, pool, shares, of_all_blocks, records) = (None, 0, None, false, vec![]);
-        let (takes, hands, apart) = (None, None, false);
-        Step { header, args, call, lds, shape, pool, shares, of_all_blocks, records, takes, hands, apart }
+        let (takes, hands, takes_heads, hands_heads, apart) = (None, None, None, None, false);
+        Step {
+            header,
+            args,
+            call,
+            lds,
+            shape,
+            pool,
+            shares,
+            of_all_blocks,
+            records,
+            takes,
+            hands,
+            takes_heads,
+            hands_heads,
+            apart,
+        }
     }
 }
 
@@ -198,8 +223,9 @@ impl Persistent {
         let have = target.arch().shared_per_block as usize;
         let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
         let most = if probe == Probe::Ordered { NAMED } else { usize::MAX };
-        let ring = ring.map(|(slot, slots)| (slot, slots.min(most)));
-        let shared = pool + ring.map_or(0, |(slot, slots)| slot * slots);
+        let teams = |ring: Ring| (inside.threads / inside.wave) as usize / ring.share;
+        let ring = ring.map(|ring| Ring { slots: ring.slots.min(most / teams(ring) * teams(ring)), ..ring });
+        let shared = pool + ring.map_or(0, |ring| ring.slot * ring.slots);
         require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
         let text = render(&steps, &declared, words, ring);
         let entry = "persistent";
@@ -238,59 +264,55 @@ fn anywhere(record: &Record) -> usize {
     if record.bytes.is_multiple_of(LINE) { 0 } else { LINE - 16 }
 }
 
-/// How rows are taken from slots, as `StreamRows` of `gpu/stream.h` has it.
-struct Taken {
-    /// Rows of a slot.
-    rows: usize,
-    /// Rows that its time is that of.
-    timed: usize,
-    /// Rows of a round.
-    round: usize,
+/// A ring of weights in shared memory.
+#[derive(Debug, Clone, Copy)]
+struct Ring {
+    /// Bytes of a slot.
+    slot: usize,
+    /// Slots.
+    slots: usize,
+    /// Waves that share a slot.
+    share: usize,
 }
 
-fn taken(record: &Record, slot: usize, inside: Inside) -> Taken {
-    let waves = (inside.threads / inside.wave) as usize;
-    let lanes = record.units.div_ceil(waves).next_power_of_two().min(inside.wave as usize);
-    let deep = record.units.div_ceil(waves).div_ceil(lanes);
-    let (side, fit) = (inside.wave as usize / lanes, (slot - anywhere(record)) / record.bytes);
-    let times = [4, 2].into_iter().find(|&t| t * deep <= 4 && lanes >= t && 4 * fit >= 3 * t * side).unwrap_or(1);
+/// What a slot's rows take, as `StreamRows` of `gpu/stream.h` has them, for each byte that they fill: instructions of a
+/// lane that has something, and what a lane that has nothing, or a row that is not there, would have done.
+fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
+    let each = record.units.div_ceil(ring.share);
+    let wide = each.next_power_of_two().min(wave);
+    let lanes = if wide > 8 && 3 * each <= 2 * each.div_ceil(wide) * wide { wide / 2 } else { wide };
+    let (deep, side, fit) = (each.div_ceil(lanes), wave / lanes, (ring.slot - anywhere(record)) / record.bytes);
+    let times = (fit / side).clamp(1, lanes.min(4));
     let rows = fit.min(times * side);
-    let round = if !ROUND.is_multiple_of(rows) && LESSER_ROUND.is_multiple_of(rows) { LESSER_ROUND } else { ROUND };
-    Taken { rows, timed: times * side, round }
+    let filled = (rows * record.bytes) as f64;
+    let idle = (deep * lanes * times * side) as f64 / (each * rows) as f64;
+    // Reading the activations, a tenth of what is done for one row, is done once for all rows of a lane.
+    let activations = 1.0 + 0.1 / times as f64;
+    let under_way = filled * (ring.slots - waves / ring.share) as f64;
+    idle * activations * (1.0 + SLOT_COSTS * ring.share as f64 / filled) * (1.0 + SHORT_COSTS / under_way.max(1.0))
 }
 
-/// Bytes of a slot, and slots: those that take rows in the least time.
-///
-/// Measured with 8b Q4_K_M on an H200, tokens/s: a slot of 4 rows of 4096 506, of 6 498, of 7 540, of 8 575; 8 of them in
-/// slots of which the ring has 7, 5, 4: 575, 571, 569.
-fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<(usize, usize), SpecError> {
+/// The ring in so many bytes that takes rows in the least time.
+fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
-    let largest = records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(SLOT_STEP).next_multiple_of(SLOT_STEP);
-    // Of every kind of rows, for each byte.
-    let time = |slot: usize| -> f64 {
-        let kinds = records.iter().map(|r| {
-            let taken = taken(r, slot, inside);
-            let each = taken.round.div_ceil(taken.rows);
-            let filled = (taken.round * r.bytes) as f64 / each as f64;
-            let on_their_way = filled * (bytes / slot - 1) as f64;
-            let not_there = (each * taken.timed) as f64 / taken.round as f64;
-            (1.0 + SLOT_COSTS / filled) * (1.0 + SLOT_COSTS / on_their_way) * not_there
-        });
-        kinds.sum()
+    let largest = records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(LINE).next_multiple_of(LINE);
+    let (wave, waves) = (inside.wave as usize, (inside.threads / inside.wave) as usize);
+    // A slot is the same team's in each lap.
+    let of = |slot: usize, share: usize| {
+        let teams = waves / share;
+        Ring { slot, slots: bytes / slot / teams * teams, share }
     };
-    let best = |slots: usize| {
-        let fitting = (largest..=bytes / slots).step_by(SLOT_STEP);
-        fitting.min_by(|&a, &b| time(a).total_cmp(&time(b)))
-    };
-    let slot = best(SLOTS_WANTED).or_else(|| best(SLOTS)).ok_or_else(|| SpecError::Unsupported {
+    let all = |ring: &Ring| -> f64 { records.iter().map(|r| time(r, *ring, wave, waves)).sum() };
+    let shares = (0..=waves.ilog2()).map(|n| 1 << n);
+    let rings = shares.flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
+    rings.filter(|r| r.slots >= SLOTS).min_by(|a, b| all(a).total_cmp(&all(b))).ok_or_else(|| SpecError::Unsupported {
         kernel: NAME,
         why: format!("rows of {largest} bytes: {SLOTS} of them do not fit {bytes} bytes of shared memory"),
-    })?;
-    Ok((slot, bytes / slot))
+    })
 }
 
 /// The kernel's text.
-fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(usize, usize)>) -> String {
+fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<Ring>) -> String {
     let mut text =
         String::from("// Rendered by kernel_src/src/persistent.rs; persist.h says what the arguments are.\n");
     let mut headers: Vec<&str> = steps.iter().map(|s| s.header).collect();
@@ -303,8 +325,9 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<(
     for (i, step) in steps.iter().enumerate() {
         let _ = writeln!(text, "{}", step.shape.render(&format!("Shape{i}")));
     }
-    if let Some((slot, slots)) = ring {
-        let weights = Shape::new().number("SLOT", slot).number("SLOTS", slots);
+    if let Some(Ring { slot, slots, share }) = ring {
+        let weights =
+            Shape::new().number("SLOT", slot).number("SLOTS", slots).number("SHARE", share).number("AHEAD", AHEAD);
         let _ = writeln!(text, "{}", weights.render("Weights"));
     }
     text.push_str("union Lds {\n    u32 none;\n");

@@ -4,7 +4,9 @@
 //!
 //! Between two steps all blocks meet, unless the second reads nothing but what the first hands over as packets
 //! (`gpu/packets.h`). That is enough for memory that is used again: who has a whole vector of packets knows that
-//! all who made it have read what they made it from, and so on back.
+//! all who made it have read what they made it from, and so on back. Attention waits for its own heads alone, and
+//! writes nothing that is read before all who wait for all of its results have gone on; heads that are handed over
+//! are not stored besides.
 
 use super::arena::ALIGN;
 use super::{Bind, Dim, Job, Launch, Now, Program};
@@ -188,10 +190,12 @@ fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec]) -> u64
     let mut bytes = 0;
     for n in found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
-        let values = steps.get(from.step as usize).and_then(|s| s.hands).map_or(0, |h| h.1);
+        let step = |i: &Instruction| steps.get(i.step as usize);
+        let heads = step(to).and_then(|s| s.takes_heads);
+        let values = step(from).and_then(|s| s.hands).map_or(0, |h| h.1);
         let weigh = argument(specs, to, "aux").unwrap_or(Bind::Null);
         (from.hands, to.takes) = (Some((bytes, weigh)), Some(bytes));
-        bytes += (packets::bytes(values) as u64).next_multiple_of(ALIGN);
+        bytes += (heads.map_or(packets::bytes(values), packets::heads_bytes) as u64).next_multiple_of(ALIGN);
     }
     bytes
 }
@@ -207,8 +211,26 @@ fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec]) -> Vec<u
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
+    // All three, which nothing else reads: they are not stored.
+    let heads = |n: usize| {
+        let all = step(n).and_then(|s| s.takes_heads);
+        let alone = |(mine, made)| {
+            let others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
+            arg(n, mine).is_some_and(|bind| {
+                matches!(bind, Bind::Buffer(_))
+                    && arg(n - 1, made) == Some(bind)
+                    && others.into_iter().all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
+            })
+        };
+        all.is_some()
+            && step(n - 1).and_then(|s| s.hands_heads) == all
+            && [("q", "y0"), ("k", "y1"), ("v", "y2")].into_iter().all(alone)
+    };
     let mut found: Vec<usize> = (1..instructions.len())
         .filter(|&n| {
+            if heads(n) {
+                return true;
+            }
             let values = hands(n - 1).filter(|h| step(n).and_then(|s| s.takes) == Some(h.1));
             let made = values.and_then(|(name, _)| arg(n - 1, name));
             matches!(made, Some(Bind::Buffer(_))) && made == arg(n, "x")
