@@ -451,6 +451,7 @@ mod tests {
             let mut results = outs.iter_mut();
             let products = matrices.each_ref().map(|(format, rows, bytes, _, bias)| Product {
                 w: Matrix { bytes, format, rows: *rows, cols },
+                beside: None,
                 bias: Some(bias),
                 out: Shared::new(results.next().unwrap()),
             });
