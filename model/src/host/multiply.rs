@@ -48,7 +48,8 @@ pub fn multiply(
     let (panels, rounds) = (tokens >= PANEL_TOKENS, rounded.is_some());
     let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
-    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens);
+    let threads = pool.threads();
+    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens, threads);
     let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
