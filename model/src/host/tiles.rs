@@ -54,7 +54,7 @@ const PAYS: usize = 128;
 const PAYS_FLOATS: usize = 64;
 
 /// The same of Q4_K and Q6_K by one thread or two, which wait for products, not for memory. An 8b's layers in Q4_K_M, tokens/s
-/// by integers and by tiles: 16 tokens 76 and 81, 32 117 and 143, 64 134 and 202. (SmolLM2 in blocks of 32 gained nothing.)
+/// by integers and by tiles: 16 tokens 76 and 81, 32 117 and 143, 64 134 and 202. (Blocks of 32, of SmolLM2, gained nothing.)
 const PAYS_FEW_THREADS: usize = 32;
 
 /// Whether this many tokens are to be multiplied so by these threads with a matrix of this format and rows of `cols`

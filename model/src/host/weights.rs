@@ -14,6 +14,11 @@ use std::sync::Arc;
 /// of 0.09 GB (SmolLM2, Q4_1) came 1.38 times as fast, of 0.76 GB (1b, Q4_0) 1.14 and of 1.2 GB (six layers of 8b) 1.18.
 const LAID_OUT: u64 = 1 << 30;
 
+/// Whether copies of so many bytes are made, where so much memory is free; `None`: nobody knows.
+fn fits(bytes: u64, free: Option<u64>) -> bool {
+    bytes <= LAID_OUT && free.is_none_or(|free| bytes <= free / 4)
+}
+
 /// Whether the user wants no copies (`KJIT_LAID_OUT=off`).
 fn is_off() -> bool {
     std::env::var_os("KJIT_LAID_OUT").is_some_and(|v| v == "off")
@@ -82,7 +87,7 @@ impl Weights {
         ids.sort_unstable();
         ids.dedup();
         let bytes: u64 = ids.iter().map(|id| graph.weight(*id).bytes() as u64).sum();
-        if bytes > LAID_OUT.min(available_memory().map_or(LAID_OUT, |free| free / 4)) || is_off() {
+        if is_off() || !fits(bytes, available_memory()) {
             return;
         }
         for id in ids {
@@ -127,4 +132,16 @@ fn vector_ids(graph: &Graph) -> Vec<WeightId> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_take_a_quarter_of_the_free_memory_and_a_gibibyte_at_most() {
+        assert!(fits(LAID_OUT, None) && fits(LAID_OUT, Some(4 * LAID_OUT)) && fits(0, Some(0)));
+        assert!(!fits(LAID_OUT + 1, None) && !fits(LAID_OUT + 1, Some(u64::MAX)));
+        assert!(fits(1 << 20, Some(4 << 20)) && !fits((1 << 20) + 1, Some(4 << 20)));
+    }
 }
