@@ -119,13 +119,15 @@ fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
         for isa in Isa::available().into_iter().filter(|i| i.name() != "plain") {
             let (mut line, threads) = (format!("products {name} {}", isa.name()), options.threads);
             line = format!("{line:<24}");
-            if let Some(mut rate) = ProductRate::new(isa, threads, format, [60, 1536, cols], 1) {
+            let few = || ProductRate::new(isa, threads, format, [60, 1536, cols], 1);
+            for (what, rate) in [(" one token", few()), ("; laid out", few().and_then(ProductRate::laid_out))] {
+                let Some(mut rate) = rate else { continue };
                 let times = options.time(|| {
                     rate.run();
                     Ok(())
                 })?;
                 let (seconds, codes) = (times.least(), rate.products() as f64);
-                line += &format!(" one token {:.1} GB/s", rate.bytes() as f64 / seconds / 1e9);
+                line += &format!("{what} {:.1} GB/s", rate.bytes() as f64 / seconds / 1e9);
                 line += &format!(", {:.2} ns for 64 codes of a thread", seconds / codes * 64e9 * threads as f64);
             }
             if let Some(mut rate) = ProductRate::new(isa, threads, format, [1, 1536, 1536], PROMPT) {

@@ -53,6 +53,7 @@ fn run_json_has_every_field_of_the_contract() {
         "/memory/weights",
         "/memory/kv",
         "/memory/peak",
+        "/memory/laid_out",
     ] {
         assert!(doc.pointer(path).is_some(), "{path} is missing: {doc}");
     }

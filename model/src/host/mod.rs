@@ -2,7 +2,7 @@
 //! against.
 //!
 //! [`HostRunner`] takes the graph as it stands, operation by operation, weights straight from the mapped
-//! file. Any value can be tapped by name ([`HostRunner::tap`]), and any operation run by itself on given
+//! file, but for copies of a small model's matrices that are laid out for single tokens (`beside`). Any value can be tapped by name ([`HostRunner::tap`]), and any operation run by itself on given
 //! inputs ([`HostRunner::run_op`]).
 //!
 //! One precision runs through: activations and sums are f32 in both modes. What
@@ -18,6 +18,7 @@
 )]
 
 pub(crate) mod attention;
+mod beside;
 mod cpu;
 mod dot;
 pub(crate) mod elementwise;

@@ -1,5 +1,6 @@
 //! All products of one input, split into tasks for the threads.
 
+use super::beside::{self, Beside, BesideProduct, RoundUnits};
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
 use super::matvec::RowProduct;
@@ -27,6 +28,8 @@ const TASK: usize = 8 << 10;
 pub struct Product<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
+    /// The same laid out for few tokens, if it was.
+    pub beside: Option<&'a Beside>,
     /// Added to each row's result.
     pub bias: Option<&'a [f32]>,
     /// Where to: `tokens` rows as wide as the matrix has rows.
@@ -42,9 +45,11 @@ pub fn multiply(
     products: &[Product],
     rounded: Option<&mut Quantised>,
 ) {
-    let panels = tokens >= PANEL_TOKENS;
+    let (panels, rounds) = (tokens >= PANEL_TOKENS, rounded.is_some());
+    let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
-    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens);
+    let threads = pool.threads();
+    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens, threads);
     let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
@@ -53,8 +58,15 @@ pub fn multiply(
         }
         if products.iter().any(in_words) {
             round(pool, isa, &x[..tokens * cols], cols, &mut to.words);
-        } else if !panels && products.iter().any(|p| matches!(p.w.format.encoding, Encoding::Blocks(_))) {
+        }
+        let in_blocks = |p: &Product| matches!(p.w.format.encoding, Encoding::Blocks(_));
+        if products.iter().any(laid_out) {
+            to.units.resize(to.units.len().max(tokens * beside::row_len(cols)), 0.0);
             // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+            unsafe { isa.run_words(RoundUnits { x: &x[..tokens * cols], to: &mut to.units }) };
+        }
+        if !panels && products.iter().any(|p| in_blocks(p) && !laid_out(p)) {
+            // SAFETY: as above.
             unsafe { isa.run(Quantise { x, cols, to }) };
         }
         &*to
@@ -78,7 +90,12 @@ pub fn multiply(
                 }
                 _ if panels => isa.run(PanelProduct(part)),
                 None => isa.run(RowProduct(part)),
-                Some(rounded) => isa.run(DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() }))),
+                Some(rounded) => match p.beside.filter(|_| laid_out(p)) {
+                    Some(w) => {
+                        isa.run_words(BesideProduct { part: part.with(&rounded.units[..]), w, ahead: isa.ahead() });
+                    }
+                    None => isa.run(DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() }))),
+                },
             }
         }
     };
@@ -90,8 +107,11 @@ pub fn multiply(
             let (mut begin, mut end) = (task * all / tasks, (task + 1) * all / tasks);
             for p in products {
                 let rows = p.w.rows;
-                if begin < rows && begin < end {
-                    one(p, begin, end.min(rows) - begin, 0, tokens);
+                // Rows side by side stay together.
+                let cut =
+                    |at: usize| if laid_out(p) { at.next_multiple_of(beside::ROWS).min(rows) } else { at.min(rows) };
+                if cut(begin) < cut(end) {
+                    one(p, cut(begin), cut(end) - cut(begin), 0, tokens);
                 }
                 (begin, end) = (begin.saturating_sub(rows), end.saturating_sub(rows));
             }

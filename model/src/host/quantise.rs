@@ -30,6 +30,8 @@ pub struct Quantised {
     pub chunks: usize,
     /// Of many tokens, for products of integers of 16 bits: see [`words`](super::words).
     pub words: Vec<f32>,
+    /// For matrices with rows side by side: see [`beside`](super::beside).
+    pub units: Vec<f32>,
     /// Of many tokens, for tiles: see [`tiles`](super::tiles).
     pub tiles: Vec<f32>,
 }

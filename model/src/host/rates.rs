@@ -1,5 +1,6 @@
 //! Single products and steps of the threads, by themselves: what benches time.
 
+use super::beside::Beside;
 use super::multiply::{Product, multiply};
 use super::pool::Pool;
 use super::product::Matrix;
@@ -18,6 +19,7 @@ pub struct ProductRate {
     cols: usize,
     tokens: usize,
     matrices: Vec<Vec<u8>>,
+    beside: Vec<Option<Beside>>,
     x: Vec<f32>,
     out: Vec<f32>,
     rounded: Quantised,
@@ -43,6 +45,8 @@ impl ProductRate {
             Encoding::F32 => (0..bytes / 4).flat_map(|_| (next() as f32 / 4e9).to_le_bytes()).collect(),
             _ => (0..bytes).map(|_| (next() & 0x11 | 0x22) as u8).collect(),
         };
+        let matrices: Vec<Vec<u8>> = (0..matrices).map(|_| one(&mut next)).collect();
+        let beside = matrices.iter().map(|_| None).collect();
         Some(ProductRate {
             pool: Pool::new(threads),
             isa,
@@ -50,18 +54,30 @@ impl ProductRate {
             rows,
             cols,
             tokens,
-            matrices: (0..matrices).map(|_| one(&mut next)).collect(),
+            matrices,
+            beside,
             x: (0..tokens * cols).map(|_| next() as f32 / (1u32 << 30) as f32 - 1.0).collect(),
             out: vec![0.0; tokens * rows],
             rounded: Quantised::default(),
         })
     }
 
+    /// The same with the matrices laid out for few tokens; `None` if they cannot be, or this instruction set has no use
+    /// for it.
+    #[must_use]
+    pub fn laid_out(mut self) -> Option<ProductRate> {
+        let (format, rows, cols) = (self.format, self.rows, self.cols);
+        for (bytes, beside) in self.matrices.iter().zip(&mut self.beside) {
+            *beside = Some(Beside::of(Matrix { bytes, format, rows, cols }, &mut self.pool)?);
+        }
+        self.isa.has_words().then_some(self)
+    }
+
     /// Multiplies with each matrix once.
     pub fn run(&mut self) {
-        for bytes in &self.matrices {
+        for (bytes, beside) in self.matrices.iter().zip(&self.beside) {
             let w = Matrix { bytes, format: self.format, rows: self.rows, cols: self.cols };
-            let product = Product { w, bias: None, out: Shared::new(&mut self.out) };
+            let product = Product { w, beside: beside.as_ref(), bias: None, out: Shared::new(&mut self.out) };
             multiply(&mut self.pool, self.isa, &self.x, self.tokens, &[product], Some(&mut self.rounded));
         }
         // Used, so that nothing is left out.

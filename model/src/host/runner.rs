@@ -121,7 +121,11 @@ impl HostRunner {
         options: &OpenOptions,
         isa: Isa,
     ) -> Result<HostRunner, SessionError> {
-        let weights = Weights::new(file, &graph)?;
+        let mut weights = Weights::new(file, &graph)?;
+        let mut pool = Pool::new(options.threads);
+        if !options.precise && isa.has_words() {
+            weights.lay_out(&graph, &mut pool);
+        }
         // Behind the last row of a learned table there is nothing to add.
         let context = options.context_of(&graph);
         let context = graph.positions.map_or(context, |n| n.min(context));
@@ -133,7 +137,7 @@ impl HostRunner {
         let plan = Plan::new(&graph, false);
         Ok(HostRunner {
             buffers: vec![vec![]; plan.buffers.len()],
-            pool: Pool::new(options.threads),
+            pool,
             plan,
             context,
             chunk: options.chunk_on_cpu(),
@@ -187,6 +191,11 @@ impl HostRunner {
     /// first used.
     pub fn kv_bytes(&self) -> usize {
         self.states.iter().flatten().chain(&self.spare).map(State::bytes).sum()
+    }
+
+    /// Bytes of copies of the file's matrices, laid out for single tokens.
+    pub fn laid_out_bytes(&self) -> usize {
+        self.weights.laid_out()
     }
 
     /// Records the rows of a value from now on; `false` if the graph has no value of that name. Of values

@@ -53,12 +53,18 @@ const PAYS: usize = 128;
 /// The same where the other way is in f32: F16, 1,407 beside 1,323 for 32 of one matrix, 1,137 beside 1,249 of another, and 1,826 beside 1,515 for 64.
 const PAYS_FLOATS: usize = 64;
 
-/// Whether this many tokens are to be multiplied so with a matrix of this format and rows of `cols` elements.
-pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
+/// The same of Q4_K and Q6_K by one thread or two, which wait for products, not for memory. An 8b's layers in Q4_K_M, tokens/s
+/// by integers and by tiles: 16 tokens 76 and 81, 32 117 and 143, 64 134 and 202. (Blocks of 32, of SmolLM2, gained nothing.)
+const PAYS_FEW_THREADS: usize = 32;
+
+/// Whether this many tokens are to be multiplied so by these threads with a matrix of this format and rows of `cols`
+/// elements.
+pub fn has(format: &Format, cols: usize, tokens: usize, threads: usize) -> bool {
     let least = match format.encoding {
         // Those of f32 stay exact: small ones decide which expert is taken.
         Encoding::F32 => return false,
         Encoding::F16 | Encoding::BF16 => PAYS_FLOATS,
+        Encoding::Blocks(_) if threads <= 2 && matches!(format.ggml_id, Q4_K | Q6_K) => PAYS_FEW_THREADS,
         Encoding::Blocks(_) => PAYS,
     };
     tokens >= least && cols.is_multiple_of(STEP)
@@ -183,9 +189,13 @@ impl TileJob for TileProduct<'_> {
     }
 }
 
-/// The GGUF type whose codes are looked up: Q4_K. (Of Q4_0 and Q4_1, in blocks of 32, that was slower than decoding: 11.8 ns
+/// GGUF types.
+const Q4_K: u32 = 12;
+const Q6_K: u32 = 14;
+
+/// The GGUF type whose codes are looked up. (Of Q4_0 and Q4_1, in blocks of 32, that was slower than decoding: 11.8 ns
 /// for 64 weights of an EPYC instead of 8.4.)
-const LOOKED_UP: u32 = 12;
+const LOOKED_UP: u32 = Q4_K;
 
 /// Where scales and offsets of six bits, the block's scale and its offset lie.
 #[expect(clippy::panic, reason = "at compile time")]
@@ -347,7 +357,7 @@ mod tests {
             for (rows, cols, tokens) in
                 shapes.into_iter().chain(odd).filter(|(_, cols, _)| cols % format.block_elems() == 0)
             {
-                if !has(format, cols, PAYS) {
+                if !has(format, cols, PAYS, 16) {
                     continue;
                 }
                 let bytes = weights(&mut rng, format, rows, cols);
@@ -436,6 +446,18 @@ mod tests {
     }
 
     #[test]
+    fn few_threads_take_tiles_for_shorter_prompts_of_the_formats_that_gain() {
+        let least = |name: &str, threads: usize| {
+            let format = Format::by_name(name).unwrap();
+            (1..=PAYS).find(|&tokens| has(format, 256, tokens, threads))
+        };
+        for (name, few, many) in [("Q4_K", 32, 128), ("Q6_K", 32, 128), ("Q4_0", 128, 128), ("F16", 64, 64)] {
+            assert_eq!([1, 2, 3, 16].map(|t| least(name, t)), [few, few, many, many].map(Some), "{name}");
+        }
+        assert_eq!(least("F32", 2), None);
+    }
+
+    #[test]
     fn threads_share_products_of_tiles_with_what_has_none() {
         let mut rng = Rng::new();
         let (cols, tokens) = (64, PAYS + 22);
@@ -451,6 +473,7 @@ mod tests {
             let mut results = outs.iter_mut();
             let products = matrices.each_ref().map(|(format, rows, bytes, _, bias)| Product {
                 w: Matrix { bytes, format, rows: *rows, cols },
+                beside: None,
                 bias: Some(bias),
                 out: Shared::new(results.next().unwrap()),
             });

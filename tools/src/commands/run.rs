@@ -12,6 +12,7 @@ use kjit_model::Model;
 use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::gpu::{Early, EarlyStatus};
+use kjit_model::host::{HostRunner, peak_memory};
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split};
 use kjit_model::tokenizer::EncodeOptions;
@@ -210,8 +211,12 @@ fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
 
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
-    let mut memory =
-        json!({ "weights": weights(model).0, "kv": model.kv_bytes(), "peak": kjit_model::host::peak_memory() });
+    let mut memory = json!({
+        "weights": weights(model).0,
+        "laid_out": model.session.cpu().map_or(0, HostRunner::laid_out_bytes),
+        "kv": model.kv_bytes(),
+        "peak": peak_memory(),
+    });
     let gpu = model.session.gpu().map(|gpu| gpu.statistics());
     if let (Some(gpu), Some(memory)) = (gpu, memory.as_object_mut()) {
         memory.insert("on_device".into(), gpu.peak.into());

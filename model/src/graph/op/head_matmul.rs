@@ -51,7 +51,7 @@ impl Operation for HeadMatMul {
                 to.copy_from_slice(&row[from..from + cols]);
             }
             let w = host.weights.matrix(host.graph, self.weight, head);
-            let product = Product { w, bias: None, out: Shared::new(&mut results) };
+            let product = Product { w, beside: None, bias: None, out: Shared::new(&mut results) };
             multiply(host.pool, host.isa, &gathered, tokens, &[product], host.rounded.as_deref_mut());
             for (out, y) in outs[0].chunks_exact_mut(heads * rows).zip(results.chunks_exact(rows)) {
                 out[head * rows..][..rows].copy_from_slice(y);

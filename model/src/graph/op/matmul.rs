@@ -79,6 +79,7 @@ fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         .zip(outs)
         .map(|(op, out)| Product {
             w: host.weights.matrix(host.graph, op.weight, 0),
+            beside: host.weights.beside(op.weight),
             bias: op.bias.map(|b| host.weights.vector(b)),
             out: Shared::new(out),
         })

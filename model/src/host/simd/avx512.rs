@@ -1,8 +1,9 @@
 //! 32 floats in two AVX-512 registers.
 
-use super::avx512_codes;
 use super::eight;
 use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
+use super::{avx512_beside, avx512_codes};
+use crate::host::beside::BesideTile;
 use crate::host::gemm::Tile;
 use crate::host::quantise::{LARGEST, inverse};
 use crate::host::unpack::Described;
@@ -404,7 +405,7 @@ unsafe impl Vector for Avx512 {
 /// # Safety
 /// AVX-512 is there; 32 elements are readable.
 #[inline(always)]
-unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
+pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
     // SAFETY: 32 elements.
     unsafe {
         let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
@@ -461,6 +462,18 @@ unsafe impl Words for Avx512 {
     unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
         // SAFETY: the caller's promise.
         unsafe { word_tile::<M, G>(t) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_unit(x: *const f32, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { avx512_beside::round_unit(x, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(t: BesideTile) {
+        // SAFETY: the caller's promise.
+        unsafe { avx512_beside::tile::<M, WIDE, OFFSET, TABLE>(t) }
     }
 }
 

@@ -17,6 +17,8 @@ mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_beside;
+#[cfg(target_arch = "x86_64")]
 mod avx512_codes;
 #[cfg(target_arch = "x86_64")]
 mod eight;
@@ -28,6 +30,7 @@ mod plain;
 #[cfg(test)]
 mod tests;
 
+use super::beside::BesideTile;
 use super::gemm::Tile;
 use super::quantise::{round, sums};
 use super::unpack::Described;
@@ -223,6 +226,17 @@ pub unsafe trait Words: Vector {
     ///
     /// What the tile asks for holds for `M` tokens.
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
+
+    /// Rounds 32 elements as [`Vector::round_chunk`] does, into a unit of [`beside`](super::beside).
+    ///
+    /// `x` must be valid for 32 elements, `to` for a unit.
+    unsafe fn round_unit(x: *const f32, to: *mut f32);
+
+    /// Products of `M` tokens with sixteen rows side by side, in a function of its own: codes of 8 bits if `WIDE`, else of
+    /// 4, which stand for what is in a table if `TABLE`; with offsets if `OFFSET`.
+    ///
+    /// What the tile asks for holds for `M` tokens.
+    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(tile: BesideTile);
 }
 
 /// Rows of a tile: of tokens, or of the matrix.
