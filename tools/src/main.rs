@@ -22,6 +22,7 @@ mod template;
 use args::{Cli, Command};
 use clap::Parser;
 use kjit_model::DeviceChoice;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -61,10 +62,18 @@ fn main() -> ExitCode {
         Command::Bench(a) if a.kernels => commands::kernels::kernels(a, shared),
         Command::Bench(a) => commands::bench::bench(a, shared),
     };
-    match done {
+    let code = match done {
         Ok(code) => code,
         Err(e) => report::failed(&e),
-    }
+    };
+    let number = [ExitCode::SUCCESS, ExitCode::from(report::INTERRUPTED)].iter().position(|known| *known == code);
+    let _ = std::io::stdout().flush();
+    kjit_engine::end_if_left(match number {
+        Some(0) => 0,
+        Some(_) => report::INTERRUPTED,
+        None => 1,
+    });
+    code
 }
 
 /// Only what runs a model has use for several devices.

@@ -213,6 +213,7 @@ impl Collective {
     pub fn give_up(&self) {
         let taken = self.inner.comm().take();
         if let Some(comm) = taken {
+            super::device::LEFT.store(true, Ordering::Relaxed);
             let end = Instant::now() + STUCK;
             while self.inner.calls.load(Ordering::Acquire) > 0 && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));

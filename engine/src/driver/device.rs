@@ -8,7 +8,7 @@ use crate::arch::Target;
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is gone.
 #[derive(Clone)]
@@ -26,6 +26,20 @@ pub(crate) struct Inner {
     next_stream: AtomicU64,
     /// Captures under way, and what must not touch the driver while one is: frees would break it.
     captures: Captures,
+}
+
+/// A device was left, or a library's work given up.
+pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process with this exit code, at once, if a device was left or a library's work given up
+/// ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); else does nothing. What drivers and libraries
+/// do at a process's end wants what is still at work there: with NCCL 2.28 a rank that had said its error ended with a
+/// segmentation fault. Whoever calls it has written all that is to be written.
+pub fn end_if_left(code: u8) {
+    if LEFT.load(Ordering::Relaxed) {
+        // SAFETY: _exit takes a number and runs nothing of this process any more.
+        unsafe { libc::_exit(i32::from(code)) }
+    }
 }
 
 impl Device {
@@ -103,6 +117,7 @@ impl Device {
     /// Leaves all that is on it as it is, to the end of the process: for a device whose work does not end, since whatever
     /// gives memory back waits for that. Every later call of it fails, and what is dropped stays where it is.
     pub fn leave(&self) {
+        LEFT.store(true, Ordering::Relaxed);
         self.inner.raw.leave();
         // Closing it would wait as well.
         std::mem::forget(self.clone());

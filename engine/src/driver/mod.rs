@@ -27,7 +27,7 @@ pub use call::HostArg;
 pub use collective::{COLLECTIVE_ID, Collective, CollectiveLibrary};
 pub use copy::Crossing;
 pub use counters::Counts;
-pub use device::Device;
+pub use device::{Device, end_if_left};
 pub use event::Event;
 pub use graph::Graph;
 #[cfg(test)]

@@ -42,6 +42,10 @@ impl Drop for Leaving {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
+        // Recorded work of the library's would be given back to what is not there any more.
+        if meeting.is_over() {
+            stream.device().leave();
+        }
     }
 }
 
