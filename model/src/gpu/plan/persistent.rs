@@ -17,19 +17,19 @@ use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, Step, packets};
 use kjit_kernels::spec::Spec;
 
 /// Bytes of a layer's weights from which on one launch is worth its compilation.
-const WORTH: usize = 100 << 20;
+const WORTH: usize = 50 << 20;
 /// Formats whose products gain; at least half of a layer's bytes are of these.
-const GAIN: [&str; 3] = ["Q4_0", "Q4_1", "Q4_K"];
+const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
 /// Elements of a head up to which it is.
 const HEAD: usize = 128;
 
 /// Whether a token of this model is one launch if nobody says what it is to be.
 ///
-/// Measured, tokens/s of one launch beside launches (docs/performance.md), H200: 70b Q4_K_M 89.0 and 79.8, 8b Q4_0 689
-/// and 643, Q4_K_M 645 and 617, Q4_1 617 and 607, qwen3-8b Q4_K_M 601 and 581, 3b Q4_K_M (60 MB a layer) 1020 and 1001;
-/// not faster: gemma3-12b (heads of 256) 333 and 333, 8b Q3_K 625 and 623, Q5_0 561 and 567, Q5_K_M 535 and 543, Q2_K 675
-/// and 717, Q8_0, F16, 1b, experts. H100: 70b 64.7 and 59.1, 8b Q4_K_M 502 and 483, Q8_0 329 and 328, 1b 2084 and 2256.
-/// Other cards were not measured.
+/// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 565 and 509, Q4_K_M 535 and 483,
+/// Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 349 and 328, 70b Q4_K_M 63.7 and 59.2, 3b Q4_K_M (60 MB a layer) 967 and 871;
+/// not faster: F16 189 and 191, 1b (34 MB) 2153 and 2253, 135m. An H200 was measured with the kernel before (8b Q4_1 617 and
+/// 607, qwen3-8b 601 and 581; gemma3-12b, with heads of 256, no faster), and not with this one. Other cards were not
+/// measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma || graph.states.is_empty() || !graph.states.iter().all(heads) {
