@@ -104,6 +104,12 @@ API hipGraphExecUpdate(void* handle, void* graph_handle, void** error_node, unsi
 }
 API hipGraphExecDestroy(void* handle) {
     ENTER(INIT);
+    // NCCL keeps with a recorded graph what its work needs, and gives it back to the communicator: to one that was given
+    // up, that is an access to memory which is not there.
+    if (auto graph = get(s.execs, handle))
+        for (const Node& node : graph->nodes)
+            if (node.work.given_up && node.work.given_up())
+                say("a recorded graph has work of a communicator that was given up"), abort();
     return s.execs.erase(handle) ? OK : INVALID_VALUE;
 }
 

@@ -177,6 +177,7 @@ API ncclAllGather(const float* from, float* to, size_t count, int kind, void* ha
     if (!a || !b || a->device != comm->device || b->device != comm->device) return INVALID_ARGUMENT;
     Work w;
     w.kind = Work::CALL;
+    w.given_up = [=] { return comm->aborted.load(); };
     w.call = [=] {
         comm->gathered++;
         if (comm->gathered == setting("die")) _exit(9);

@@ -73,8 +73,9 @@ struct Work {
     bool has_snapshot = false;
     size_t bytes = 0;
     int byte = 0;
-    // CALL: what a library puts into a stream
+    // CALL: what a library puts into a stream; and whether what it needs to be given back is not there any more
     std::function<void()> call;
+    std::function<bool()> given_up;
 };
 struct Node {
     Work work;
