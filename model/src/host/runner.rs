@@ -123,15 +123,16 @@ impl HostRunner {
     ) -> Result<HostRunner, SessionError> {
         let mut weights = Weights::new(file, &graph)?;
         let mut pool = Pool::new(options.threads);
-        if !options.precise && isa.has_words() {
-            weights.lay_out(&graph, &mut pool);
-        }
         // Behind the last row of a learned table there is nothing to add.
         let context = options.context_of(&graph);
         let context = graph.positions.map_or(context, |n| n.min(context));
         let kv = options.kv_stored();
         // One is needed by all who open a model: that there is no memory for it is said here.
         let spare = vec![State::new(&graph, kv, context)?];
+        // Behind that: where memory is short, copies are what is done without.
+        if !options.precise && isa.has_words() {
+            weights.lay_out(&graph, &mut pool);
+        }
         let factors = |r: &Rope| r.factors_for(context).map(|f| weights.vector(f));
         let ropes = graph.ropes.iter().map(|r| RopeTable::new(r, factors(r))).collect();
         let plan = Plan::new(&graph, false);

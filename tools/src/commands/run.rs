@@ -12,9 +12,9 @@ use kjit_model::Model;
 use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::gpu::{Early, EarlyStatus};
-use kjit_model::host::{HostRunner, peak_memory};
+use kjit_model::host::peak_memory;
 use kjit_model::sample::{SampleOptions, Sampler};
-use kjit_model::session::{SessionError, Split};
+use kjit_model::session::{SessionError, Split, StageRunner};
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -211,9 +211,11 @@ fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
 
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
+    let of = |stage: &StageRunner<'_>| if let StageRunner::Cpu(cpu) = stage { cpu.laid_out_bytes() } else { 0 };
+    let laid_out: usize = model.session.stages().iter().map(of).sum();
     let mut memory = json!({
         "weights": weights(model).0,
-        "laid_out": model.session.cpu().map_or(0, HostRunner::laid_out_bytes),
+        "laid_out": laid_out,
         "kv": model.kv_bytes(),
         "peak": peak_memory(),
     });
