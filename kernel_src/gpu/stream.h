@@ -4,12 +4,12 @@
 //
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there) and empty
 // (it was read). A slot takes as many whole rows as fit, four at most of one lane, which lie side by side in
-// device memory: one copy. It belongs to a *team* of SHARE waves, the same in each lap: a team never waits for
-// a slot that another has not yet had in the lap before (copies end in any order, and a parity does not tell
-// laps apart). One team waits for bytes or adds up while others multiply. A lane has units of all of the
-// slot's rows at a time, so that the activations, which lie in shared memory, are read once for them. (Before,
-// all waves shared each row and held the activations in registers. Every slot was waited for, summed and given
-// back by all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
+// device memory: one copy. It belongs to a *team* of SHARE waves, the same in each lap: a team never waits
+// for a slot that another has not yet had in the lap before (copies end in any order, and a parity does not
+// tell laps apart). One team waits for bytes or adds up while others multiply. A lane has units of all of the
+// slot's rows at a time, so that the activations, which lie in shared memory, are read once for them.
+// (Before, all waves shared each row and held the activations in registers. Every slot was waited for, summed
+// and given back by all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
 //
 // What is asked for and not yet there is what memory needs to be busy, AHEAD bytes, whatever room the ring
 // has: all else that a unit reads (values of other blocks, keys) comes behind it. With all of the ring on its

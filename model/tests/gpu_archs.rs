@@ -53,6 +53,23 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
     GPU
 }
 
+/// Attending blocks write before others have read what they make queries, keys and values of: where that has no reader
+/// behind attention, its memory may be what they write to, so all blocks meet.
+#[test]
+fn heads_are_handed_over_where_what_they_are_made_of_stays() {
+    for (name, handed) in [("llama", true), ("qwen3", true), ("orion", false)] {
+        let Some(path) = model_path(&format!("archs/{name}.gguf")) else { return };
+        let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
+        let (target, persistent) = (Target::parse("sm_90a").unwrap(), Persistence::On);
+        let options = OpenOptions { context: Some(64), persistent, ..OpenOptions::default() };
+        let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+        let plan = plan(&request).unwrap();
+        let Some(one) = plan.persistent else { panic!("{name}: {:?}", plan.no_persistent) };
+        let attends: Vec<_> = one.instructions.iter().filter(|i| i.name.ends_with(".attn")).collect();
+        assert!(!attends.is_empty() && attends.iter().all(|i| i.takes.is_some() == handed), "{name}: {attends:?}");
+    }
+}
+
 #[test]
 fn the_page_on_architectures_says_what_plans_say() {
     if model_path("archs").is_none() {

@@ -132,7 +132,8 @@ impl OneLaunch {
             let (name, args) = (launch.name.clone(), args.collect());
             instructions.push(Instruction { name, step: at as u32, shares, args, takes: None, hands: None });
         }
-        let packets = link(&mut instructions, &made.steps, &specs);
+        let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
+        let packets = link(&mut instructions, &made.steps, &specs, &kept);
         let job = made.kernel.job(target);
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
@@ -185,8 +186,8 @@ impl OneLaunch {
 }
 
 /// Finds the values that are handed over as packets. Returns the bytes of all.
-fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec]) -> u64 {
-    let found = linked(instructions, steps, specs);
+fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> u64 {
+    let found = linked(instructions, steps, specs, kept);
     let mut bytes = 0;
     for n in found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
@@ -207,24 +208,31 @@ fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
 }
 
 /// The instructions that can read what the one before hands over, and nothing else that is not there for them.
-fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec]) -> Vec<usize> {
+fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> Vec<usize> {
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
-    // All three, which nothing else reads: they are not stored.
+    // What is in this argument of a step and in that one of the step before, and nowhere else: it is not stored.
+    let alone = |n: usize, (mine, made): (&str, &str)| {
+        let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
+        arg(n, mine).is_some_and(|bind| {
+            matches!(bind, Bind::Buffer(_))
+                && arg(n - 1, made) == Some(bind)
+                && !kept.contains(&bind)
+                && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
+        })
+    };
+    // Who has its heads attends, and writes, while others still read what they make theirs of: that must be there until
+    // all have gone on, so it has a reader behind attention (a residual; the result of a norm apart has none).
     let heads = |n: usize| {
         let all = step(n).and_then(|s| s.takes_heads);
-        let alone = |(mine, made)| {
-            let others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
-            arg(n, mine).is_some_and(|bind| {
-                matches!(bind, Bind::Buffer(_))
-                    && arg(n - 1, made) == Some(bind)
-                    && others.into_iter().all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
-            })
-        };
+        let stays = arg(n - 1, "x").is_some_and(|x| {
+            instructions.get(n..).is_some_and(|behind| behind.iter().any(|i| i.args.contains(&Number::Bind(x))))
+        });
         all.is_some()
             && step(n - 1).and_then(|s| s.hands_heads) == all
-            && [("q", "y0"), ("k", "y1"), ("v", "y2")].into_iter().all(alone)
+            && stays
+            && [("q", "y0"), ("k", "y1"), ("v", "y2")].into_iter().all(|pair| alone(n, pair))
     };
     let mut found: Vec<usize> = (1..instructions.len())
         .filter(|&n| {
@@ -232,8 +240,11 @@ fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec]) -> Vec<u
                 return true;
             }
             let values = hands(n - 1).filter(|h| step(n).and_then(|s| s.takes) == Some(h.1));
-            let made = values.and_then(|(name, _)| arg(n - 1, name));
-            matches!(made, Some(Bind::Buffer(_))) && made == arg(n, "x")
+            values.is_some_and(|(name, _)| match name {
+                // Attention's results are not stored where they are handed over.
+                "out" => alone(n, ("x", name)),
+                _ => matches!(arg(n, "x"), Some(Bind::Buffer(_))) && arg(n - 1, name) == arg(n, "x"),
+            })
         })
         .collect();
     // A residual comes from before a meeting, or the same block has made the same rows: those of vectors that are
