@@ -34,7 +34,7 @@ pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
 /// Ends the process with this exit code, at once, if a device was left or a library's work given up
 /// ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); else does nothing. What drivers and libraries
 /// do at a process's end wants what is still at work there: with NCCL 2.28 a rank that had said its error ended with a
-/// segmentation fault. Whoever calls it has written all that is to be written.
+/// segmentation fault (that this is why is inferred). Whoever calls it has written all that is to be written.
 pub fn end_if_left(code: u8) {
     if LEFT.load(Ordering::Relaxed) {
         // SAFETY: _exit takes a number and runs nothing of this process any more.
