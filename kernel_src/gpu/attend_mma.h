@@ -342,12 +342,17 @@ template <class S> struct AttendMma {
     }
 
     // last_block (kjit.h) with one thread's release and acquire for all of the block's: the fence of every
-    // thread was half of a µs.
+    // thread was half of a µs. The counter goes back to 0 in the same operation as the last one counts: a
+    // store of its own would be ordered before nothing that the next layer of one launch adds.
     STEP bool last_slice(u32* counter, u32 blocks, u32& is_last) {
         block_sync();
         if (thread_id() == 0) {
-            is_last = atomic_add(counter, 1) == blocks - 1;
-            if (is_last) atomic_store(counter, 0);
+            u32 before;
+            asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                         : "=r"(before)
+                         : "l"(counter), "r"(blocks - 1)
+                         : "memory");
+            is_last = before == blocks - 1;
         }
         block_sync();
         return is_last;

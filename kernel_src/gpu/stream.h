@@ -278,7 +278,7 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
 // A segment of a step, for the code that all steps of its format share.
 struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
-    float* y;
+    float* y;                               // null: whoever reads the results has them as packets
     u32 rows, first, end;  // of the matrix; this block's
     u32 heads_at;          // handed over as heads: the first row's number among them; NONE: as packets
     u32 gate;              // 0 none, 1 silu, 2 gelu: then of two matrices
@@ -472,7 +472,7 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                     }
                     v += add;
                     if (s.heads_at != NONE) Packets::give_value(links.out, links.epoch, s.heads_at + row, v);
-                    else s.y[row] = v;
+                    else if (s.y) s.y[row] = v;
                 }
                 if (links.out && s.heads_at == NONE)
                     Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);

@@ -26,9 +26,9 @@ const BESIDE: u32 = 32;
 pub const HEAD: usize = 7;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Bytes of shared memory that the kernel declares itself, at most: the largest step's (attention's 14 KiB),
-/// four instructions, where the block is among its meetings, the ring's barriers.
-const FIXED: usize = 19 << 10;
+/// Bytes of shared memory that the kernel declares itself, at most, but for the sums of a row's parts: the largest step's
+/// (attention's 14 KiB), four instructions, where the block is among its meetings, the ring's barriers.
+const FIXED: usize = 18 << 10;
 /// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere in one.
 const LINE: usize = 128;
 /// Slots of a ring at least: a team of waves has one while others are on their way.
@@ -305,8 +305,8 @@ fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError>
     let all = |ring: &Ring| -> f64 { records.iter().map(|r| time(r, *ring, wave, waves)).sum() };
     let shares = (0..=waves.ilog2()).map(|n| 1 << n);
     let rings = shares.flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
-    // Sums of the parts of all waves are a kilobyte more than what is kept free.
-    let sums = |r: &Ring| if r.share == waves { 1 << 10 } else { 0 };
+    // Sums of the parts of all waves are two kilobytes more than what is kept free.
+    let sums = |r: &Ring| if r.share == waves { 2 << 10 } else { 0 };
     let room = |r: &Ring| r.slot * r.slots + sums(r) <= bytes;
     rings.filter(|r| r.slots >= SLOTS && room(r)).min_by(|a, b| all(a).total_cmp(&all(b))).ok_or_else(|| {
         SpecError::Unsupported {

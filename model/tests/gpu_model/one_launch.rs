@@ -1,9 +1,15 @@
 //! A token as one launch: the logits of many launches, whichever waves are late, and one error where a block never comes.
 
-use super::{open, options, tiny_models};
+use super::{device, engine, open, options, tiny_models};
+use crate::support::files::model_path;
 use crate::support::near::off;
+use crate::support::one::One;
+use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{OpenOptions, Persistence, Probe, SessionError, Want};
+use kjit_model::session::{KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
@@ -73,6 +79,94 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
         }
     }
     assert!(whole > 0, "no tiny model is one launch");
+}
+
+/// Many positions: attention is in slices, whose last one to come sums them up, and hands the results on. Waves are late
+/// here and there; the logits are those of launches, and the same bit by bit whoever was late.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
+    let mut whole = 0;
+    for (name, kv) in [
+        ("tiny-llama-q4_k_m", KvType::F16),
+        ("tiny-llama-q4_k_m", KvType::Q8_0),
+        ("tiny-qwen3-q8_0", KvType::F16),
+        ("tiny-moe-q4_k_m", KvType::F16),
+    ] {
+        let path = tiny_models().into_iter().find(|p| p.ends_with(format!("{name}.gguf")));
+        let path = path.unwrap_or_else(|| panic!("the suite needs {name}.gguf"));
+        let many = OpenOptions { kv, ..options(1300, 256) };
+        let on = |probe| OpenOptions { persistent: Persistence::On, probe, ..many.clone() };
+        let (mut late, mut one) = (open(&path, &on(Probe::Delays)), open(&path, &on(Probe::None)));
+        let mut many = open(&path, &many);
+        if one.on_gpu().persistent().is_none() {
+            eprintln!("{name}: {:?}", one.on_gpu().plan().no_persistent);
+            continue;
+        }
+        whole += 1;
+        let vocab = many.n_vocab() as u32;
+        let past: Vec<u32> = (0..1000).map(|i| (i * 37 + 5) % vocab).collect();
+        [&mut late, &mut one, &mut many].into_iter().for_each(|s| drop(s.feed(&past, Want::Last).unwrap()));
+        for i in 0..24 {
+            let token = [(i * 41 + 3) % vocab];
+            let [late, one, many] = [&mut late, &mut one, &mut many].map(|s| s.feed(&token, Want::Last).unwrap());
+            assert!(off(&one, &many) < 5e-4, "{name} {kv:?}, token {i}: off by {}", off(&one, &many));
+            assert_eq!(late, one, "{name} {kv:?}, token {i}");
+        }
+    }
+    assert!(whole > 0, "no tiny model is one launch");
+}
+
+/// Every architecture of which a token is one launch: norms, gates, residuals and mixtures in other orders than llama's.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
+    let Some(folder) = model_path("archs") else { return };
+    let files = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<_> = files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    all.sort();
+    // A model's kernels take seconds to compile: several models at a time.
+    let next = AtomicUsize::new(0);
+    let (whole, wrong) = (AtomicUsize::new(0), Mutex::new(vec![]));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(4, |n| n.get() / 2).clamp(1, 8) {
+            scope.spawn(|| {
+                while let Some(path) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match late_beside_launches(path) {
+                        None => {}
+                        Some(Ok(())) => _ = whole.fetch_add(1, Ordering::Relaxed),
+                        Some(Err(off)) => wrong.lock().unwrap().push(format!("{}: {off}", path.display())),
+                    }
+                }
+            });
+        }
+    });
+    let (whole, wrong) = (whole.into_inner(), wrong.into_inner().unwrap());
+    eprintln!("{whole} models have the logits of launches in one launch");
+    assert!(whole > 10 && wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Twelve tokens of a model in one launch whose waves are late, beside launches; none where a token is not one launch.
+fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).ok().filter(|graph| !graph.states.is_empty())?;
+    let engine = engine();
+    let device = device(&engine);
+    let late = OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options(64, 8) };
+    let made = |o: &OpenOptions| Session::on_gpu(&engine, &device, &gguf, graph.clone(), o).ok().map(One::of);
+    let mut late = made(&late)?;
+    late.on_gpu().persistent()?;
+    let mut many = made(&options(64, 8))?;
+    for i in 0..12 {
+        let token = [(i * 37 + 5) % many.n_vocab() as u32];
+        let [got, want] = [&mut late, &mut many].map(|s| s.feed(&token, Want::Last).unwrap());
+        let off = off(&got, &want);
+        // Halves of another sum of keys, values and states; NaN is never near.
+        if !matches!(off.partial_cmp(&2e-3), Some(std::cmp::Ordering::Less)) {
+            return Some(Err(format!("token {i} is off by {off}")));
+        }
+    }
+    Some(Ok(()))
 }
 
 /// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the answer is one error

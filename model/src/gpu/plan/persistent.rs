@@ -198,7 +198,25 @@ fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec], kept: 
         (from.hands, to.takes) = (Some((bytes, weigh)), Some(bytes));
         bytes += (heads.map_or(packets::bytes(values), packets::heads_bytes) as u64).next_multiple_of(ALIGN);
     }
+    unstore(instructions, steps, specs, kept);
     bytes
+}
+
+/// What is handed over and has no reader besides is not stored: its memory may be another value's by then.
+fn unstore(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) {
+    for n in 1..instructions.len() {
+        let Some(made) = instructions.get(n - 1).filter(|i| i.hands.is_some()) else { continue };
+        let Some((name, _)) = steps.get(made.step as usize).and_then(|s| s.hands) else { continue };
+        let Some(bind) = argument(specs, made, name).filter(|b| matches!(b, Bind::Buffer(_)) && !kept.contains(b)) else {
+            continue;
+        };
+        let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
+        let reader = instructions.get(n).is_some_and(|i| argument(specs, i, "residual") == Some(bind));
+        if !reader && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind))) {
+            let made = instructions.get_mut(n - 1).map(|i| &mut i.args);
+            made.into_iter().flatten().filter(|a| **a == Number::Bind(bind)).for_each(|a| *a = Number::Bind(Bind::Null));
+        }
+    }
 }
 
 /// The argument of this name.
