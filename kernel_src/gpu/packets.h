@@ -16,8 +16,9 @@
 // A norm on the way: codes are of value times weight of the norm, and its scale, one number for all, is a
 // factor of the product's results. The squares are for that.
 //
-// Heads (queries, keys, values) are handed over as they are, since whoever attends norms and turns them: each
-// value with its epoch, {f32, epoch}. An attending block waits for its own heads alone.
+// Values *one by one* are handed over as they are, each with its epoch, {f32, epoch}: heads (queries, keys,
+// values), since whoever attends norms and turns them, and waits for its own heads alone; scores of experts,
+// and what those are made of, since a choice is made by them.
 #pragma once
 #include "persist.h"
 
@@ -61,16 +62,17 @@ STEP void packet_store8(u8* p, u64 v) {
 
 // Where an instruction's values come from and go to: null, from and to plain memory.
 struct Links {
-    const u8* in;
-    u8* out;
+    const u8* in;        // packets, or values one by one: as the step takes them
+    u8* out;             // packets
     const float* weigh;  // of `out`: the weight of the norm that its reader has first, or null
+    u8* values;          // one by one
     u32 epoch;
     const u64* instruction;  // where they come from, in shared memory
 };
 // What is called takes the instruction and has them in registers by this. Given by reference they lay in
 // local memory, and what was read there behind a barrier came behind all that the ring had asked for.
 STEP Links links_of(const u64* c) {
-    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], Meeting::place().epoch, c};
+    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7], Meeting::place().epoch, c};
 }
 
 // Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction, and
@@ -156,9 +158,55 @@ struct Packets {
         last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
-    // A vector of so many groups to the block's column. Returns the sum of squares of what this thread had,
-    // if it is asked for. Ends without a barrier. FEW: groups that a thread asks for together.
-    template <bool SPLIT, u32 FEW>
+    // A vector that was given value by value, four at a time, to a plain column (activations.h; COLS of whole
+    // units) by the block, times the norm's `weights` if there are any. Returns the sum of squares of what
+    // this thread had. Ends without a barrier. FEW: quads that a thread asks for together.
+    template <u32 COLS, u32 UNIT, u32 FEW>
+    CALLED float take_plain(const u8* in, u32 epoch, const float* weights, u32x4* column) {
+        constexpr u32 QUADS = COLS / 4, UNITS = COLS / UNIT;
+        Meeting::delay(103);
+        float sum = 0.0f;
+        NO_UNROLL for (u32 from = 0; from < QUADS; from += FEW * KJ_BLOCK) {
+            u32x4 p[FEW][2], w[FEW];
+            UNROLL for (u32 i = 0; i < FEW; i++) {
+                const u32 q = from + i * KJ_BLOCK + thread_id(), none = q < QUADS ? ~epoch : epoch;
+                p[i][0] = p[i][1] = u32x4{0, none, 0, none};
+                w[i] = weights && q < QUADS ? load16(weights + 4 * q) : u32x4{};
+            }
+            u32 turns = 0;
+            u64 since = 0;
+            bool all;
+            do {
+                all = true;
+                UNROLL for (u32 i = 0; i < FEW; i++)
+                    UNROLL for (u32 k = 0; k < 2; k++) {
+                        const u32 q = from + i * KJ_BLOCK + thread_id();
+                        // Two values, each seen or not by itself.
+                        if (p[i][k].y != epoch || p[i][k].w != epoch)
+                            p[i][k] = packet_load(in + ((u64)q * 2 + k) * 16);
+                    }
+                UNROLL for (u32 i = 0; i < FEW; i++)
+                    UNROLL for (u32 k = 0; k < 2; k++) all = all && p[i][k].y == epoch && p[i][k].w == epoch;
+            } while (!all && !Meeting::over(turns, since));
+            UNROLL for (u32 i = 0; i < FEW; i++) {
+                const u32 q = from + i * KJ_BLOCK + thread_id();
+                float v[4] = {as_f32(p[i][0].x), as_f32(p[i][0].z), as_f32(p[i][1].x), as_f32(p[i][1].z)};
+                UNROLL for (u32 e = 0; e < 4; e++) sum = fma_f32(v[e], v[e], sum);
+                if (weights)
+                    v[0] *= as_f32(w[i].x), v[1] *= as_f32(w[i].y), v[2] *= as_f32(w[i].z),
+                        v[3] *= as_f32(w[i].w);
+                if (q < QUADS)
+                    column[UNIT == 8 ? q % 2 * UNITS + q / 2 : q] =
+                        u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
+            }
+        }
+        return sum;
+    }
+
+    // A vector of so many groups to the block's column, or to COLUMNS that lie one after the other. Returns
+    // the sum of squares of what this thread had, if it is asked for. Ends without a barrier. FEW: groups
+    // that a thread asks for together.
+    template <bool SPLIT, u32 FEW, u32 COLUMNS = 1>
     CALLED float take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
         Meeting::delay(101);
         float sum = 0.0f;
@@ -190,7 +238,9 @@ struct Packets {
                 }
             } while (!all && !Meeting::over(turns, since));
             UNROLL for (u32 i = 0; i < FEW; i++) {
-                if (inside[i]) keep<SPLIT>(column, groups, from + i * KJ_BLOCK + thread_id(), p[i]);
+                const u32 group = from + i * KJ_BLOCK + thread_id(), each = groups / COLUMNS;
+                const u32 which = COLUMNS == 1 ? 0 : group / each;
+                if (inside[i]) keep<SPLIT>(column + which * (5 * each / 2), each, group - which * each, p[i]);
                 sum += as_f32((u32)q[i]);
             }
         }

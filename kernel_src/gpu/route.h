@@ -68,14 +68,23 @@ template <class S> struct Route {
     }
 
     STEP void step(RouteArgs a, Share share) {
+        float scores[EACH];
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            scores[i] = e < EXPERTS ? a.scores[(u64)share.x * EXPERTS + e] : 0.0f;
+        }
+        choose(a, share.x, scores);
+    }
+
+    // By scores of which a lane has every KJ_WAVE-th.
+    STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
-        u64 token = share.x;
         float v[EACH];
         u64 key[EACH];
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
-            v[i] = e < EXPERTS ? a.scores[token * EXPERTS + e] : as_f32(0xff800000u);
+            v[i] = e < EXPERTS ? scores[i] : as_f32(0xff800000u);
             key[i] = e < EXPERTS ? order_key(v[i], e) : 0;
             most = max_f32(most, v[i]);
         }

@@ -280,14 +280,15 @@ struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;                               // null: whoever reads the results has them as packets
     u32 rows, first, end;  // of the matrix; this block's
-    u32 heads_at;          // handed over as heads: the first row's number among them; NONE: as packets
+    u32 values_at;         // of what is handed over one by one, the first row's number
     u32 gate;              // 0 none, 1 silu, 2 gelu: then of two matrices
     float factor;          // of all rows
 };
 
 // The rows of one format and length, for every step that has such.
-// W: StreamFormat; COLS, SPLIT, FORM: of the column.
-template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRows {
+// W: StreamFormat; COLS, SPLIT, FORM: of the column. FULL: a slot has as many rows as fit, else as many as
+// its lanes take at once.
+template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false> struct StreamRows {
     using K = Ring<R>;
     static constexpr u32 MOST = 128;  // rows of a round
     static constexpr u32 TEAMS = kj_waves / R::SHARE;
@@ -309,7 +310,8 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
     static constexpr u32 TIMES = FIT < SIDE ? 1 : least(FIT / SIDE, least(4, LANES));
     static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
-    static constexpr u32 ROWS = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
+    static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;  // rows that are taken at once
+    static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
     // Units of a row whose loads are on their way together: eight of all rows, if they divide what there is.
     STEP constexpr u32 divisor(u32 n, u32 most) { return n % most == 0 ? most : divisor(n, most - 1); }
     static constexpr u32 TOGETHER = divisor(DEEP, 8 / SUMS);
@@ -398,10 +400,18 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
     // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`. Rows that are not
     // there make numbers that nobody reads, of what lay in the slot before.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
+        if constexpr (FULL) {
+            NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
+                take_batch(rows + q * W::ROW_BYTES, min_u32(BATCH, n - q), x, sums + q);
+        } else {
+            take_batch(rows, n, x, sums);
+        }
+    }
+    STEP void take_batch(const u8* rows, u32 n, const u32x4* x, float* sums) {
         float acc[SUMS] = {};
         const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
         // Not behind the slot, where shared memory may end.
-        const u8* row = rows + (ROWS < SIDE ? min_u32(side, ROWS - 1) : side) * W::ROW_BYTES;
+        const u8* row = rows + (BATCH < SIDE ? min_u32(side, BATCH - 1) : side) * W::ROW_BYTES;
         NO_UNROLL for (u32 d = 0; d < DEEP; d += TOGETHER) {
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
                 const u32 local = (d + i) * LANES + lane_id() % LANES, u = member * EACH + local;
@@ -429,11 +439,27 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
         if (lane_id() % each == 0 && which < n) sums[which] = acc[0];
     }
 
+    // Where the row begins in its slot: matrices begin at whole lines.
+    STEP u32 off(u32 row) { return ANYWHERE ? row * W::ROW_BYTES % K::LINE : 0; }
+
+    // This wave's team takes its slots of the next `all`: `take(number, place)`.
+    template <class Take> STEP RingAt walk(u32 barriers, u32 slots, u32 all, RingAt at, Take take) {
+        RingAt mine = at;
+        const u32 turn = (wave_id() / R::SHARE - at.slot) % TEAMS;
+        K::skip(mine, turn);
+        NO_UNROLL for (u32 i = turn; i < all; i += TEAMS) {
+            take(i, K::wait(barriers, slots, mine));
+            K::release(barriers, mine);
+            K::skip(mine, TEAMS);
+        }
+        K::skip_all(at, all);
+        return at;
+    }
+
     CALLED RingAt take(StreamSegment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory);
-        const u32 team = wave_id() / R::SHARE;
         const u32 sums = kept_place(lds.sum) + wave_id() % R::SHARE * MOST * 4;
         const u32 lists = s.gate ? 2 : 1;
         NO_UNROLL for (u32 r = s.first; r < s.end; r += MOST) {
@@ -444,21 +470,12 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
             const float first = ends && s.bias ? s.bias[row] : 0.0f,
                         second = ends && s.second ? s.second[row] : 0.0f;
             const float weight = ends && links.weigh ? links.weigh[row] : 1.0f;
-            const u32 each = (n + ROWS - 1) / ROWS, all = lists * each;  // slots of a matrix, of the round
-            RingAt mine = at;
-            const u32 turn = (team - at.slot) % TEAMS;
-            K::skip(mine, turn);
-            NO_UNROLL for (u32 i = turn; i < all; i += TEAMS) {
+            const u32 each = (n + ROWS - 1) / ROWS;  // slots of a matrix, of the round
+            at = walk(barriers, slots, lists * each, at, [&](u32 i, u32 slot) {
                 const u32 l = i >= each ? 1 : 0, q = (l ? i - each : i) * ROWS;
-                // Matrices begin at whole lines.
-                const u32 off = ANYWHERE ? (r + q) * W::ROW_BYTES % K::LINE : 0;
-                const u32 rows = K::wait(barriers, slots, mine) + off;
-                take_slot(at_place<const u8>(rows), min_u32(ROWS, n - q), x,
+                take_slot(at_place<const u8>(slot + off(r + q)), min_u32(ROWS, n - q), x,
                           at_place<float>(sums + (at.buffer * 2 + l) * R::SHARE * MOST * 4) + q);
-                K::release(barriers, mine);
-                K::skip(mine, TEAMS);
-            }
-            K::skip_all(at, all);
+            });
             block_sync();
             if (thread_id() < MOST) {
                 float v = 0.0f;
@@ -471,10 +488,10 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R> struct StreamRow
                         v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, s.factor, second);
                     }
                     v += add;
-                    if (s.heads_at != NONE) Packets::give_value(links.out, links.epoch, s.heads_at + row, v);
-                    else if (s.y) s.y[row] = v;
+                    if (links.values) Packets::give_value(links.values, links.epoch, s.values_at + row, v);
+                    if (s.y) s.y[row] = v;
                 }
-                if (links.out && s.heads_at == NONE)
+                if (links.out)
                     Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
             }
             at.buffer ^= 1;
@@ -556,8 +573,28 @@ template <class S, class R> struct Stream {
         const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr,
                               LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
                               S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end,
-                              SEGMENTS > 1 && links.out ? rows_before<I>() : NONE, gate, factor};
+                              rows_before<I>(), gate, factor};
         at = Rows<I>::take(s, links.instruction, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
+    }
+
+    // A plain column; what results are to be multiplied with.
+    STEP float plain_column(const MatvecArgs& a, const Links& links, u32x4* column) {
+        if constexpr (S::COLS % S::X_UNIT == 0 && !X::GATED) {
+            if (links.in != nullptr) {
+                constexpr u32 each = CEIL_DIV(S::COLS / 4, KJ_BLOCK), few = each < 2 ? each : 2;
+                const float squares = Packets::take_plain<S::COLS, S::X_UNIT, few>(
+                    links.in, links.epoch, X::NORMED ? a.aux : nullptr, column);
+                if constexpr (X::NORMED) return rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
+                block_sync();
+                return 1.0f;
+            }
+        }
+        typename X::Norm norm;
+        X::load_norm(norm, a.aux);
+        Meeting::wait();
+        X::template make<1>(a.x, a.aux, norm, a.eps, column);
+        block_sync();
+        return 1.0f;
     }
 
     // `pool`: COLUMN_BYTES of shared memory.
@@ -566,11 +603,7 @@ template <class S, class R> struct Stream {
         const u32x4* x = (const u32x4*)pool;
         float factor = 1.0f;
         if constexpr (X::PLAIN) {
-            typename X::Norm norm;
-            X::load_norm(norm, a.aux);
-            Meeting::wait();
-            X::template make<1>(a.x, a.aux, norm, a.eps, (u32x4*)pool);
-            block_sync();
+            factor = plain_column(a, links, (u32x4*)pool);
         } else {
             constexpr u32 first = X::NORMED                       ? 1
                                   : S::PROLOGUE == Prologue::Silu ? 2

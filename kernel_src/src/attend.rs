@@ -387,7 +387,7 @@ impl Family for AttendSpec {
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        let Inside { wave, threads, streams } = inside;
+        let Inside { wave, threads, streams, .. } = inside;
         require(!self.form.paged, NAME, || "a kernel of all steps knows no pages".to_owned())?;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
@@ -431,12 +431,12 @@ impl Family for AttendSpec {
         let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
         let rings = matches!(t, AttendTuning::Rings { .. });
         let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim;
-        let takes_heads = (streams && rings && !self.form.kept_before).then_some(all);
+        let takes_values = (streams && rings && !self.form.kept_before).then_some(all);
         Ok(Step {
             lds: Some(lds),
             pool: t.shared(&self.form.kv) as u32,
             hands,
-            takes_heads,
+            takes_values,
             apart: streams && self.form.qk_norm,
             ..step
         })

@@ -2,7 +2,7 @@
 
 mod cases;
 
-use crate::activations::{Column, First, Prologue};
+use crate::activations::{Column, First, Form, Prologue};
 use crate::arguments;
 use crate::cases::{Case, Random};
 use crate::family::{Block, Family, Grid, Size, Work, choice};
@@ -11,7 +11,7 @@ use crate::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::layout::Layout;
 use crate::matrix::Samples;
 use crate::matvec::MatvecTuning;
-use crate::persistent::{self, Inside, Step};
+use crate::persistent::{self, Inside, Record, Step, packets};
 use crate::render::{self, Shape};
 use crate::segments::Gate;
 use kjit_engine::Target;
@@ -155,6 +155,32 @@ impl ExpertsSpec {
         tuning.blocks(target, units, [self.rows], self.results())
     }
 
+    /// Inside of a kernel whose blocks choose for themselves: `gpu/stream_experts.h`.
+    fn streamed(&self, shape: Shape, pool: u32) -> Result<Step, SpecError> {
+        let layout = Layout::new(self.format, self.cols)?;
+        let quantised = matches!(self.column()?.form, Form::Quantised { .. });
+        let end = !self.bias && self.finish != ExpertFinish::ClampedSilu && self.per_slot == self.sums();
+        let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
+        let whole = self.rows.is_multiple_of(packets::GROUP) && (self.rows * layout.row_bytes).is_multiple_of(128);
+        require(quantised && end && alone && whole && !self.all && self.top <= 16, NAME, || {
+            "experts' rows in a ring of weights".to_owned()
+        })?;
+        let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, at, pool, lds);";
+        let step = Step::of("stream_experts.h", "ExpertsArgs", call, shape);
+        let feed = "if (lane_id() == 0) StreamExperts<S, Weights>::feed(a, block_id(), blocks, ring, memory, at);";
+        let records = vec![Record { bytes: layout.row_bytes, units: layout.units(), rows: self.rows }];
+        Ok(Step {
+            lds: Some("StreamExperts<S, Weights>::Shared"),
+            pool,
+            of_all_blocks: true,
+            records,
+            takes: Some(self.columns() * self.cols),
+            hands: Some(("y", self.results() * self.rows)),
+            beside: Some(feed),
+            ..step
+        })
+    }
+
     /// The constants.
     fn shape(&self, t: &MatvecTuning) -> Result<Shape, SpecError> {
         let gate = match self.finish {
@@ -237,10 +263,13 @@ impl Family for ExpertsSpec {
         let usual = self.usual(target)?;
         let Inside { wave, threads, .. } = inside;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
+        let pool = (self.columns() * self.column()?.bytes()) as u32;
+        if inside.routed {
+            return self.streamed(self.shape(&tuning)?, pool);
+        }
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
         // Which rows are read is known only when the choice is: they do not come through the ring.
-        let pool = (self.columns() * self.column()?.bytes()) as u32;
         Ok(Step { lds: Some("Experts<S>::Shared"), pool, of_all_blocks: true, apart: inside.streams, ..step })
     }
 

@@ -200,6 +200,7 @@ const FILES: &[(&str, &str)] = files! {
     "softmax.h"
     "softmax.hip"
     "stream.h"
+    "stream_experts.h"
     "tiles.h"
     "tiles.hip"
     "top_keys.h"

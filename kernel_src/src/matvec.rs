@@ -179,7 +179,7 @@ impl Family for MatvecSpec {
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
         require(self.columns == 1 && !self.quantized, NAME, || "rows too long for a block's own column".to_owned())?;
         let usual = self.usual(target)?;
-        let Inside { wave, threads, streams } = inside;
+        let Inside { wave, threads, streams, .. } = inside;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
         let (header, lds, call) = match streams {
             false => ("matvec.h", "Matvec<S>::Shared", "Matvec<S>::template step<MetBefore>(a, share, pool, lds);"),
@@ -205,12 +205,14 @@ impl Family for MatvecSpec {
             [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows)),
             _ => None,
         };
-        let hands_heads = match self.weights().results() {
-            several if streams && several.len() > 1 => Some(several.iter().map(|r| r.rows).sum()),
-            _ => None,
-        };
+        let hands_values = streams.then(|| self.weights().results().iter().map(|r| r.rows).sum());
+        // A plain column takes them as they are.
+        let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
+        let takes_values = (streams && alone && plain).then_some(self.cols);
+        let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);";
+        let step = Step { beside: streams.then_some(feed), takes_values, hands_values, ..step };
         let pool = column.bytes() as u32;
-        Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, hands_heads, ..step })
+        Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, ..step })
     }
 
     fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {

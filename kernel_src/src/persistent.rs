@@ -21,9 +21,9 @@ const NAME: &str = "persistent";
 const THREADS: u32 = 256;
 /// The warp beside them that asks for weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where packets come
-/// from and go to, the weight of the norm behind them.
-pub const HEAD: usize = 7;
+/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where values come from,
+/// where packets go to, the weight of the norm behind them, where values go to one by one.
+pub const HEAD: usize = 8;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
 /// Bytes of shared memory that the kernel declares itself, at most, but for the sums of a row's parts: the largest step's
@@ -53,6 +53,8 @@ pub struct Inside {
     pub threads: u32,
     /// Weights come through a ring in shared memory.
     pub streams: bool,
+    /// So do chosen experts', and each block chooses for itself.
+    pub routed: bool,
 }
 
 impl Inside {
@@ -60,7 +62,7 @@ impl Inside {
     #[must_use]
     pub fn of(target: &Target) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
-        Inside { wave: target.default_wave(), threads: THREADS, streams }
+        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false }
     }
 }
 
@@ -83,7 +85,7 @@ pub struct Step {
     /// The struct of its arguments.
     pub args: &'static str,
     /// What is called: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool` its
-    /// shared memory.
+    /// shared memory. Empty: the warp beside does all.
     pub call: &'static str,
     /// The type of `lds`, if it has one.
     pub lds: Option<&'static str>,
@@ -101,10 +103,13 @@ pub struct Step {
     pub takes: Option<usize>,
     /// The argument whose values it can hand over as packets, and how many they are.
     pub hands: Option<(&'static str, usize)>,
-    /// The queries, keys and values that it may be handed one by one, as they are.
-    pub takes_heads: Option<usize>,
+    /// The values that it may be handed one by one, as they are: queries, keys and values of attention, else its `x` or
+    /// scores.
+    pub takes_values: Option<usize>,
     /// The values of all of its results, which it can hand over so.
-    pub hands_heads: Option<usize>,
+    pub hands_values: Option<usize>,
+    /// What the warp beside does for it, all its lanes: asks for weights.
+    pub beside: Option<&'static str>,
     /// It is called as a function of its own: the registers that it alone takes are saved for it, not for all steps.
     pub apart: bool,
 }
@@ -122,7 +127,7 @@ pub mod packets {
 
     /// Bytes of so many that are handed over as they are.
     #[must_use]
-    pub const fn heads_bytes(values: usize) -> usize {
+    pub const fn values_bytes(values: usize) -> usize {
         values * 8
     }
 }
@@ -130,7 +135,7 @@ pub mod packets {
 impl Step {
     pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
         let (lds, pool, shares, of_all_blocks, records) = (None, 0, None, false, vec![]);
-        let (takes, hands, takes_heads, hands_heads, apart) = (None, None, None, None, false);
+        let (takes, hands, takes_values, hands_values, beside, apart) = (None, None, None, None, None, false);
         Step {
             header,
             args,
@@ -143,8 +148,9 @@ impl Step {
             records,
             takes,
             hands,
-            takes_heads,
-            hands_heads,
+            takes_values,
+            hands_values,
+            beside,
             apart,
         }
     }
@@ -212,7 +218,21 @@ impl Persistent {
     /// # Errors
     /// A family that has no part in it, by name; more shared memory than a block has.
     pub fn new(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
+        Persistent::inside(specs, target, probe, Inside::of(target))
+    }
+
+    /// The same where each block chooses its experts for itself, and their rows come through the ring: for programs that
+    /// hand over all that this takes, as values and as packets.
+    ///
+    /// # Errors
+    /// As [`Persistent::new`]; experts that cannot.
+    pub fn routed(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
         let inside = Inside::of(target);
+        require(inside.streams, NAME, || format!("experts by each block's own choice on {target}"))?;
+        Persistent::inside(specs, target, probe, Inside { routed: true, ..inside })
+    }
+
+    fn inside(specs: &[Spec], target: &Target, probe: Probe, inside: Inside) -> Result<Persistent, SpecError> {
         require(inside.streams || target.vendor() == Vendor::Amd, NAME, || {
             format!("{target} has no bulk copies, and its launches overlap")
         })?;
@@ -368,12 +388,11 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
     let _ = writeln!(text, "    }}\n{back}}}\n");
     if streams {
         text.push_str("STEP void feed(const u64* c, u32 blocks, Ring<Weights>::Shared& ring, u8* memory, RingAt& at) {\n    switch ((u32)c[0]) {\n");
-        for (i, (step, declared)) in steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| !s.records.is_empty())
-        {
+        for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
+            let Some(beside) = step.beside else { continue };
             let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
             takes(&mut text, declared, "        ");
-            let feed = named("Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);", i);
-            let _ = writeln!(text, "        {feed}\n        break;\n    }}");
+            let _ = writeln!(text, "        {}\n        break;\n    }}", named(beside, i));
         }
         text.push_str("    }\n}\n\n");
     }
@@ -384,6 +403,10 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
 
 /// What a step does with an instruction.
 fn work(text: &mut String, i: usize, step: &Step, declared: &[Declared], indent: &str) {
+    if step.call.is_empty() {
+        let _ = writeln!(text, "{indent}Meeting::stamp(1);");
+        return;
+    }
     let _ = writeln!(text, "{indent}{} a;", step.args);
     takes(text, declared, indent);
     if step.lds.is_some() {
@@ -457,7 +480,7 @@ STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>
         wave_sync();
         program += WORDS;
         if (i + 1 < count) UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
-        if (lane == 0) feed(c, blocks, ring, memory, at);
+        feed(c, blocks, ring, memory, at);
         wave_sync();
     }
 }

@@ -118,7 +118,12 @@ impl Family for RouteSpec {
         Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
     }
 
-    fn inside(&self, _: &Target, _: Inside) -> Result<Step, SpecError> {
+    fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
+        if inside.routed {
+            let step = Step::of("stream_experts.h", "RouteArgs", "", self.shape());
+            let beside = Some("StreamRoute<S>::step(a, c);");
+            return Ok(Step { of_all_blocks: true, takes_values: Some(self.experts), beside, ..step });
+        }
         // A wave of the block chooses.
         let call = "Meeting::wait(); if (wave_id() == 0) Route<S>::step(a, share);";
         Ok(Step::of("route.h", "RouteArgs", call, self.shape()))

@@ -235,3 +235,28 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
         assert!(!one(&LLAMA_8B, target, |_| {}), "{target}: it was not measured there");
     }
 }
+
+/// Of a mixture each block chooses its experts for itself: all is handed over, and nobody meets but behind the embedding
+/// and at the end.
+#[test]
+fn a_mixture_is_one_launch_without_meetings() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let options = OpenOptions { persistent: Persistence::On, ..options(4096) };
+    let plan =
+        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+    let one = plan.persistent.unwrap();
+    let meets: Vec<&str> = one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
+    assert_eq!(meets.len(), 2, "{meets:?}");
+    // The experts' input is what the scores are made of, as packets; the choice's makers give scores one by one.
+    let choices =
+        one.instructions.iter().enumerate().filter(|(_, i)| i.hands.is_none() && i.values.is_none() && !i.meets);
+    let choices: Vec<usize> = choices.map(|(n, _)| n).collect();
+    assert_eq!(choices.len(), graph.states.len());
+    for n in choices {
+        let [input, scores, choice, up, down] = [0, 1, 2, 3, 4].map(|at| &one.instructions[n + at - 2]);
+        assert_eq!((scores.takes, choice.takes), (input.values, scores.values), "{}", choice.name);
+        assert_eq!((up.takes, down.takes), (input.hands.map(|h| h.0), up.hands.map(|h| h.0)), "{}", choice.name);
+        assert!(scores.takes.is_some() && choice.takes.is_some() && up.takes.is_some() && down.takes.is_some());
+    }
+}

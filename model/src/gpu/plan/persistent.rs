@@ -78,11 +78,14 @@ pub struct Instruction {
     pub shares: [Number; 3],
     /// Its arguments in the kernel's order.
     pub args: Vec<Number>,
-    /// Where the packets are that it reads instead of values.
+    /// Where what is handed over to it is, instead of values in memory.
     pub takes: Option<u64>,
-    /// Where the packets go that it makes, and the weight of the norm that their reader has first: then the next
-    /// one reads them. Else all blocks meet behind it.
+    /// Where the packets go that it makes, and the weight of the norm that their reader has first.
     pub hands: Option<(u64, Bind)>,
+    /// Where its results go one by one.
+    pub values: Option<u64>,
+    /// All blocks meet behind it: it does not hand over all that is read of it.
+    pub meets: bool,
 }
 
 /// A word of an instruction.
@@ -115,25 +118,32 @@ impl OneLaunch {
             }
             which.push(at);
         }
-        let made = Persistent::new(&specs, target, probe).map_err(|e: SpecError| e.to_string())?;
-        let mut instructions = vec![];
-        for (launch, at) in program.launches.iter().zip(which) {
-            let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
-            let shares = match (step.of_all_blocks, step.shares) {
-                (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
-                (false, Some(shares)) => shares.map(|n| Number::Bind(Bind::U32(n))),
-                (false, None) => launch.grid.map(|d| Number::Bind(Bind::Dim(d))),
-            };
-            let names = spec.arguments().iter().map(|d| d.name);
-            let args = launch.args.iter().zip(names).map(|(&bind, name)| match name {
-                "blocks" if step.of_all_blocks => Number::Blocks,
-                _ => Number::Bind(bind),
-            });
-            let (name, args) = (launch.name.clone(), args.collect());
-            instructions.push(Instruction { name, step: at as u32, shares, args, takes: None, hands: None });
-        }
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        let packets = link(&mut instructions, &made.steps, &specs, &kept);
+        // Experts by each block's own choice, where the program has nothing else of them.
+        if specs.iter().any(|s| matches!(s, Spec::Route(_)))
+            && let Ok(made) = Persistent::routed(&specs, target, probe)
+        {
+            let mut instructions = instructions(program, &made, &specs, &which);
+            let chosen = chosen(&instructions, &made.steps, &specs, &kept);
+            if let Some(chosen) = chosen
+                && let Some(packets) = link(&mut instructions, &made.steps, &specs, &kept, &chosen)
+            {
+                return OneLaunch::with(made, instructions, packets, target, probe);
+            }
+        }
+        let made = Persistent::new(&specs, target, probe).map_err(|e: SpecError| e.to_string())?;
+        let mut instructions = instructions(program, &made, &specs, &which);
+        let packets = link(&mut instructions, &made.steps, &specs, &kept, &[]).unwrap_or(0);
+        OneLaunch::with(made, instructions, packets, target, probe)
+    }
+
+    fn with(
+        made: Persistent,
+        instructions: Vec<Instruction>,
+        packets: u64,
+        target: &Target,
+        probe: Probe,
+    ) -> Result<OneLaunch, String> {
         let job = made.kernel.job(target);
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
@@ -155,11 +165,11 @@ impl OneLaunch {
         let mut all = Vec::with_capacity(self.words * self.instructions.len());
         for i in &self.instructions {
             let begin = all.len();
-            all.push(u64::from(i.step) | if i.hands.is_none() { MEETS_BEHIND } else { 0 });
-            let [takes, hands] = [i.takes, i.hands.map(|h| h.0)];
-            let links = [takes, hands].map(|at| Number::Bind(Bind::U64(at.map_or(0, |at| packets + at))));
+            all.push(u64::from(i.step) | if i.meets { MEETS_BEHIND } else { 0 });
+            let place = |at: Option<u64>| Number::Bind(Bind::U64(at.map_or(0, |at| packets + at)));
             let weigh = Number::Bind(i.hands.map_or(Bind::Null, |h| h.1));
-            for number in i.shares.iter().chain(&links).chain([&weigh]).chain(&i.args) {
+            let links = [place(i.takes), place(i.hands.map(|h| h.0)), weigh, place(i.values)];
+            for number in i.shares.iter().chain(&links).chain(&i.args) {
                 all.push(match number {
                     Number::Blocks => u64::from(blocks),
                     Number::Bind(bind) => match (bind, address(&i.name, bind)?) {
@@ -185,36 +195,157 @@ impl OneLaunch {
     }
 }
 
-/// Finds the values that are handed over as packets. Returns the bytes of all.
-fn link(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> u64 {
-    let found = linked(instructions, steps, specs, kept);
-    let mut bytes = 0;
-    for n in found {
-        let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
-        let step = |i: &Instruction| steps.get(i.step as usize);
-        let heads = step(to).and_then(|s| s.takes_heads);
-        let values = step(from).and_then(|s| s.hands).map_or(0, |h| h.1);
-        let weigh = argument(specs, to, "aux").unwrap_or(Bind::Null);
-        (from.hands, to.takes) = (Some((bytes, weigh)), Some(bytes));
-        bytes += (heads.map_or(packets::bytes(values), packets::heads_bytes) as u64).next_multiple_of(ALIGN);
+/// The program's launches as instructions that hand nothing over yet.
+fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[usize]) -> Vec<Instruction> {
+    let mut all = vec![];
+    for (launch, &at) in program.launches.iter().zip(which) {
+        let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
+        let shares = match (step.of_all_blocks, step.shares) {
+            (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
+            (false, Some(shares)) => shares.map(|n| Number::Bind(Bind::U32(n))),
+            (false, None) => launch.grid.map(|d| Number::Bind(Bind::Dim(d))),
+        };
+        let names = spec.arguments().iter().map(|d| d.name);
+        let args = launch.args.iter().zip(names).map(|(&bind, name)| match name {
+            "blocks" if step.of_all_blocks => Number::Blocks,
+            _ => Number::Bind(bind),
+        });
+        let (name, args, step) = (launch.name.clone(), args.collect(), at as u32);
+        all.push(Instruction { name, step, shares, args, takes: None, hands: None, values: None, meets: true });
     }
-    unstore(instructions, steps, specs, kept);
-    bytes
+    all
+}
+
+/// A mixture's five instructions: what makes its input, the scores, the choice, the experts' first and second matrices.
+/// Holds the first's number.
+#[derive(Clone, Copy)]
+struct Mixture(usize);
+
+/// The mixtures of a program, if each is such: `None` if there is a choice, or a product through chosen experts, that
+/// cannot have all by hand-overs.
+fn chosen(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> Option<Vec<Mixture>> {
+    let spec = |n: usize| instructions.get(n).and_then(|i| specs.get(i.step as usize));
+    let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
+    let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
+    // Argument `made` of one is argument `read` of another, and of these alone.
+    let only = |from: usize, made: &str, readers: &[(usize, &str)]| {
+        let bind = arg(from, made).filter(|b| matches!(b, Bind::Buffer(_)) && !kept.contains(b));
+        let Some(bind) = bind else { return false };
+        let reads = |n: usize| readers.iter().any(|r| r.0 == n);
+        let mut others = instructions.iter().enumerate().filter(|(n, _)| *n != from && !reads(*n));
+        readers.iter().all(|&(n, read)| arg(n, read) == Some(bind))
+            && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
+    };
+    let fits = |first: usize| -> Option<bool> {
+        let [scores, choice, up, down] = [1, 2, 3, 4].map(|n| first + n);
+        let (made, cols) = step(first)?.hands?;
+        let inner = step(up)?.hands?.1;
+        let alike = arg(scores, "x") == arg(first, made)
+            && arg(up, "x") == arg(first, made)
+            && arg(up, "aux") == arg(scores, "aux")
+            && step(first)?.hands_values == Some(cols)
+            && step(scores)?.takes_values == Some(cols)
+            && step(scores)?.hands_values == step(choice)?.takes_values
+            && step(up)?.takes == Some(cols)
+            && step(down)?.takes == Some(inner);
+        let buffer = matches!(arg(first, made), Some(Bind::Buffer(_)));
+        Some(
+            alike
+                && buffer
+                && matches!((spec(first)?, spec(scores)?), (Spec::Matvec(_), Spec::Matvec(_)))
+                && only(scores, "y0", &[(choice, "scores")])
+                && only(choice, "experts", &[(up, "chosen"), (down, "chosen")])
+                && only(choice, "shares", &[(down, "shares")])
+                && only(up, "y", &[(down, "x")]),
+        )
+    };
+    let mut found = vec![];
+    for (n, i) in instructions.iter().enumerate() {
+        match specs.get(i.step as usize)? {
+            Spec::Route(_) => {
+                let first = n.checked_sub(2).filter(|&first| fits(first) == Some(true))?;
+                found.push(Mixture(first));
+            }
+            Spec::Experts(_) => found.last().filter(|m| n == m.0 + 3 || n == m.0 + 4).map(|_| ())?,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// Finds the values that are handed over. Returns the bytes of all; `None` if a mixture's cannot be.
+fn link(
+    instructions: &mut [Instruction],
+    steps: &[Step],
+    specs: &[Spec],
+    kept: &[Bind],
+    mixtures: &[Mixture],
+) -> Option<u64> {
+    let found = linked(instructions, steps, specs, kept, mixtures)?;
+    let mut bytes = 0;
+    let mut room = |size: usize| {
+        let at = bytes;
+        bytes += (size as u64).next_multiple_of(ALIGN);
+        at
+    };
+    let step = |i: &Instruction| steps.get(i.step as usize);
+    for &n in &found {
+        let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
+        from.meets = false;
+        // Of a mixture: scores to the choice, values to the scores, and nothing, since each block chooses for itself.
+        let of = mixtures.iter().map(|m| n.wrapping_sub(m.0)).find(|at| (1..=3).contains(at));
+        if of == Some(3) {
+            continue;
+        }
+        if of.is_some() || step(to).is_some_and(|s| s.takes_values.is_some()) {
+            let at = room(packets::values_bytes(step(from).and_then(|s| s.hands_values).unwrap_or(0)));
+            (from.values, to.takes) = (Some(at), Some(at));
+            continue;
+        }
+        let at = room(packets::bytes(step(from).and_then(|s| s.hands).map_or(0, |h| h.1)));
+        (from.hands, to.takes) = (Some((at, argument(specs, to, "aux").unwrap_or(Bind::Null))), Some(at));
+    }
+    for Mixture(first) in mixtures {
+        let Some([from, _, _, up, ..]) = instructions.get_mut(*first..) else { continue };
+        let at = room(packets::bytes(step(from).and_then(|s| s.hands).map_or(0, |h| h.1)));
+        (from.hands, up.takes) = (Some((at, argument(specs, up, "aux").unwrap_or(Bind::Null))), Some(at));
+    }
+    unstore(instructions, specs, kept);
+    Some(bytes)
 }
 
 /// What is handed over and has no reader besides is not stored: its memory may be another value's by then.
-fn unstore(instructions: &mut [Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) {
-    for n in 1..instructions.len() {
-        let Some(made) = instructions.get(n - 1).filter(|i| i.hands.is_some()) else { continue };
-        let Some((name, _)) = steps.get(made.step as usize).and_then(|s| s.hands) else { continue };
-        let Some(bind) = argument(specs, made, name).filter(|b| matches!(b, Bind::Buffer(_)) && !kept.contains(b)) else {
+fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
+    const RESULTS: [&str; 4] = ["y0", "y1", "y2", "y"];
+    // What a step reads that nobody hands to it.
+    let mut read: Vec<Bind> = kept.to_vec();
+    for i in instructions.iter() {
+        let Some(spec) = specs.get(i.step as usize) else { continue };
+        for (d, number) in spec.arguments().iter().zip(&i.args) {
+            let handed: &[&str] = match spec {
+                Spec::Attend(_) => &["q", "k", "v"],
+                Spec::Route(_) => &["scores"],
+                _ => &["x"],
+            };
+            if let (Number::Bind(bind), false) = (number, i.takes.is_some() && handed.contains(&d.name))
+                && !RESULTS.contains(&d.name)
+            {
+                read.push(*bind);
+            }
+        }
+    }
+    for i in instructions.iter_mut() {
+        let Some(spec) = specs.get(i.step as usize) else { continue };
+        if i.meets || matches!(spec, Spec::Attend(_)) {
             continue;
-        };
-        let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
-        let reader = instructions.get(n).is_some_and(|i| argument(specs, i, "residual") == Some(bind));
-        if !reader && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind))) {
-            let made = instructions.get_mut(n - 1).map(|i| &mut i.args);
-            made.into_iter().flatten().filter(|a| **a == Number::Bind(bind)).for_each(|a| *a = Number::Bind(Bind::Null));
+        }
+        for (d, number) in spec.arguments().iter().zip(&mut i.args) {
+            if let Number::Bind(bind @ Bind::Buffer(_)) = number
+                && RESULTS.contains(&d.name)
+                && !read.contains(bind)
+            {
+                *number = Number::Bind(Bind::Null);
+            }
         }
     }
 }
@@ -226,7 +357,13 @@ fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
 }
 
 /// The instructions that can read what the one before hands over, and nothing else that is not there for them.
-fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> Vec<usize> {
+fn linked(
+    instructions: &[Instruction],
+    steps: &[Step],
+    specs: &[Spec],
+    kept: &[Bind],
+    mixtures: &[Mixture],
+) -> Option<Vec<usize>> {
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
@@ -243,18 +380,19 @@ fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[
     // Who has its heads attends, and writes, while others still read what they make theirs of: that must be there until
     // all have gone on, so it has a reader behind attention (a residual; the result of a norm apart has none).
     let heads = |n: usize| {
-        let all = step(n).and_then(|s| s.takes_heads);
+        let attends = instructions.get(n).and_then(|i| specs.get(i.step as usize));
+        let all = step(n).and_then(|s| s.takes_values).filter(|_| matches!(attends, Some(Spec::Attend(_))));
         let stays = arg(n - 1, "x").is_some_and(|x| {
             instructions.get(n..).is_some_and(|behind| behind.iter().any(|i| i.args.contains(&Number::Bind(x))))
         });
         all.is_some()
-            && step(n - 1).and_then(|s| s.hands_heads) == all
+            && step(n - 1).and_then(|s| s.hands_values) == all
             && stays
             && [("q", "y0"), ("k", "y1"), ("v", "y2")].into_iter().all(|pair| alone(n, pair))
     };
     let mut found: Vec<usize> = (1..instructions.len())
         .filter(|&n| {
-            if heads(n) {
+            if heads(n) || mixtures.iter().any(|m| (m.0 + 1..=m.0 + 4).contains(&n)) {
                 return true;
             }
             let values = hands(n - 1).filter(|h| step(n).and_then(|s| s.takes) == Some(h.1));
@@ -281,7 +419,10 @@ fn linked(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[
     };
     // Each that is taken out is one meeting more, and one vector less.
     while let Some(at) = found.iter().position(|&n| !fits(n, &found)) {
-        found.remove(at);
+        let n = found.remove(at);
+        if mixtures.iter().any(|m| (m.0 + 1..=m.0 + 4).contains(&n)) {
+            return None;
+        }
     }
-    found
+    Some(found)
 }

@@ -1,0 +1,168 @@
+// stream_experts.h: products through chosen experts' matrices whose rows come through the ring (stream.h).
+//
+// What is asked for is known when the choice is, so the warp that asks for weights makes it: every block's
+// takes the scores one by one (packets.h), chooses for itself, and asks for its rows of the chosen matrices at
+// once. Nobody meets, and nobody waits for somebody else's choice. (With the choice made by one wave between
+// two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34 µs more than its launches' 31.)
+//
+// The rows of all chosen matrices are one vector, slot after slot: a block has whole groups of it, which it
+// hands over as packets. Summed, a block has the same rows of all, and the columns lie one after the other.
+//
+// S: those of experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 a multiple
+// of 16, a matrix of whole lines. R: as stream.h's.
+#pragma once
+#include "experts.h"
+#include "route.h"
+#include "stream.h"
+
+// The choice of a token, for the block. The next one is made of scores that nobody has before this block has
+// handed over what it made by this one.
+struct Chosen {
+    u32 experts[32];
+    float shares[32];
+};
+STEP Chosen& chosen_here() {
+    LDS_ARRAY(Chosen, only, 1);
+    return only[0];
+}
+
+template <class S> struct StreamRoute {
+    using Choice = Route<S>;
+    // By the warp beside. Scores as they are handed over, a lane's all at once.
+    STEP void step(RouteArgs a, const u64* instruction) {
+        const Links links = links_of(instruction);
+        constexpr u32 EACH = Choice::EACH;
+        Meeting::delay(104);
+        u64 v[EACH];
+        UNROLL for (u32 i = 0; i < EACH; i++)
+            v[i] = (u64)(lane_id() + i * KJ_WAVE < S::EXPERTS ? ~links.epoch : links.epoch) << 32;
+        u32 turns = 0;
+        u64 since = 0;
+        bool all;
+        do {
+            all = true;
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                if ((u32)(v[i] >> 32) != links.epoch)
+                    v[i] = packet_load8(links.in + (u64)(lane_id() + i * KJ_WAVE) * 8);
+                all = all && (u32)(v[i] >> 32) == links.epoch;
+            }
+        } while (!all && !Meeting::over(turns, since));
+        float scores[EACH];
+        UNROLL for (u32 i = 0; i < EACH; i++) scores[i] = as_f32((u32)v[i]);
+        wave_sync();
+        a.experts = chosen_here().experts, a.shares = chosen_here().shares;
+        Choice::choose(a, 0, scores);
+        wave_sync();
+    }
+};
+
+template <class S, class R> struct StreamExperts {
+    using X = Activations<S>;
+    using K = Ring<R>;
+    using W = StreamFormatOf<typename S::Run0>;
+    using Rows = StreamRows<W, S::COLS, false, S::X_SPLIT, R, S::SUM>;
+    using Shared = typename Rows::Shared;
+    static constexpr u32 TOP = S::TOP, LISTS = S::GATE != Gate::None ? 2 : 1, COLUMNS = S::SUM ? TOP : 1;
+    static constexpr u32 RESULTS = (S::SUM ? 1 : TOP) * S::ROWS_0;
+    static constexpr u64 MATRIX = (u64)S::ROWS_0 * W::ROW_BYTES;
+    // Rows of a round where all slots are summed: their sums have the room of two matrices'.
+    STEP constexpr u32 power_of_two_in(u32 n) { return n < 2 ? n : 2 * power_of_two_in(n / 2); }
+    static constexpr u32 MANY = power_of_two_in(2 * Rows::MOST / TOP);
+    static_assert(!X::PLAIN && !X::GATED && S::X_PER_SLOT == S::SUM && MANY >= Packets::GROUP, "what streams");
+    static_assert(S::ROWS_0 % Packets::GROUP == 0 && MATRIX % K::LINE == 0, "what streams");
+
+    struct Dealt { u32 first, end; };
+    STEP Dealt dealt(u32 block, u32 blocks) {
+        constexpr u32 all = RESULTS / Packets::GROUP;
+        const u32 some = all / blocks, more = all - some * blocks, first = some * block + min_u32(block, more);
+        return Dealt{first * Packets::GROUP, (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
+    }
+
+    // The warp beside, one lane of it.
+    STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
+                   RingAt& at) {
+        const Dealt d = dealt(block, blocks);
+        const Chosen& chosen = chosen_here();
+        if constexpr (S::SUM) {
+            NO_UNROLL for (u32 r = d.first; r < d.end; r += MANY)
+                NO_UNROLL for (u32 s = 0; s < TOP; s++)
+                    at = Rows::feed(a.w0 + chosen.experts[s] * MATRIX, nullptr, r, min_u32(r + MANY, d.end), ring,
+                                    memory, at);
+        } else {
+            NO_UNROLL for (u32 v = d.first; v < d.end;) {
+                const u32 s = v / S::ROWS_0, from = s * S::ROWS_0, end = min_u32(d.end, from + S::ROWS_0);
+                const u64 matrix = chosen.experts[s] * MATRIX;
+                at = Rows::feed(a.w0 + matrix, LISTS == 2 ? a.w1 + matrix : nullptr, v - from, end - from, ring,
+                                memory, at);
+                v = end;
+            }
+        }
+    }
+
+    // The same rows of all slots' matrices, each with a column of its own.
+    CALLED RingAt take_sum(StreamSegment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
+                           const u8* memory, RingAt at, Shared& lds) {
+        const Links links = links_of(instruction);
+        const u32 barriers = kept_place(&ring), slots = kept_place(memory), base = kept_place(lds.sum);
+        NO_UNROLL for (u32 r = s.first; r < s.end; r += MANY) {
+            const u32 n = min_u32(MANY, s.end - r), row = r + thread_id();
+            const bool ends = thread_id() < n;
+            const float add = ends && s.residual ? s.residual[row] : 0.0f;
+            const float weight = ends && links.weigh ? links.weigh[row] : 1.0f;
+            const u32 each = (n + Rows::ROWS - 1) / Rows::ROWS;
+            const u32 sums = base + at.buffer * sizeof(lds.sum[0]);
+            at = Rows::walk(barriers, slots, TOP * each, at, [&](u32 i, u32 slot) {
+                const u32 l = i / each, q = (i - l * each) * Rows::ROWS;
+                const u32 to = sums + ((wave_id() % R::SHARE * TOP + l) * MANY + q) * 4;
+                Rows::take_slot(at_place<const u8>(slot + Rows::off(r + q)), min_u32(Rows::ROWS, n - q),
+                                x + l * X::VECTORS, at_place<float>(to));
+            });
+            block_sync();
+            if (thread_id() < CEIL_DIV(MANY, KJ_WAVE) * KJ_WAVE) {
+                float v = 0.0f;
+                if (ends) {
+                    const float* sum = at_place<float>(sums) + thread_id();
+                    UNROLL for (u32 l = 0; l < TOP; l++) {
+                        float part = 0.0f;
+                        UNROLL for (u32 w = 0; w < R::SHARE; w++) part += sum[(w * TOP + l) * MANY];
+                        v = fma_f32(chosen_here().shares[l], part, v);
+                    }
+                    v += add;
+                    if (links.values) Packets::give_value(links.values, links.epoch, row, v);
+                    if (s.y) s.y[row] = v;
+                }
+                if (links.out)
+                    Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
+            }
+            at.buffer ^= 1;
+        }
+        return at;
+    }
+
+    // `pool`: COLUMNS columns of shared memory.
+    STEP void step(ExpertsArgs a, u32 block, u32 blocks, const Links& links, typename K::Shared& ring,
+                   const u8* memory, RingAt& at, u8* pool, Shared& lds) {
+        constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
+        constexpr u32 few = each < 3 ? each : 4;
+        const u32x4* x = (const u32x4*)pool;
+        const float squares = Packets::take<S::X_SPLIT, few, COLUMNS>(links.in, groups, links.epoch, X::NORMED,
+                                                                      (u32x4*)pool);
+        float factor = 1.0f;
+        if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
+        else block_sync();
+        Meeting::stamp(1);
+        const Dealt d = dealt(block, blocks);
+        constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
+        StreamSegment s{nullptr, nullptr, S::RESIDUAL ? a.residual : nullptr, a.y, RESULTS, d.first, d.end, 0,
+                        gate, factor};
+        if constexpr (S::SUM) {
+            at = take_sum(s, links.instruction, x, ring, memory, at, lds);
+        } else {
+            // Piece by piece, as they were asked for: a round has rows of one matrix.
+            NO_UNROLL for (u32 v = d.first; v < d.end; v = s.end) {
+                s.first = v, s.end = min_u32(d.end, (v / S::ROWS_0 + 1) * S::ROWS_0);
+                at = Rows::take(s, links.instruction, x, ring, memory, at, lds);
+            }
+        }
+    }
+};
