@@ -523,11 +523,16 @@ STEP float group_max(float v, u32 lanes) {
     return v;
 }
 STEP u64 wave_largest(u64 v) {
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800  // two operations of all lanes, not ten from lane to lane
+    const u32 high = __reduce_max_sync(0xffffffffu, (u32)(v >> 32));
+    return (u64)high << 32 | __reduce_max_sync(0xffffffffu, (u32)(v >> 32) == high ? (u32)v : 0u);
+#else
     UNROLL for (u32 m = KJ_WAVE / 2; m > 0; m /= 2) {
         u64 other = wave_xor(v, m);
         v = other > v ? other : v;
     }
     return v;
+#endif
 }
 STEP float wave_sum(float v) { return group_sum(v, KJ_WAVE); }
 STEP float wave_max(float v) { return group_max(v, KJ_WAVE); }

@@ -4,8 +4,8 @@
 // A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number of the
 // step, and above its 32 bits whether blocks meet behind it; the step's grid; where its values come from and
 // go to, where those are handed over (packets.h): as packets, with the weight of the norm that is next, and
-// one by one; its arguments in the kernel's order. The rendered kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A
-// block takes the shares of a step's grid in turn.
+// one by one; its arguments in the kernel's order. The rendered kernel (kernel_src/src/persistent.rs) has a
+// case for each distinct step. A block takes the shares of a step's grid in turn.
 //
 // No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits no more. It
 // goes through all that is left, since every address that steps use comes from their arguments; so nothing

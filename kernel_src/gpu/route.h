@@ -107,25 +107,20 @@ template <class S> struct Route {
             if constexpr (S::GROUPS > 0) leave_groups(key, choice);
         }
 
-        u32 mine = 0;          // of the chosen, lane n keeps the n-th: TOP ≤ KJ_WAVE
-        float part = 0.0f;
+        u32 mine = 0;  // of the chosen, lane n keeps the n-th: TOP ≤ KJ_WAVE
         NO_UNROLL for (u32 n = 0; n < TOP; n++) {
             u64 best = 0;
             UNROLL for (u32 i = 0; i < EACH; i++) best = key[i] > best ? key[i] : best;
             best = wave_largest(best);
-            u32 e = (0xffffffffu - (u32)best) / S::ALIKE;
-            float p = 0.0f;
-            UNROLL for (u32 i = 0; i < EACH; i++) {
-                bool here = key[i] == best;
-                if constexpr (S::ALIKE > 1)
-                    p += lane_id() + i * KJ_WAVE == e ? v[i] : 0.0f;
-                else
-                    p += here ? v[i] : 0.0f;
-                if (here) key[i] = 0;
-            }
-            p = wave_sum(p) / sum;
-            if (lane_id() == n) mine = e, part = p;
+            UNROLL for (u32 i = 0; i < EACH; i++) key[i] = key[i] == best ? 0 : key[i];
+            if (lane_id() == n) mine = (0xffffffffu - (u32)best) / S::ALIKE;
         }
+        float part = 0.0f;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            const float there = wave_get(v[i], mine % KJ_WAVE);
+            if (mine / KJ_WAVE == i) part = there;
+        }
+        part = lane_id() < TOP ? part / sum : 0.0f;
         if constexpr (S::GATING == Gating::Chosen) {
             float largest = wave_max(lane_id() < TOP ? part : as_f32(0xff800000u));
             part = lane_id() < TOP ? exp_f32(part - largest) : 0.0f;

@@ -1,8 +1,8 @@
 // stream_experts.h: products through chosen experts' matrices whose rows come through the ring (stream.h).
 //
 // What is asked for is known when the choice is, so the warp that asks for weights makes it: every block's
-// takes the scores one by one (packets.h), chooses for itself, and asks for its rows of the chosen matrices at
-// once. Nobody meets, and nobody waits for somebody else's choice. (With the choice made by one wave between
+// takes the scores one by one (packets.h), chooses for itself, and asks for its rows of the chosen matrices.
+// Nobody meets, and nobody waits for somebody else's choice. (With the choice made by one wave between
 // two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34 µs more than its launches' 31.)
 //
 // The rows of all chosen matrices are one vector, slot after slot: a block has whole groups of it, which it
@@ -16,13 +16,13 @@
 #include "stream.h"
 
 // The choice of a token, for the block. The next one is made of scores that nobody has before this block has
-// handed over what it made by this one.
-struct Chosen {
+// handed over the rows that it summed by this one's shares; a block without such rows does not read them.
+struct ChosenExperts {
     u32 experts[32];
     float shares[32];
 };
-STEP Chosen& chosen_here() {
-    LDS_ARRAY(Chosen, only, 1);
+STEP ChosenExperts& chosen_here() {
+    LDS_ARRAY(ChosenExperts, only, 1);
     return only[0];
 }
 
@@ -67,14 +67,16 @@ template <class S, class R> struct StreamExperts {
     static constexpr u64 MATRIX = (u64)S::ROWS_0 * W::ROW_BYTES;
     // Rows of a round where all slots are summed: their sums have the room of two matrices'.
     STEP constexpr u32 power_of_two_in(u32 n) { return n < 2 ? n : 2 * power_of_two_in(n / 2); }
-    static constexpr u32 MANY = power_of_two_in(2 * Rows::MOST / TOP);
-    static_assert(!X::PLAIN && !X::GATED && S::X_PER_SLOT == S::SUM && MANY >= Packets::GROUP, "what streams");
+    static constexpr u32 MANY = Rows::least(power_of_two_in(2 * Rows::MOST / TOP), Rows::MOST);
+    static_assert(!X::PLAIN && !X::GATED && !(S::SUM && X::NORMED), "what streams");
+    static_assert(S::X_PER_SLOT == S::SUM && MANY >= Packets::GROUP, "what streams");
     static_assert(S::ROWS_0 % Packets::GROUP == 0 && MATRIX % K::LINE == 0, "what streams");
 
     struct Dealt { u32 first, end; };
     STEP Dealt dealt(u32 block, u32 blocks) {
         constexpr u32 all = RESULTS / Packets::GROUP;
-        const u32 some = all / blocks, more = all - some * blocks, first = some * block + min_u32(block, more);
+        const u32 some = all / blocks, more = all - some * blocks;
+        const u32 first = some * block + min_u32(block, more);
         return Dealt{first * Packets::GROUP, (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
@@ -82,18 +84,18 @@ template <class S, class R> struct StreamExperts {
     STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
                    RingAt& at) {
         const Dealt d = dealt(block, blocks);
-        const Chosen& chosen = chosen_here();
+        const ChosenExperts& chosen = chosen_here();
         if constexpr (S::SUM) {
             NO_UNROLL for (u32 r = d.first; r < d.end; r += MANY)
                 NO_UNROLL for (u32 s = 0; s < TOP; s++)
-                    at = Rows::feed(a.w0 + chosen.experts[s] * MATRIX, nullptr, r, min_u32(r + MANY, d.end), ring,
-                                    memory, at);
+                    at = Rows::feed(a.w0 + chosen.experts[s] * MATRIX, nullptr, r, min_u32(r + MANY, d.end),
+                                    ring, memory, at);
         } else {
             NO_UNROLL for (u32 v = d.first; v < d.end;) {
                 const u32 s = v / S::ROWS_0, from = s * S::ROWS_0, end = min_u32(d.end, from + S::ROWS_0);
                 const u64 matrix = chosen.experts[s] * MATRIX;
-                at = Rows::feed(a.w0 + matrix, LISTS == 2 ? a.w1 + matrix : nullptr, v - from, end - from, ring,
-                                memory, at);
+                at = Rows::feed(a.w0 + matrix, LISTS == 2 ? a.w1 + matrix : nullptr, v - from, end - from,
+                                ring, memory, at);
                 v = end;
             }
         }
@@ -145,8 +147,8 @@ template <class S, class R> struct StreamExperts {
         constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
         constexpr u32 few = each < 3 ? each : 4;
         const u32x4* x = (const u32x4*)pool;
-        const float squares = Packets::take<S::X_SPLIT, few, COLUMNS>(links.in, groups, links.epoch, X::NORMED,
-                                                                      (u32x4*)pool);
+        const float squares =
+            Packets::take<S::X_SPLIT, few, COLUMNS>(links.in, groups, links.epoch, X::NORMED, (u32x4*)pool);
         float factor = 1.0f;
         if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
         else block_sync();

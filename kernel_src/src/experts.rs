@@ -160,7 +160,7 @@ impl ExpertsSpec {
         let layout = Layout::new(self.format, self.cols)?;
         let quantised = matches!(self.column()?.form, Form::Quantised { .. });
         let end = !self.bias && self.finish != ExpertFinish::ClampedSilu && self.per_slot == self.sums();
-        let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
+        let alone = self.prologue == Prologue::None || self.prologue == Prologue::Norm && !self.sums();
         let whole = self.rows.is_multiple_of(packets::GROUP) && (self.rows * layout.row_bytes).is_multiple_of(128);
         require(quantised && end && alone && whole && !self.all && self.top <= 16, NAME, || {
             "experts' rows in a ring of weights".to_owned()

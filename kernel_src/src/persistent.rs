@@ -95,6 +95,8 @@ pub struct Step {
     pub pool: u32,
     /// The step's grid; none: that of its launch.
     pub shares: Option<[u32; 3]>,
+    /// Its grid's second size, and what its first is spread over, are so many times those of its launch.
+    pub parts: u32,
     /// Each block has one share; an argument `blocks` is how many there are.
     pub of_all_blocks: bool,
     /// Weights that come through the ring.
@@ -144,6 +146,7 @@ impl Step {
             shape,
             pool,
             shares,
+            parts: 1,
             of_all_blocks,
             records,
             takes,

@@ -203,17 +203,29 @@ fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[u
         let shares = match (step.of_all_blocks, step.shares) {
             (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
             (false, Some(shares)) => shares.map(|n| Number::Bind(Bind::U32(n))),
-            (false, None) => launch.grid.map(|d| Number::Bind(Bind::Dim(d))),
+            (false, None) => {
+                let [x, y, z] = launch.grid;
+                let y = if let Dim::Is(n) = y { Dim::Is(n * step.parts) } else { y };
+                [spread(x, step.parts), y, z].map(|d| Number::Bind(Bind::Dim(d)))
+            }
         };
         let names = spec.arguments().iter().map(|d| d.name);
         let args = launch.args.iter().zip(names).map(|(&bind, name)| match name {
             "blocks" if step.of_all_blocks => Number::Blocks,
-            _ => Number::Bind(bind),
+            _ => Number::Bind(if let Bind::Dim(dim) = bind { Bind::Dim(spread(dim, step.parts)) } else { bind }),
         });
         let (name, args, step) = (launch.name.clone(), args.collect(), at as u32);
         all.push(Instruction { name, step, shares, args, takes: None, hands: None, values: None, meets: true });
     }
     all
+}
+
+/// A number that is spread over blocks, where those are so many times as many.
+fn spread(dim: Dim, parts: u32) -> Dim {
+    match dim {
+        Dim::Spread { per_unit, over, most } => Dim::Spread { per_unit, over: over * parts, most },
+        other => other,
+    }
 }
 
 /// A mixture's five instructions: what makes its input, the scores, the choice, the experts' first and second matrices.
@@ -253,6 +265,7 @@ fn chosen(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[
             alike
                 && buffer
                 && matches!((spec(first)?, spec(scores)?), (Spec::Matvec(_), Spec::Matvec(_)))
+                && matches!((spec(up)?, spec(down)?), (Spec::Experts(_), Spec::Experts(_)))
                 && only(scores, "y0", &[(choice, "scores")])
                 && only(choice, "experts", &[(up, "chosen"), (down, "chosen")])
                 && only(choice, "shares", &[(down, "shares")])
@@ -407,7 +420,10 @@ fn linked(
     // handed over are dealt alike.
     let writes = |n: usize, b: Bind| ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b));
     let rows = |n: usize, found: &[usize]| {
-        let dealt = found.contains(&(n + 1)) && step(n).is_some_and(|s| s.of_all_blocks);
+        // Chosen experts' are, whoever reads them; scores are not.
+        let experts = mixtures.iter().any(|m| n == m.0 + 4);
+        let packets = found.contains(&(n + 1)) && !mixtures.iter().any(|m| n == m.0 + 1);
+        let dealt = (packets || experts) && step(n).is_some_and(|s| s.of_all_blocks);
         if dealt { hands(n).map(|h| h.1) } else { None }
     };
     let fits = |n: usize, found: &[usize]| match arg(n, "residual") {
