@@ -5,7 +5,8 @@
 //! between captures: at once where there is none, else when the last one under way has ended; and a capture begins
 //! when what is being done has ended.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long a capture waits at its beginning: what is done meanwhile may itself wait for a kernel of this device, and
@@ -31,7 +32,21 @@ pub(crate) struct Captures {
     ended: Condvar,
 }
 
+/// Those of each device of this process, by its label: the driver has one state of a device, however many engines opened it.
+static ALL: Mutex<BTreeMap<String, Weak<Captures>>> = Mutex::new(BTreeMap::new());
+
 impl Captures {
+    /// Those of a device, shared by all of the process that have it open.
+    pub fn of(device: &str) -> Arc<Captures> {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = all.get(device).and_then(Weak::upgrade) {
+            return open;
+        }
+        let new = Arc::new(Captures::default());
+        all.insert(device.to_owned(), Arc::downgrade(&new));
+        new
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +101,6 @@ impl Drop for Working<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
@@ -105,6 +119,21 @@ mod tests {
         captures.end();
         assert_eq!(done.load(Ordering::SeqCst), 1);
         captures.end();
+        assert_eq!(done.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn who_opens_a_device_once_more_waits_for_the_same_captures() {
+        let (one, again, other) = (Captures::of("test:0"), Captures::of("test:0"), Captures::of("test:1"));
+        assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
+        let done = Arc::new(AtomicUsize::new(0));
+        one.begin();
+        for captures in [&again, &other] {
+            let done = Arc::clone(&done);
+            captures.outside(move || _ = done.fetch_add(1, Ordering::SeqCst));
+        }
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+        one.end();
         assert_eq!(done.load(Ordering::SeqCst), 2);
     }
 

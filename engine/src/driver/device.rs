@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     pub trace: Option<Trace>,
     next_stream: AtomicU64,
     /// Captures under way, and what must not touch the driver while one is: frees would break it.
-    captures: Captures,
+    captures: Arc<Captures>,
 }
 
 /// A device was left, or a library's work given up.
@@ -45,6 +45,7 @@ pub fn end_if_left(code: u8) {
 impl Device {
     pub(crate) fn new(raw: Arc<dyn RawDevice>, info: DeviceInfo, target: Target, trace: Option<Trace>) -> Device {
         let label = info.label();
+        let captures = Captures::of(&label);
         let inner = Inner {
             raw,
             info,
@@ -53,7 +54,7 @@ impl Device {
             counters: Counters::default(),
             trace,
             next_stream: AtomicU64::new(1),
-            captures: Captures::default(),
+            captures,
         };
         Device { inner: Arc::new(inner) }
     }
