@@ -74,7 +74,15 @@ template <class R> struct Ring {
     // KJ_ORDERED, for racecheck: bulk copies count as stores of the thread that asks for them, and the tool
     // does not follow a slot's two barriers from there to the waves and back, where they are waited for in a
     // loop. So who has read a slot arrives at a barrier of the block that has the slot's number, too, and who
-    // fills it again waits there.
+    // fills it again waits there: all lanes of that warp, since such a barrier waits for every lane that has
+    // not ended.
+    STEP bool asks() {
+#ifdef KJ_ORDERED
+        return true;
+#else
+        return lane_id() == 0;
+#endif
+    }
     STEP void ordered_read(const RingAt& at) {
 #ifdef KJ_ORDERED
         asm volatile("bar.arrive %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE) : "memory");
@@ -82,6 +90,7 @@ template <class R> struct Ring {
     }
     STEP void ordered_fill(const RingAt& at) {
 #ifdef KJ_ORDERED
+        wave_sync();
         if (at.rounds > 0)
             asm volatile("barrier.sync %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE)
                          : "memory");
@@ -104,16 +113,21 @@ template <class R> struct Ring {
         return done;
     }
 
-    // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its line.
-    // Of those before it all are there but the last `ahead` − 1.
+    // A slot's bytes are asked for, by one thread (of those that `asks` names). They lie in the slot as their
+    // source does in its line. Of those before it all are there but the last `ahead` − 1.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
         const bool lap = at.slot < ahead;  // the lap before
         await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)), at.phase ^ (lap ? 1 : 0));
         ordered_fill(at);
-        barrier_arrive_expect(s.full + at.slot, bytes);
-        bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
+#ifdef KJ_ORDERED
+        if (lane_id() == 0)
+#endif
+        {
+            barrier_arrive_expect(s.full + at.slot, bytes);
+            bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
+        }
         next(at);
     }
     // The slot's beginning. `barriers`, `slots`: places (kept_place) of the ring's barriers and memory.
