@@ -7,7 +7,7 @@
 //! all who made it have read what they made it from, and so on back. Attention waits for its own heads alone, and
 //! writes nothing that is read before all who wait for all of its results have gone on; what is handed over and read by
 //! nobody besides is not stored. Of a mixture each block has the scores, chooses for itself, and takes the experts' input
-//! from who made it, two steps before: such a choice cannot be had by halves, so a program has all of it or none.
+//! from who made it, three steps before: such a choice cannot be had by halves, so a program has all of it or none.
 
 use super::arena::ALIGN;
 use super::{Bind, Dim, Job, Launch, Now, Program};
