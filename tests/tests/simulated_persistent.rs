@@ -4,7 +4,7 @@
 
 use kjit_engine::{Arg, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::{Persistent, Probe};
+use kjit_kernels::persistent::{HEAD, Persistent, Probe};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Want};
@@ -81,9 +81,11 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let mut program = vec![];
     for (from, to) in [(&x, &between), (&between, &y)] {
         let end = program.len() + made.words;
-        // Step 0 in one share, no packets: x, weight, bias, residual, y, eps.
-        let eps = u64::from(1e-6f32.to_bits());
-        program.extend([0, 1, 1, 1, 0, 0, 0, from.address(), weight.address(), 0, 0, to.address(), eps]);
+        // Step 0 in one share, nothing handed over: x, weight, bias, residual, y, eps.
+        let (eps, head) = (u64::from(1e-6f32.to_bits()), program.len() + HEAD);
+        program.extend([0, 1, 1, 1]);
+        program.resize(head, 0);
+        program.extend([from.address(), weight.address(), 0, 0, to.address(), eps]);
         program.resize(end, 0);
     }
     // The simulated device gives a launch what the addresses in here lead to.
