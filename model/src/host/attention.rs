@@ -316,10 +316,11 @@ mod tests {
                     let end = before + tokens;
                     let (k, v) = (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
                     let mut stores = [(); 2].map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
-                    for position in 0..end {
-                        let row = position * key_heads * dim..(position + 1) * key_heads * dim;
-                        stores[0].write(isa, position, &k[row.clone()]);
-                        stores[1].write(isa, position, &v[row]);
+                    // In two calls, each cut among three threads as it may be.
+                    let (mut pool, half) = (Pool::new(3), end / 2 * key_heads * dim);
+                    for (store, x) in stores.iter_mut().zip([&k, &v]) {
+                        store.write(&mut pool, isa, 0, &x[..half]);
+                        store.write(&mut pool, isa, end / 2, &x[half..]);
                     }
                     let q = rng.reals(tokens * heads * dim);
                     let mut out = vec![f32::NAN; q.len()];

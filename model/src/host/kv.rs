@@ -4,6 +4,9 @@
 //! is made and given by the system page by page as positions are first written: a long context costs nothing
 //! until it is used.
 
+use super::pool::Pool;
+use super::run::SERIAL;
+use super::share::Shared;
 use super::simd::{Isa, Job, LANES, Vector};
 use crate::session::{KvType, SessionError as ExecError};
 use half::f16;
@@ -13,6 +16,9 @@ use memmap2::MmapMut;
 const BLOCK: usize = 32;
 /// Bytes of one: a half-precision scale and the elements.
 const BLOCK_BYTES: usize = 2 + BLOCK;
+
+/// Positions of a head that are worth a task, at least: some 0.5 µs of a thread.
+const RUN: usize = 16;
 
 /// One layer's keys or values.
 pub struct KvStore {
@@ -61,17 +67,27 @@ impl KvStore {
         (head * self.context + position) * self.row_bytes
     }
 
-    /// Stores one position: `row` has all heads' elements, one head after the other.
-    pub fn write(&mut self, isa: Isa, position: usize, row: &[f32]) {
-        for (head, x) in row.chunks_exact(self.dim).enumerate() {
-            let at = self.start(head, position);
-            let to = &mut self.map[at..at + self.row_bytes];
-            match self.ty {
-                // SAFETY: the jobs ask for nothing.
-                KvType::F16 => unsafe { isa.run(ToHalf(x, to)) },
-                KvType::F32 => to.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(b, x)| *b = x.to_ne_bytes()),
-                KvType::Q8_0 => quantise(x, to),
-            }
+    /// Stores successive positions from `first` on: each of `rows` has all heads' elements, one head after the other. On
+    /// all threads where there are many: by one, 512 tokens of SmolLM2 took 6.7 of a prompt's 93 ms by 16 threads.
+    pub fn write(&mut self, pool: &mut Pool, isa: Isa, first: usize, rows: &[f32]) {
+        let (width, dim, bytes, ty) = (self.heads * self.dim, self.dim, self.row_bytes, self.ty);
+        let positions = rows.len() / width;
+        let starts: Vec<usize> = (0..self.heads).map(|head| self.start(head, first)).collect();
+        assert!(positions <= self.context - first);
+        let each = positions.div_ceil((4 * pool.threads()).div_ceil(self.heads)).max(RUN);
+        let runs = positions.div_ceil(each);
+        let to = Shared::new(&mut self.map[..]);
+        let store = |task: usize| {
+            let (head, from) = (task / runs, task % runs * each);
+            let n = each.min(positions - from);
+            // SAFETY: tasks have different heads or positions.
+            let to = unsafe { to.part(starts[head] + from * bytes, n * bytes) };
+            // SAFETY: the job asks for nothing.
+            unsafe { isa.run(Store { x: &rows[from * width + head * dim..], width, dim, ty, bytes, to }) };
+        };
+        match rows.len() < SERIAL {
+            true => (0..self.heads * runs).for_each(store),
+            false => pool.run(self.heads * runs, &store),
         }
     }
 
@@ -162,22 +178,44 @@ impl Job for Read<'_> {
     }
 }
 
-struct ToHalf<'a>(&'a [f32], &'a mut [u8]);
+/// Positions of one head: of each `width` elements the first `dim` go to `bytes` bytes.
+struct Store<'a> {
+    x: &'a [f32],
+    width: usize,
+    dim: usize,
+    ty: KvType,
+    bytes: usize,
+    to: &'a mut [u8],
+}
 
-impl Job for ToHalf<'_> {
+impl Job for Store<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let ToHalf(x, to) = self;
-        let whole = x.len().min(to.len() / 2) / LANES * LANES;
-        for i in (0..whole).step_by(LANES) {
-            // SAFETY: 32 elements from i on are in both.
-            unsafe { V::load(x.as_ptr().add(i)).store_f16(to.as_mut_ptr().add(2 * i).cast()) };
+        for (x, to) in self.x.chunks(self.width).zip(self.to.chunks_exact_mut(self.bytes)) {
+            let x = &x[..self.dim];
+            match self.ty {
+                // SAFETY: the instructions are there.
+                KvType::F16 => unsafe { to_half::<V>(x, to) },
+                KvType::F32 => to.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(b, x)| *b = x.to_ne_bytes()),
+                KvType::Q8_0 => quantise(x, to),
+            }
         }
-        for i in whole..x.len() {
-            to[2 * i..2 * i + 2].copy_from_slice(&f16::from_f32(x[i]).to_ne_bytes());
-        }
+    }
+}
+
+/// # Safety
+/// As [`Job::run`] asks of the processor.
+#[inline(always)]
+unsafe fn to_half<V: Vector>(x: &[f32], to: &mut [u8]) {
+    let whole = x.len().min(to.len() / 2) / LANES * LANES;
+    for i in (0..whole).step_by(LANES) {
+        // SAFETY: 32 elements from i on are in both.
+        unsafe { V::load(x.as_ptr().add(i)).store_f16(to.as_mut_ptr().add(2 * i).cast()) };
+    }
+    for i in whole..x.len() {
+        to[2 * i..2 * i + 2].copy_from_slice(&f16::from_f32(x[i]).to_ne_bytes());
     }
 }
 

@@ -11,7 +11,7 @@ use super::weights::Weights;
 use crate::graph::{Graph, RopeId, ValueId};
 
 /// Elements below which an elementwise operation is not worth waking threads for.
-const SERIAL: usize = 8192;
+pub(super) const SERIAL: usize = 8192;
 
 /// Successive tokens of one sequence.
 pub struct Piece<'a> {

@@ -3,21 +3,28 @@
 use std::marker::PhantomData;
 
 /// A mutable slice shared by the tasks of one step, each of which takes parts of its own.
-#[derive(Clone, Copy)]
-pub struct Shared<'a> {
-    start: *mut f32,
+pub struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    life: PhantomData<&'a mut [f32]>,
+    life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access is by `part` and `start`, whose callers promise that no two threads have the same element.
-unsafe impl Send for Shared<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
+impl<T> Clone for Shared<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
 
-impl<'a> Shared<'a> {
+impl<T> Copy for Shared<'_, T> {}
+
+// SAFETY: access is by `part` and `start`, whose callers promise that no two threads have the same element.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
     /// Shares a slice.
-    pub fn new(slice: &'a mut [f32]) -> Self {
+    pub fn new(slice: &'a mut [T]) -> Self {
         Shared { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
     }
 
@@ -29,14 +36,14 @@ impl<'a> Shared<'a> {
     /// # Panics
     /// If they are not in the slice.
     #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise, as for split_at_mut it is the index")]
-    pub unsafe fn part(&self, at: usize, n: usize) -> &'a mut [f32] {
+    pub unsafe fn part(&self, at: usize, n: usize) -> &'a mut [T] {
         assert!(at <= self.len && n <= self.len - at);
         // SAFETY: inside the slice, and nobody else has these elements, says the caller.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), n) }
     }
 
     /// The first element, for kernels that write strided parts; the same promise holds.
-    pub fn start(&self) -> *mut f32 {
+    pub fn start(&self) -> *mut T {
         self.start
     }
 }

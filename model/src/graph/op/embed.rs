@@ -66,11 +66,14 @@ impl Operation for Embed {
                 out.iter_mut().for_each(|x| *x *= self.scale);
             }
         };
-        let rows = outs[0].chunks_exact_mut(w.cols);
-        match self.by {
-            By::Token => host.tokens.iter().zip(rows).for_each(|(&token, out)| one(token as usize, out)),
-            By::Position => host.positions().zip(rows).for_each(|(position, out)| one(position, out)),
-        }
+        let which: Vec<usize> = match self.by {
+            By::Token => host.tokens.iter().map(|&token| token as usize).collect(),
+            By::Position => host.positions().collect(),
+        };
+        let out = &mut outs[0][..which.len() * w.cols];
+        host.by_rows(out, &|at, out| {
+            which[at / w.cols..].iter().zip(out.chunks_exact_mut(w.cols)).for_each(|(&row, out)| one(row, out));
+        });
     }
 }
 
