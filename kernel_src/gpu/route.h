@@ -76,16 +76,13 @@ template <class S> struct Route {
         choose(a, share.x, scores);
     }
 
-    // By scores of which a lane has every KJ_WAVE-th.
-    STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
+    // Scores, of which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
+    STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
-        float v[EACH];
-        u64 key[EACH];
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
             v[i] = e < EXPERTS ? scores[i] : as_f32(0xff800000u);
-            key[i] = e < EXPERTS ? order_key(v[i], e) : 0;
             most = max_f32(most, v[i]);
         }
         if constexpr (SOFTMAX) {
@@ -96,6 +93,18 @@ template <class S> struct Route {
         if constexpr (S::GATING == Gating::Sigmoid) {
             UNROLL for (u32 i = 0; i < EACH; i++) v[i] = sigmoid(v[i]);
         }
+        return sum;
+    }
+
+    // By scores of which a lane has every KJ_WAVE-th.
+    STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
+        float v[EACH];
+        u64 key[EACH];
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            key[i] = e < EXPERTS ? order_key(scores[i], e) : 0;
+        }
+        const float sum = gate(v, scores);
         if constexpr (S::BIAS || S::GROUPS > 0 || S::GATING == Gating::Sigmoid) {
             float choice[EACH];
             UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -115,6 +124,12 @@ template <class S> struct Route {
             UNROLL for (u32 i = 0; i < EACH; i++) key[i] = key[i] == best ? 0 : key[i];
             if (lane_id() == n) mine = (0xffffffffu - (u32)best) / S::ALIKE;
         }
+        if (lane_id() < TOP) a.experts[token * TOP + lane_id()] = mine;
+        share_out(a, token, v, sum, mine);
+    }
+
+    // The shares of the chosen, of which lane n has the n-th.
+    STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum, u32 mine) {
         float part = 0.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             const float there = wave_get(v[i], mine % KJ_WAVE);
@@ -130,7 +145,6 @@ template <class S> struct Route {
         if (lane_id() < TOP) {
             float share_of = (S::RENORMALISE ? part / chosen : part) * a.scale;
             if (S::FACTORS) share_of *= a.factors[mine];
-            a.experts[token * TOP + lane_id()] = mine;
             a.shares[token * TOP + lane_id()] = share_of;
         }
     }

@@ -1,7 +1,7 @@
 // stream_experts.h: products through chosen experts' matrices whose rows come through the ring (stream.h).
 //
-// What is asked for is known when the choice is, so the warp that asks for weights makes it: every block's
-// takes the scores one by one (packets.h), chooses for itself, and asks for its rows of the chosen matrices.
+// What is asked for is known when the choice is, so every block makes it: it takes the scores one by one
+// (packets.h), chooses for itself, and its warp beside asks for the block's rows of the chosen matrices.
 // Nobody meets, and nobody waits for somebody else's choice. (With the choice made by one wave between
 // two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34 µs more than its launches' 31.)
 //
@@ -26,33 +26,81 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
+// The block and the warp beside it: experts are chosen.
+STEP void choice_sync() { asm volatile("bar.sync 15, %0;" ::"n"(KJ_BLOCK + KJ_BESIDE) : "memory"); }
+// Whoever reads the choice before has done so: all rows of it were taken. (For racecheck, see Ring::asks.)
+STEP void choice_begins() {
+#ifdef KJ_ORDERED
+    choice_sync();
+#endif
+}
+
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
-    // By the warp beside. Scores as they are handed over, a lane's all at once.
-    STEP void step(RouteArgs a, const u64* instruction) {
-        const Links links = links_of(instruction);
-        constexpr u32 EACH = Choice::EACH;
+    static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP;
+    // How many scores are above an expert's says its place, so all are looked at side by side: SIDE threads
+    // have one. By rounds of one wave, each of which found the largest that was left, it took 3 µs of the
+    // layer's 33; all blocks' memory was idle meanwhile. What is run through once costs by its instructions,
+    // 8 to 12 clocks each (they come from far), so it is a short loop: unrolled it took 1.8 µs.
+    static constexpr bool BY_SCORE = S::GATING != Gating::Sigmoid && !S::BIAS && S::GROUPS == 0;
+    STEP constexpr u32 side(u32 n) { return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n; }
+    static constexpr u32 SIDE = side(1), PADDED = CEIL_DIV(EXPERTS, 4 * SIDE) * 4 * SIDE;
+    struct Shared {
+        u64 key[PADDED];
+        float score[EXPERTS];
+    };
+
+    STEP void step(RouteArgs a, const Links& links, Shared& lds) {
         Meeting::delay(104);
-        u64 v[EACH];
-        UNROLL for (u32 i = 0; i < EACH; i++)
-            v[i] = (u64)(lane_id() + i * KJ_WAVE < S::EXPERTS ? ~links.epoch : links.epoch) << 32;
-        u32 turns = 0;
-        u64 since = 0;
-        bool all;
-        do {
-            all = true;
-            UNROLL for (u32 i = 0; i < EACH; i++) {
-                if ((u32)(v[i] >> 32) != links.epoch)
-                    v[i] = packet_load8(links.in + (u64)(lane_id() + i * KJ_WAVE) * 8);
-                all = all && (u32)(v[i] >> 32) == links.epoch;
-            }
-        } while (!all && !Meeting::over(turns, since));
-        float scores[EACH];
-        UNROLL for (u32 i = 0; i < EACH; i++) scores[i] = as_f32((u32)v[i]);
-        wave_sync();
+        take(links, lds);
+        block_sync();
+        Meeting::stamp(1);
+        choice_begins();
         a.experts = chosen_here().experts, a.shares = chosen_here().shares;
-        Choice::choose(a, 0, scores);
-        wave_sync();
+        float scores[Choice::EACH];
+        if (wave_id() == 0)
+            UNROLL for (u32 i = 0; i < Choice::EACH; i++) {
+                const u32 e = lane_id() + i * KJ_WAVE;
+                scores[i] = e < EXPERTS ? lds.score[e] : 0.0f;
+            }
+        if constexpr (BY_SCORE) {
+            rank(lds, a.experts);
+            choice_sync();
+            if (wave_id() == 0) {
+                float v[Choice::EACH];
+                const float sum = Choice::gate(v, scores);
+                Choice::share_out(a, 0, v, sum, lane_id() < TOP ? a.experts[lane_id()] : 0);
+            }
+        } else {
+            if (wave_id() == 0) Choice::choose(a, 0, scores);
+            choice_sync();
+        }
+    }
+
+    // Scores as they are handed over.
+    STEP void take(const Links& links, Shared& lds) {
+        NO_UNROLL for (u32 e = thread_id(); e < PADDED; e += KJ_BLOCK) {
+            u64 v = (u64)(e < EXPERTS ? ~links.epoch : links.epoch) << 32;
+            u32 turns = 0;
+            u64 since = 0;
+            while ((u32)(v >> 32) != links.epoch && !Meeting::over(turns, since))
+                v = packet_load8(links.in + (u64)e * 8);
+            // What is no expert's is above none.
+            lds.key[e] = e < EXPERTS ? Choice::order_key(as_f32((u32)v), e) : 0;
+            if (e < EXPERTS) lds.score[e] = as_f32((u32)v);
+        }
+    }
+    // The first TOP: larger keys, and among equals the lower number (order_key).
+    STEP void rank(const Shared& lds, u32* experts) {
+        NO_UNROLL for (u32 from = 0; from < EXPERTS; from += KJ_BLOCK / SIDE) {
+            const u32 e = from + thread_id() / SIDE;
+            const u64 mine = lds.key[e < EXPERTS ? e : 0];
+            u32 above = 0;
+            NO_UNROLL for (u32 i = thread_id() % SIDE * 4; i < PADDED; i += 4 * SIDE)
+                UNROLL for (u32 k = 0; k < 4; k++) above += lds.key[i + k] > mine;
+            UNROLL for (u32 m = 1; m < SIDE; m *= 2) above += wave_xor(above, m);
+            if (e < EXPERTS && above < TOP && thread_id() % SIDE == 0) experts[above] = e / S::ALIKE;
+        }
     }
 };
 
@@ -80,7 +128,11 @@ template <class S, class R> struct StreamExperts {
         return Dealt{first * Packets::GROUP, (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
-    // The warp beside, one lane of it.
+    // The warp beside, all its lanes: its first step behind a choice waits for that, when all else is ready.
+    STEP void await_choice() {
+        if constexpr (!S::SUM) choice_begins(), choice_sync();
+    }
+    // One of its lanes.
     STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
                    RingAt& at) {
         const Dealt d = dealt(block, blocks);

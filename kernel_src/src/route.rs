@@ -120,9 +120,10 @@ impl Family for RouteSpec {
 
     fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
         if inside.routed {
-            let step = Step::of("stream_experts.h", "RouteArgs", "", self.shape());
-            let beside = Some("StreamRoute<S>::step(a, c);");
-            return Ok(Step { of_all_blocks: true, takes_values: Some(self.experts), beside, ..step });
+            let call = "StreamRoute<S>::step(a, links, lds);";
+            let step = Step::of("stream_experts.h", "RouteArgs", call, self.shape());
+            let lds = Some("StreamRoute<S>::Shared");
+            return Ok(Step { lds, of_all_blocks: true, takes_values: Some(self.experts), ..step });
         }
         // A wave of the block chooses.
         let call = "Meeting::wait(); if (wave_id() == 0) Route<S>::step(a, share);";
