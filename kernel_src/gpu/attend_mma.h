@@ -18,7 +18,9 @@
 // length.
 //
 // S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles on their way to each wave), LEAST
-// (tiles worth a block), HOLD_Q (queries stay in registers). KJ_MMA is 1. Share: as attend.h's.
+// (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's heads where the past
+// is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1. Share: as attend.h's, but y of
+// KV_HEADS · HEAD_PARTS · BLOCKS.
 #pragma once
 #include "attend_args.h"
 #include "dequant.h"
@@ -52,10 +54,10 @@ template <class S> struct AttendMma {
     static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP,
                          STAGES = S::STAGES;
     static constexpr u32 ROWS = 16;
-    static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
+    static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP, BLOCKS = S::BLOCKS;
     static constexpr u32 Q_TILES = CEIL_DIV(HEAD_DIM, 64);
     static_assert(KJ_WAVE == 32 && KJ_MMA == 1 && K::STORAGE != KvStorage::F32, "what is covered");
-    static_assert(GROUP <= 8 && GROUP * HEAD_PARTS * KV_HEADS == HEADS,
+    static_assert(GROUP <= 8 && GROUP * HEAD_PARTS * KV_HEADS == HEADS && GROUP % BLOCKS == 0,
                   "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
@@ -81,13 +83,9 @@ template <class S> struct AttendMma {
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING, "results have room where the rings were");
 
-    // Results of a step, to whole waves: their lanes hand over together.
-    static constexpr u32 WAVES_MADE = CEIL_DIV(GROUP * HEAD_DIM, KJ_WAVE) * KJ_WAVE;
-
     struct Shared {
         float head[GROUP + 2][HEAD_DIM];                          // queries, key; a value that is handed over
         u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];     // the new key and value as they are stored
-        u32x2 angles[S::ROPE_DIMS > 0 ? S::ROPE_DIMS / 2 : 1];
         float unit[GROUP];  // of queries in bytes
         float most[PARTS][GROUP], sum[PARTS][GROUP];
         u32 is_last;
@@ -364,17 +362,22 @@ template <class S> struct AttendMma {
         u8* pool = dynamic + (128 - shared_at(dynamic) % 128) % 128;
         u8* queries = pool + kj_waves * RING;
         before.release();
-        u32 sequence = share.z, kv_head = share.y / HEAD_PARTS;
-        u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
-        u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
+        const u32 group = share.y / BLOCKS, member = share.y % BLOCKS, slices = a.splits * BLOCKS;
+        u32 sequence = share.z, kv_head = group / HEAD_PARTS;
+        u32 head = kv_head * (HEADS / KV_HEADS) + group % HEAD_PARTS * GROUP;
+        u32 slot = a.slots ? a.slots[sequence] : sequence, here = before.position(a.position + slot);
+        u32 end = here + 1;
         u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
         // Summing slices costs as much as a few tiles: a short past is one block's.
         u32 tiles = CEIL_DIV(end - base, ROWS),
-            busy = tiles < 3 * S::LEAST ? 1 : min_u32(a.splits, tiles / S::LEAST);
+            busy = tiles < 3 * S::LEAST ? 1 : min_u32(slices, tiles / S::LEAST);
+        const u32 slice = busy == 1 ? share.x : share.x * BLOCKS + member;
         // The blocks that stay do wait, so this launch ends after the one before.
-        if (share.x >= busy) return;
+        if (slice >= busy) return;
+        // This block's heads.
+        const u32 own = busy == 1 ? GROUP / BLOCKS : GROUP, from_head = busy == 1 ? member * own : 0;
         // This wave's first tile, and tiles from one to the next.
-        const u32 mine = share.x + wave_id() * busy, round = busy * kj_waves;
+        const u32 mine = slice + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
         const u32 each = stretch(a.capacity);
         const u64 rows = (u64)KV_HEADS * each, head_row = (u64)kv_head * each;
@@ -390,33 +393,38 @@ template <class S> struct AttendMma {
         };
         NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
             fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
-        for (u32 i = thread_id(); i < S::ROPE_DIMS / 2; i += KJ_BLOCK)
-            lds.angles[i] = a.angles[(u64)here * (S::ROPE_DIMS / 2) + i];
+        // Of this wave's first head, if it has one. (Keys that were kept before have no norm here.)
+        auto asks = [&](u32 h) {
+            const float* norm = h == own && !S::KEPT_BEFORE ? a.k_norm : a.q_norm;
+            return Rope<S>::ask(norm, a.angles + (u64)here * Rope<S>::PAIRS);
+        };
+        typename Rope<S>::Asked asked = asks(wave_id());
         for (u32 i = thread_id(); i < Q_TILES * ROWS * 8; i += KJ_BLOCK)
             ((u32x4*)queries)[i] = u32x4{0, 0, 0, 0};
         block_sync();
         if constexpr (!S::KEPT_BEFORE) before.wait();
 
-        bool owner = (tiles - 1) % busy == share.x;  // of the new position
+        bool owner = (tiles - 1) % busy == slice;  // of the new position
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
-        for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
+        for (u32 h = wave_id(); h < own + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             // Of several sequences nothing is handed over.
-            const u32 q_at = (sequence * HEADS + head + h) * HEAD_DIM,
+            const u32 q_at = (sequence * HEADS + head + from_head + h) * HEAD_DIM,
                       kv_at = (sequence * KV_HEADS + kv_head) * HEAD_DIM;
             constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM;
-            float* row = lds.head[h];
-            if (h < GROUP) {
+            float* row = lds.head[h < own ? from_head + h : GROUP + h - own];
+            if (h != wave_id()) asked = asks(h);
+            if (h < own) {
                 const float* x = before.template head<HEAD_DIM>(row, a.q + q_at, q_at);
-                Rope<S>::ready_head(row, x, a.q_norm, a.eps, lds.angles);
-                put_query(queries, h, row, scale, lds.unit);
+                Rope<S>::ready_asked(row, x, a.eps, asked);
+                put_query(queries, from_head + h, row, scale, lds.unit);
             } else {
-                u32x4* fresh = lds.fresh[h - GROUP];
-                const float* x = (h == GROUP ? a.k : a.v) + kv_at;
-                x = before.template head<HEAD_DIM>(row, x, (h == GROUP ? KEYS_AT : VALUES_AT) + kv_at);
-                if (h == GROUP) Rope<S>::ready_head(row, x, a.k_norm, a.eps, lds.angles);
-                K::store_row((u8*)fresh, 1, 0, h == GROUP ? row : x);
+                u32x4* fresh = lds.fresh[h - own];
+                const float* x = (h == own ? a.k : a.v) + kv_at;
+                x = before.template head<HEAD_DIM>(row, x, (h == own ? KEYS_AT : VALUES_AT) + kv_at);
+                if (h == own) Rope<S>::ready_asked(row, x, a.eps, asked);
+                K::store_row((u8*)fresh, 1, 0, h == own ? row : x);
                 wave_sync();
-                keep_row(K::page(h == GROUP ? keys : values, pages, here), rows, head_row + within(here),
+                keep_row(K::page(h == own ? keys : values, pages, here), rows, head_row + within(here),
                          fresh);
             }
         }
@@ -493,24 +501,25 @@ template <class S> struct AttendMma {
         block_sync();
         // In device memory, of each head: values of all slices, then (maximum, sum) of all slices.
         const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // the first result's number
-        const u64 head_part = (u64)a.splits * (HEAD_DIM + 4);
+        const u64 head_part = (u64)slices * (HEAD_DIM + 4);
         float* part = a.part + ((u64)sequence * HEADS + head) * head_part;
-        for (u32 n = thread_id(); n < WAVES_MADE; n += KJ_BLOCK) {
-            const bool inside = n < GROUP * HEAD_DIM;
-            const u32 i = inside ? n : 0;
+        // To whole waves: their lanes hand over together.
+        for (u32 n = thread_id(); n < CEIL_DIV(own * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
+            const bool inside = n < own * HEAD_DIM;
+            const u32 i = from_head * HEAD_DIM + (inside ? n : 0);
             float value = merge(lds, parts, kj_waves, i, most, sum);
             if (busy == 1) {
                 const float all = Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
-                before.made(a.out, made + n, inside, value / all);
+                before.made(a.out, made + from_head * HEAD_DIM + n, inside, value / all);
             } else if (inside) {
                 float* p = part + i / HEAD_DIM * head_part;
-                p[share.x * HEAD_DIM + i % HEAD_DIM] = value;
+                p[slice * HEAD_DIM + i % HEAD_DIM] = value;
                 if (i % HEAD_DIM == 0)
-                    *(u32x2*)(p + a.splits * HEAD_DIM + 2 * share.x) = u32x2{as_u32(most), as_u32(sum)};
+                    *(u32x2*)(p + slices * HEAD_DIM + 2 * slice) = u32x2{as_u32(most), as_u32(sum)};
             }
         }
         if (busy == 1) return;
-        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy, lds.is_last))
+        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + group, busy, lds.is_last))
             return;
 
         // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
@@ -526,7 +535,7 @@ template <class S> struct AttendMma {
                 u32x2 y[GROUP];
                 UNROLL for (u32 h = 0; h < GROUP; h++) {
                     x[h] = load16(part + h * head_part + s * HEAD_DIM + four);
-                    y[h] = load8(part + h * head_part + a.splits * HEAD_DIM + 2 * s);
+                    y[h] = load8(part + h * head_part + slices * HEAD_DIM + 2 * s);
                 }
                 UNROLL for (u32 h = 0; h < GROUP; h++) {
                     float now = max_f32(team_most[h], as_f32(y[h].x));
@@ -545,7 +554,7 @@ template <class S> struct AttendMma {
             }
         }
         block_sync();
-        for (u32 n = thread_id(); n < WAVES_MADE; n += KJ_BLOCK) {
+        for (u32 n = thread_id(); n < CEIL_DIV(GROUP * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
             const bool inside = n < GROUP * HEAD_DIM;
             const u32 i = inside ? n : 0;
             float value = merge(lds, parts, PART_TEAMS, i, most, sum);

@@ -453,7 +453,8 @@ STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z(
 struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
-    // What attention reads: where it is (packets.h has another).
+    // What attention reads: where it is (packets.h has others).
+    STEP u32 position(const u32* at) { return *at; }
     template <u32 N> STEP const float* head(float*, const float* x, u32) { return x; }
     STEP void made(float* out, u32 at, bool inside, float v) {
         if (inside) out[at] = v;

@@ -88,6 +88,7 @@ struct Packets {
         const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
         const float x = v * weight;
         const float most = group_max(abs_f32(x), GROUP);
+        const float squares = to.weigh ? group_sum(v * v, GROUP) : 0.0f;
         float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
         if (inverse > 3.0e38f) inverse = 3.0e38f;
         const u32 whole = (u32)round_int(x * inverse);
@@ -101,20 +102,18 @@ struct Packets {
         other = wave_xor(pair, 2);
         const u32 left = lane & 2 ? other : pair, right = lane & 2 ? pair : other;
         const u32 word = lane & 1 ? kj_prmt(left, right, 0x7632) : kj_prmt(left, right, 0x5410);
-        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three each.
+        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three each; what the
+        // others take is nobody's.
         u32 three[3];
         UNROLL for (u32 i = 0; i < 3; i++) {
-            const u32 n = (3 * lane + i) % 12, quad = n % 4;
+            const u32 n = 3 * lane + i, quad = n % 4;
             const u32 got = wave_get(word, first + 4 * quad + (n >= 4 ? 1 : 0));
             three[i] = n == 8 ? scale : got;
         }
         u8* at = to.out + ((u64)lane * groups + group) * 16;
         if (active && lane < 3) packet_store(at, u32x4{three[0], three[1], three[2], to.epoch});
-        if (to.weigh) {
-            const float squares = group_sum(v * v, GROUP);
-            if (active && lane == 3)
-                packet_store8(to.out + (u64)groups * 48 + group * 8, (u64)to.epoch << 32 | as_u32(squares));
-        }
+        if (to.weigh && active && lane == 3)
+            packet_store8(to.out + (u64)groups * 48 + group * 8, (u64)to.epoch << 32 | as_u32(squares));
     }
 
     // A value as it is.
@@ -255,6 +254,7 @@ template <u32 VALUES> struct HandedBefore {
     Links links;
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
+    STEP u32 position(const u32* at) { return Meeting::position(at); }
     // The N values at `x`, which are number `at` of all: there, or at `row`, by a wave.
     template <u32 N> __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
         if (links.in == nullptr) return x;

@@ -50,6 +50,8 @@ struct MeetingPlace {
     u64 limit;
     u32 blocks, count, dead;
     u32 epoch, step;  // the number of this launch, from 1; that of the instruction at hand
+    u32 position;     // what lies at `position_of`
+    const u32* position_of;
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];  // meetings that each thread arrived at, and that it has waited for
 };
 
@@ -63,7 +65,7 @@ struct Meeting {
         MeetingPlace& m = place();
         if (thread_id() == 0) {
             m.at = at, m.late = late, m.limit = limit, m.blocks = blocks, m.count = count;
-            m.dead = 0, m.step = 0;
+            m.dead = 0, m.step = 0, m.position_of = nullptr;
             m.epoch = atomic_load(&at->launches) + 1;
         }
         m.met[thread_id()] = m.seen[thread_id()] = 0;
@@ -73,6 +75,17 @@ struct Meeting {
     // What is told of whoever waits in vain from here on.
     STEP void begin(u32 instruction) {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
+    }
+
+    // The token's position, which no step of a launch writes before the last that reads it: read once. From
+    // device memory each layer's attention had it behind all that the ring has asked for. By all of the block.
+    STEP u32 position(const u32* at) {
+        MeetingPlace& m = place();
+        if (m.position_of == at) return m.position;
+        const u32 there = *at;
+        block_sync();
+        if (thread_id() == 0) m.position_of = at, m.position = there;
+        return there;
     }
 
     // KJ_STAMPS: an instruction begins; has what it reads; has computed; is left by the block.

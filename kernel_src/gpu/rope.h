@@ -9,37 +9,84 @@
 
 template <class S> struct Rope {
     static constexpr u32 HEAD_DIM = S::HEAD_DIM, PAIRS = S::ROPE_DIMS / 2;
+    static constexpr u32 EACH = CEIL_DIV(HEAD_DIM, KJ_WAVE), TURNS = PAIRS > 0 ? CEIL_DIV(PAIRS, KJ_WAVE) : 1;
+
+    STEP void rotate(float* row, u32 i, u32x2 t) {
+        float c = as_f32(t.x), s = as_f32(t.y);
+        u32 first = S::ROPE_HALVES ? i : 2 * i, second = S::ROPE_HALVES ? i + PAIRS : 2 * i + 1;
+        float a = row[first], b = row[second];
+        row[first] = a * c - b * s;
+        row[second] = a * s + b * c;
+    }
 
     // By one wave: row[0 … HEAD_DIM) in shared memory becomes the head at `x`, rotated by the table's row
     // `angles`.
     STEP void ready_head(float* row, const float* x, const float* norm, float eps, const u32x2* angles) {
-        constexpr u32 each = CEIL_DIV(HEAD_DIM, KJ_WAVE);
-        float v[each];
+        float v[EACH];
         float squares = 0.0f;
-        UNROLL for (u32 i = 0; i < each; i++) {
+        UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
             v[i] = e < HEAD_DIM ? x[e] : 0.0f;
             squares += v[i] * v[i];
         }
         if (S::QK_NORM) {
             float scale = rsqrt_f32(wave_sum(squares) / HEAD_DIM + eps);
-            UNROLL for (u32 i = 0; i < each; i++) {
+            UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 e = lane_id() + i * KJ_WAVE;
                 if (e < HEAD_DIM) v[i] = v[i] * scale * norm[e];
             }
         }
-        UNROLL for (u32 i = 0; i < each; i++) {
+        UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
             if (e < HEAD_DIM) row[e] = v[i];
         }
         wave_sync();
-        for (u32 i = lane_id(); i < PAIRS; i += KJ_WAVE) {
-            u32x2 t = angles[i];
-            float c = as_f32(t.x), s = as_f32(t.y);
-            u32 first = S::ROPE_HALVES ? i : 2 * i, second = S::ROPE_HALVES ? i + PAIRS : 2 * i + 1;
-            float a = row[first], b = row[second];
-            row[first] = a * c - b * s;
-            row[second] = a * s + b * c;
+        for (u32 i = lane_id(); i < PAIRS; i += KJ_WAVE) rotate(row, i, angles[i]);
+        wave_sync();
+    }
+
+    // The weights of a head's norm and the table's row in a wave's registers, asked for before the head itself
+    // is there.
+    struct Asked {
+        float weights[S::QK_NORM ? EACH : 1];
+        u32x2 angles[TURNS];
+    };
+    STEP Asked ask(const float* norm, const u32x2* angles) {
+        Asked a;
+        // (Without braces nvrtc 13.5 leaves out all that follows where the condition is false.)
+        if constexpr (S::QK_NORM) {
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                u32 e = lane_id() + i * KJ_WAVE;
+                a.weights[i] = e < HEAD_DIM ? norm[e] : 0.0f;
+            }
+        }
+        UNROLL for (u32 turn = 0; turn < TURNS; turn++) {
+            u32 pair = lane_id() + turn * KJ_WAVE;
+            a.angles[turn] = pair < PAIRS ? angles[pair] : u32x2{0, 0};
+        }
+        return a;
+    }
+    // The same as `ready_head` with what was asked for; the head is at `row` or elsewhere.
+    STEP void ready_asked(float* row, const float* x, float eps, const Asked& by) {
+        float v[EACH];
+        float squares = 0.0f;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            v[i] = e < HEAD_DIM ? x[e] : 0.0f;
+            squares += v[i] * v[i];
+        }
+        if constexpr (S::QK_NORM) {
+            float scale = rsqrt_f32(wave_sum(squares) / HEAD_DIM + eps);
+            UNROLL for (u32 i = 0; i < EACH; i++) v[i] = v[i] * scale * by.weights[i];
+        }
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            if (e < HEAD_DIM) row[e] = v[i];
+        }
+        wave_sync();
+        UNROLL for (u32 turn = 0; turn < TURNS; turn++) {
+            u32 i = lane_id() + turn * KJ_WAVE;
+            if (i < PAIRS) rotate(row, i, by.angles[turn]);
         }
         wave_sync();
     }

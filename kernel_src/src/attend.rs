@@ -282,11 +282,13 @@ impl AttendSpec {
         }
     }
 
-    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of weights. Two have half of
-    /// the heads each, so that the next step waits less: an H100, 8b Q4_K_M 534 tokens/s with one, 543 with two, 544 with
-    /// four; behind 16,384 positions, whose keys both read, 358, 360 and 315.
+    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of weights: each has some of
+    /// its heads, so that the next step waits less (an H100, 8b Q4_K_M 534 tokens/s with one, 543 with two, 544 with four),
+    /// but behind many positions all of them, lest keys be read several times (16,384: 358, 360 and, so, 315).
     fn parts(&self) -> usize {
-        if self.group() >= 4 && self.group().is_multiple_of(2) { 2 } else { 1 }
+        let (group, dim) = (self.group(), self.form.kv.head_dim);
+        let fits = |n: &usize| group.is_multiple_of(*n) && (group / n * dim).is_multiple_of(packets::GROUP);
+        [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
     /// Blocks that share a sequence's heads.
@@ -302,12 +304,9 @@ impl AttendSpec {
     }
 
     /// `hold`: queries of heads that are small enough stay in registers.
-    fn shape(&self, tuning: &AttendTuning, hold: bool) -> Shape {
-        self.shape_by(tuning, hold, self.group())
-    }
-
-    fn shape_by(&self, tuning: &AttendTuning, hold: bool, group: usize) -> Shape {
-        let shape = self.scores.shape(self.form.shape().number("GROUP", group));
+    /// `blocks`: that share a group of heads, where it is not one.
+    fn shape(&self, tuning: &AttendTuning, hold: bool, blocks: usize) -> Shape {
+        let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
         match *tuning {
             AttendTuning::Lanes { tile, .. } => {
                 let shape = shape.number("GROUP_P", self.group().next_power_of_two());
@@ -316,7 +315,8 @@ impl AttendSpec {
             AttendTuning::Rings { stages, least, .. } => {
                 // At more than 128 the queries' registers would be those of the result.
                 let hold = hold && self.form.kv.head_dim <= 128;
-                shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold)
+                let shape = shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
+                shape.number("BLOCKS", blocks)
             }
             AttendTuning::Wide { .. } => shape,
         }
@@ -374,7 +374,7 @@ impl Family for AttendSpec {
     }
 
     fn render(&self, target: &Target, t: &AttendTuning, block: Block) -> Result<Kernel, SpecError> {
-        let shape = self.shape(t, true);
+        let shape = self.shape(t, true, 1);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
             // Said, lest nvrtc stop at 128 registers: on sm_90 two of them spilled.
@@ -436,12 +436,12 @@ impl Family for AttendSpec {
                 ("attend_mma.h", "AttendMma<S>::Shared", call)
             }
         };
-        let group = match t {
-            AttendTuning::Rings { .. } if streams => self.group() / self.parts(),
-            _ => self.group(),
+        let parts = match t {
+            AttendTuning::Rings { .. } if streams => self.parts(),
+            _ => 1,
         };
         // With queries in registers the kernel of all steps spilled on sm_90.
-        let step = Step::of(header, "AttendArgs", call, self.shape_by(&t, false, group));
+        let step = Step::of(header, "AttendArgs", call, self.shape(&t, false, parts));
         let values = self.form.heads * self.form.kv.head_dim;
         let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
         let rings = matches!(t, AttendTuning::Rings { .. });
@@ -452,7 +452,7 @@ impl Family for AttendSpec {
             pool: t.shared(&self.form.kv) as u32,
             hands,
             takes_values,
-            parts: (self.group() / group) as u32,
+            parts: parts as u32,
             apart: streams && self.form.qk_norm,
             ..step
         })
