@@ -221,10 +221,13 @@ fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[u
     all
 }
 
-/// A number that is spread over blocks, where those are so many times as many.
+/// A number that is spread over blocks, where those are so many times as many: all together are no more than before, since
+/// memory is as large as before.
 fn spread(dim: Dim, parts: u32) -> Dim {
     match dim {
-        Dim::Spread { per_unit, over, most } => Dim::Spread { per_unit, over: over * parts, most },
+        Dim::Spread { per_unit, over, most } => {
+            Dim::Spread { per_unit, over: over * parts, most: (most / parts.max(1)).max(1) }
+        }
         other => other,
     }
 }
