@@ -18,9 +18,9 @@
 // length.
 //
 // S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles on their way to each wave), LEAST
-// (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's heads where the past
-// is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1. Share: as attend.h's, but y of
-// KV_HEADS · HEAD_PARTS · BLOCKS.
+// (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's heads where the
+// past is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1. Share: as attend.h's, but
+// y of KV_HEADS · HEAD_PARTS · BLOCKS.
 #pragma once
 #include "attend_args.h"
 #include "dequant.h"

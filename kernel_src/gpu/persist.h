@@ -78,7 +78,8 @@ struct Meeting {
     }
 
     // The token's position, which no step of a launch writes before the last that reads it: read once. From
-    // device memory each layer's attention had it behind all that the ring has asked for. By all of the block.
+    // device memory each layer's attention had it behind all that the ring has asked for. By all of the
+    // block.
     STEP u32 position(const u32* at) {
         MeetingPlace& m = place();
         if (m.position_of == at) return m.position;

@@ -45,8 +45,8 @@ template <class S> struct Rope {
         wave_sync();
     }
 
-    // The weights of a head's norm and the table's row in a wave's registers, asked for before the head itself
-    // is there.
+    // The weights of a head's norm and the table's row in a wave's registers, asked for before the head
+    // itself is there.
     struct Asked {
         float weights[S::QK_NORM ? EACH : 1];
         u32x2 angles[TURNS];

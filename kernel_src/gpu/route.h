@@ -76,13 +76,16 @@ template <class S> struct Route {
         choose(a, share.x, scores);
     }
 
-    // Scores, of which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
-    STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
+    // By scores of which a lane has every KJ_WAVE-th.
+    STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
+        float v[EACH];
+        u64 key[EACH];
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             u32 e = lane_id() + i * KJ_WAVE;
             v[i] = e < EXPERTS ? scores[i] : as_f32(0xff800000u);
+            key[i] = e < EXPERTS ? order_key(v[i], e) : 0;
             most = max_f32(most, v[i]);
         }
         if constexpr (SOFTMAX) {
@@ -93,18 +96,6 @@ template <class S> struct Route {
         if constexpr (S::GATING == Gating::Sigmoid) {
             UNROLL for (u32 i = 0; i < EACH; i++) v[i] = sigmoid(v[i]);
         }
-        return sum;
-    }
-
-    // By scores of which a lane has every KJ_WAVE-th.
-    STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
-        float v[EACH];
-        u64 key[EACH];
-        UNROLL for (u32 i = 0; i < EACH; i++) {
-            u32 e = lane_id() + i * KJ_WAVE;
-            key[i] = e < EXPERTS ? order_key(scores[i], e) : 0;
-        }
-        const float sum = gate(v, scores);
         if constexpr (S::BIAS || S::GROUPS > 0 || S::GATING == Gating::Sigmoid) {
             float choice[EACH];
             UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -124,11 +115,48 @@ template <class S> struct Route {
             UNROLL for (u32 i = 0; i < EACH; i++) key[i] = key[i] == best ? 0 : key[i];
             if (lane_id() == n) mine = (0xffffffffu - (u32)best) / S::ALIKE;
         }
-        if (lane_id() < TOP) a.experts[token * TOP + lane_id()] = mine;
-        share_out(a, token, v, sum, mine);
+        float part = 0.0f;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            const float there = wave_get(v[i], mine % KJ_WAVE);
+            if (mine / KJ_WAVE == i) part = there;
+        }
+        part = lane_id() < TOP ? part / sum : 0.0f;
+        if constexpr (S::GATING == Gating::Chosen) {
+            float largest = wave_max(lane_id() < TOP ? part : as_f32(0xff800000u));
+            part = lane_id() < TOP ? exp_f32(part - largest) : 0.0f;
+            part /= wave_sum(part);
+        }
+        float chosen = wave_sum(part);
+        if (lane_id() < TOP) {
+            float share_of = (S::RENORMALISE ? part / chosen : part) * a.scale;
+            if (S::FACTORS) share_of *= a.factors[mine];
+            a.experts[token * TOP + lane_id()] = mine;
+            a.shares[token * TOP + lane_id()] = share_of;
+        }
     }
 
-    // The shares of the chosen, of which lane n has the n-th.
+    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h). Scores, of which a
+    // lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
+    STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
+        constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
+        float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
+        UNROLL for (u32 i = 0; i < EACH; i++) {
+            u32 e = lane_id() + i * KJ_WAVE;
+            v[i] = e < EXPERTS ? scores[i] : as_f32(0xff800000u);
+            most = max_f32(most, v[i]);
+        }
+        if constexpr (SOFTMAX) {
+            most = wave_max(most);
+            UNROLL for (u32 i = 0; i < EACH; i++) sum += v[i] = exp_f32(v[i] - most);
+            sum = wave_sum(sum);
+        }
+        if constexpr (S::GATING == Gating::Sigmoid) {
+            UNROLL for (u32 i = 0; i < EACH; i++) v[i] = sigmoid(v[i]);
+        }
+        return sum;
+    }
+
+    // The shares of the chosen, of which lane n has the n-th: as `choose` makes them.
     STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum, u32 mine) {
         float part = 0.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
