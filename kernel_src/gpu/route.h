@@ -135,8 +135,8 @@ template <class S> struct Route {
         }
     }
 
-    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h). Scores, of which a
-    // lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
+    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h). Scores, of
+    // which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
     STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
