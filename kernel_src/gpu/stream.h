@@ -40,9 +40,6 @@ template <class T> STEP T* at_place(u32 at) { return (T*)__cvta_shared_to_generi
 // reference of what is called is local memory.
 struct RingAt {
     u32 slot, phase, buffer;
-#ifdef KJ_ORDERED
-    u32 rounds;  // how often all slots were passed
-#endif
 };
 
 template <class R> struct Ring {
@@ -55,11 +52,7 @@ template <class R> struct Ring {
         fence_async();
     }
     STEP void next(RingAt& at) {
-        if (++at.slot != R::SLOTS) return;
-        at.slot = 0, at.phase ^= 1;
-#ifdef KJ_ORDERED
-        at.rounds++;
-#endif
+        if (++at.slot == R::SLOTS) at.slot = 0, at.phase ^= 1;
     }
     // So many slots further: no more than there are; any number.
     STEP void skip(RingAt& at, u32 slots) {
@@ -69,32 +62,6 @@ template <class R> struct Ring {
     STEP void skip_all(RingAt& at, u32 slots) {
         const u32 to = at.slot + slots, laps = to / R::SLOTS;
         at.slot = to - laps * R::SLOTS, at.phase ^= laps & 1;
-    }
-
-    // KJ_ORDERED, for racecheck: bulk copies count as stores of the thread that asks for them, and the tool
-    // does not follow a slot's two barriers from there to the waves and back, where they are waited for in a
-    // loop. So who has read a slot arrives at a barrier of the block that has the slot's number, too, and who
-    // fills it again waits there: all lanes of that warp, since such a barrier waits for every lane that has
-    // not ended.
-    STEP bool asks() {
-#ifdef KJ_ORDERED
-        return true;
-#else
-        return lane_id() == 0;
-#endif
-    }
-    STEP void ordered_read(const RingAt& at) {
-#ifdef KJ_ORDERED
-        asm volatile("bar.arrive %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE) : "memory");
-#endif
-    }
-    STEP void ordered_fill(const RingAt& at) {
-#ifdef KJ_ORDERED
-        wave_sync();
-        if (at.rounds > 0)
-            asm volatile("barrier.sync %0, %1;" ::"r"(2 + at.slot), "n"(R::SHARE * KJ_WAVE + KJ_BESIDE)
-                         : "memory");
-#endif
     }
 
     // Returns when the phase of this parity is complete, or when it has taken too long.
@@ -113,21 +80,15 @@ template <class R> struct Ring {
         return done;
     }
 
-    // A slot's bytes are asked for, by one thread (of those that `asks` names). They lie in the slot as their
-    // source does in its line. Of those before it all are there but the last `ahead` − 1.
+    // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its line. Of
+    // those before it all are there but the last `ahead` − 1.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
         const bool lap = at.slot < ahead;  // the lap before
         await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)), at.phase ^ (lap ? 1 : 0));
-        ordered_fill(at);
-#ifdef KJ_ORDERED
-        if (lane_id() == 0)
-#endif
-        {
-            barrier_arrive_expect(s.full + at.slot, bytes);
-            bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
-        }
+        barrier_arrive_expect(s.full + at.slot, bytes);
+        bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
         next(at);
     }
     // The slot's beginning. `barriers`, `slots`: places (kept_place) of the ring's barriers and memory.
@@ -141,7 +102,6 @@ template <class R> struct Ring {
         wave_sync();
         const u32 empty = barriers + 8 * (R::SLOTS + at.slot);
         if (lane_id() == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
-        ordered_read(at);
     }
 };
 

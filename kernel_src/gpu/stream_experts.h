@@ -26,14 +26,9 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
-// The block and the warp beside it: experts are chosen.
-STEP void choice_sync() { asm volatile("bar.sync 15, %0;" ::"n"(KJ_BLOCK + KJ_BESIDE) : "memory"); }
-// Whoever reads the choice before has done so: all rows of it were taken. (For racecheck, see Ring::asks.)
-STEP void choice_begins() {
-#ifdef KJ_ORDERED
-    choice_sync();
-#endif
-}
+// The block and the warp beside it: experts are chosen. The barrier of all threads, which nobody else uses
+// behind the kernel's beginning, and not one with a number of threads: that one racecheck does not always see.
+STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
@@ -55,7 +50,6 @@ template <class S> struct StreamRoute {
         take(links, lds);
         block_sync();
         Meeting::stamp(1);
-        choice_begins();
         a.experts = chosen_here().experts, a.shares = chosen_here().shares;
         float scores[Choice::EACH];
         if (wave_id() == 0)
@@ -130,7 +124,7 @@ template <class S, class R> struct StreamExperts {
 
     // The warp beside, all its lanes: its first step behind a choice waits for that, when all else is ready.
     STEP void await_choice() {
-        if constexpr (!S::SUM) choice_begins(), choice_sync();
+        if constexpr (!S::SUM) choice_sync();
     }
     // One of its lanes.
     STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,

@@ -168,7 +168,7 @@ impl ExpertsSpec {
         let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, at, pool, lds);";
         let step = Step::of("stream_experts.h", "ExpertsArgs", call, shape);
         let feed = "StreamExperts<S, Weights>::await_choice(); \
-                    if (Ring<Weights>::asks()) \
+                    if (lane_id() == 0) \
                     StreamExperts<S, Weights>::feed(a, block_id(), blocks, ring, memory, at);";
         let records = vec![Record { bytes: layout.row_bytes, units: layout.units(), rows: self.rows }];
         Ok(Step {

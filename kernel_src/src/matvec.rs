@@ -209,8 +209,7 @@ impl Family for MatvecSpec {
         // A plain column takes them as they are.
         let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
         let takes_values = (streams && alone && plain).then_some(self.cols);
-        let feed =
-            "if (Ring<Weights>::asks()) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);";
+        let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);";
         let step = Step { beside: streams.then_some(feed), takes_values, hands_values, ..step };
         let pool = column.bytes() as u32;
         Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, ..step })

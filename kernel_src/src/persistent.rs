@@ -43,10 +43,6 @@ const MIXTURES_SHARE: usize = 2;
 /// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be busy. More of them is
 /// a longer way for all else that the unit reads.
 const AHEAD: usize = 30 << 10;
-/// Named barriers of a block that nothing else has: one for each slot of [`Probe::Ordered`]. (Of 16 the block has two, the
-/// choice of experts one.)
-const NAMED: usize = 13;
-
 /// What a launch has for all of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inside {
@@ -182,10 +178,7 @@ pub enum Probe {
     Stamps,
     /// Waves are late here and there, in each launch others: for tests.
     Delays,
-    /// Whoever fills a slot of the ring of weights again meets those who have read it at a named barrier, too:
-    /// racecheck, which misses the order that the ring's own barriers make, sees that one.
-    Ordered,
-    /// Nothing, and waits have an hour: for tools that slow a launch by thousands. [`Probe::Ordered`] has it, too.
+    /// Nothing, and waits have an hour: for tools that slow a launch by thousands.
     Patient,
     /// One block does not say that it has come where blocks meet first: what limits of waits are for. They have a
     /// second.
@@ -248,9 +241,6 @@ impl Persistent {
         let pool = steps.iter().map(|s| s.pool as usize).max().unwrap_or(0).next_multiple_of(128);
         let have = target.arch().shared_per_block as usize;
         let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
-        let most = if probe == Probe::Ordered { NAMED } else { usize::MAX };
-        let teams = |ring: Ring| (inside.threads / inside.wave) as usize / ring.share;
-        let ring = ring.map(|ring| Ring { slots: ring.slots.min(most / teams(ring) * teams(ring)), ..ring });
         let shared = pool + ring.map_or(0, |ring| ring.slot * ring.slots);
         require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
         let text = render(&steps, &declared, words, ring);
@@ -266,7 +256,6 @@ impl Persistent {
             Probe::None | Probe::Patient => {}
             Probe::Stamps => macros = macros.set("KJ_STAMPS", 1),
             Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
-            Probe::Ordered => macros = macros.set("KJ_ORDERED", 1),
             Probe::Stall => macros = macros.set("KJ_STALL", 1),
         }
         let told: Constants = macros.tell("STEPS", steps.len() as i64);

@@ -122,7 +122,6 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("30b-a3b q4_k_m routed", mixture()),
             ("8b f16", llama(&LLAMA_8B, ["F16", "F16"], KvStorage::F16)),
             ("135m q8_0", llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0)),
-            ("135m q8_0 ordered", llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::F16)),
             ("135m q4_k_m", llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
             // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch, and has
@@ -130,13 +129,8 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             if vendor == Vendor::Amd && ["8b f16", "135m q4_k_m"].contains(&name) {
                 continue;
             }
-            // The order of the ring that racecheck sees is the ring's alone.
-            if vendor == Vendor::Amd && name.ends_with("ordered") {
-                continue;
-            }
             let probe = match name {
                 "135m q4_k_m" => Probe::Delays,
-                "135m q8_0 ordered" => Probe::Ordered,
                 _ => Probe::None,
             };
             let made = match name.ends_with("routed") {

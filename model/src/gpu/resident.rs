@@ -65,7 +65,7 @@ const PATIENT: Duration = Duration::from_secs(3600);
 const fn limit(probe: Probe) -> Duration {
     match probe {
         Probe::None | Probe::Stamps | Probe::Delays => LIMIT,
-        Probe::Ordered | Probe::Patient => PATIENT,
+        Probe::Patient => PATIENT,
         Probe::Stall => Duration::from_secs(1),
     }
 }

@@ -5,8 +5,9 @@
 //! against them, and keeps a running maximum, sum and weighted value per row (the online softmax of Milakov &
 //! Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022, arXiv 2205.14135). Many rows use the
 //! matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys would cost
-//! more than it saves.
+//! more than it saves. With tiles, prompts go through [`AttendTiles`], which walks the same blocks.
 
+use super::attend_tiles::AttendTiles;
 use super::gemm::{Tile, transpose_panel};
 use super::kv::KvStore;
 use super::matvec::dot;
@@ -17,7 +18,7 @@ use super::simd::{Isa, Job, LANES, Vector};
 use crate::graph::op::Mask;
 
 /// Positions in a block: of 64-element heads, 32 KiB of keys and as much of values.
-const KEYS: usize = 128;
+pub(super) const KEYS: usize = 128;
 
 /// Rows from which the matrix kernel is used.
 const MANY: usize = 6;
@@ -64,7 +65,29 @@ pub struct Attend<'a> {
 }
 
 /// Running state of the softmax of a row.
-const STATE: usize = 2;
+pub(super) const STATE: usize = 2;
+
+/// How rows of `width` elements, a multiple of 32, lie: so many together by runs of 32 elements, as the sums of tiles do,
+/// or each by itself.
+#[derive(Clone, Copy)]
+pub(super) struct Lie {
+    pub together: usize,
+    pub width: usize,
+}
+
+impl Lie {
+    /// Where row `i` begins.
+    #[inline(always)]
+    pub fn row(self, i: usize) -> usize {
+        i / self.together * self.together * self.width + i % self.together * LANES
+    }
+
+    /// How far behind its row's beginning element `j` lies.
+    #[inline(always)]
+    pub fn element(self, j: usize) -> usize {
+        j / LANES * self.together * LANES + j % LANES
+    }
+}
 
 impl Job for Attend<'_> {
     type Out = ();
@@ -79,12 +102,10 @@ impl Job for Attend<'_> {
         let mut scratch = Scratch::take();
         let [q, k, panel, v, s, acc, state] =
             scratch.parts([m * dim, KEYS * dim, LANES * dim, KEYS * padded, m * KEYS, m * padded, m * STATE]);
-        self.gather(q);
+        self.gather(q, dim);
         acc.fill(0.0);
         v.fill(0.0);
-        for (i, state) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
-            *state = self.layer.sinks.map_or([f32::NEG_INFINITY, 0.0], |s| [s[self.head + i % self.heads], 1.0]);
-        }
+        self.begin(state);
         let end = self.seen_to(self.token + self.tokens - 1);
         let mut at = self.seen_from(self.token);
         while at < end {
@@ -110,7 +131,7 @@ impl Job for Attend<'_> {
                         }
                     }
                 }
-                self.soften::<V>(at, n, s, acc, padded, state);
+                self.soften::<V>(at, n, (s, alone(KEYS)), (acc, alone(padded)), state);
                 for j in (0..padded).step_by(LANES) {
                     let (a, b, c) = (s.as_ptr(), v.as_ptr().add(j), acc.as_mut_ptr().add(j));
                     Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }.rows::<V>(m);
@@ -119,13 +140,13 @@ impl Job for Attend<'_> {
             at += n;
         }
         // SAFETY: the place of these results is the caller's promise.
-        unsafe { self.scatter(acc, padded, state) };
+        unsafe { self.scatter(acc, alone(padded), state) };
     }
 }
 
 impl Attend<'_> {
     /// The first position that a token sees.
-    fn seen_from(&self, token: usize) -> usize {
+    pub(super) fn seen_from(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
             Mask::Causal => self.layer.window.map_or(0, |w| (own + 1).saturating_sub(w)),
@@ -136,7 +157,7 @@ impl Attend<'_> {
     }
 
     /// The position behind the last that a token sees.
-    fn seen_to(&self, token: usize) -> usize {
+    pub(super) fn seen_to(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
             Mask::Causal | Mask::Chunk(_) => own + 1,
@@ -151,48 +172,49 @@ impl Attend<'_> {
         token * self.layer.heads + head
     }
 
-    fn gather(&self, q: &mut [f32]) {
+    /// Scaled queries, rows of `width` elements, `layer.dim` at least; what is behind those is left alone.
+    pub(super) fn gather(&self, q: &mut [f32], width: usize) {
         let dim = self.layer.dim;
-        for (i, q) in q.chunks_exact_mut(dim).enumerate() {
+        for (i, q) in q.chunks_exact_mut(width).enumerate() {
             let from = &self.layer.q[self.place(i) * dim..][..dim];
             q.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
         }
     }
 
-    /// Scores of `n` positions from `at` on become weights; running maxima, sums and results follow the new
-    /// maxima.
+    /// Scores of `n` positions from `at` on become weights, as far as the next multiple of 64 behind them; running maxima,
+    /// sums and results follow the new maxima.
     ///
     /// # Safety
     /// As [`Job::run`] asks of the processor.
     #[inline(always)]
-    unsafe fn soften<V: Vector>(
+    pub(super) unsafe fn soften<V: Vector>(
         &self,
         at: usize,
         n: usize,
-        s: &mut [f32],
-        acc: &mut [f32],
-        padded: usize,
+        (scores, lie): (&mut [f32], Lie),
+        (results, results_lie): (&mut [f32], Lie),
         state: &mut [f32],
     ) {
-        let n32 = n.next_multiple_of(LANES);
-        let rows = s.chunks_exact_mut(KEYS).zip(acc.chunks_exact_mut(padded)).zip(state.as_chunks_mut::<STATE>().0);
-        for (i, ((s, acc), [largest, sum])) in rows.enumerate() {
+        let whole = n.next_multiple_of(2 * LANES);
+        for (i, [largest, sum]) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
+            let (s, acc) = (&mut scores[lie.row(i)..], &mut results[results_lie.row(i)..]);
             let token = self.token + i / self.heads;
             let (from, to) = (self.seen_from(token).saturating_sub(at), self.seen_to(token));
             let (from, to) = (from.min(n), to.saturating_sub(at).min(n));
-            // SAFETY: the instructions are there; runs of 32 below n32 ≤ KEYS lie in s, and below `padded` in
-            // acc.
+            assert!(lie.element(whole - 1) < s.len() && results_lie.element(results_lie.width - 1) < acc.len());
+            // SAFETY: the instructions are there; runs of 32 below `whole` lie in s, and those of a row of results in acc,
+            // as was checked.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
-                    for j in (0..n32).step_by(LANES) {
-                        let p = s.as_mut_ptr().add(j);
+                    for j in (0..whole).step_by(LANES) {
+                        let p = s.as_mut_ptr().add(lie.element(j));
                         soft_cap(V::load(p), cap).store(p);
                     }
                 }
                 if let Some(slopes) = self.layer.slopes {
                     let (slope, own) = (slopes[self.head + i % self.heads], self.layer.first + token);
-                    for (j, s) in s[..n].iter_mut().enumerate() {
-                        *s -= slope * own.abs_diff(at + j) as f32;
+                    for j in 0..n {
+                        s[lie.element(j)] -= slope * own.abs_diff(at + j) as f32;
                     }
                 }
                 if let Some((all, width)) = self.layer.only {
@@ -203,22 +225,26 @@ impl Attend<'_> {
                             seen[j - at] = true;
                         }
                     }
-                    s[..n].iter_mut().zip(seen).filter(|(_, seen)| !seen).for_each(|(s, _)| *s = f32::NEG_INFINITY);
+                    (0..n).filter(|j| !seen[*j]).for_each(|j| s[lie.element(j)] = f32::NEG_INFINITY);
                 }
-                s[..from].fill(f32::NEG_INFINITY);
-                s[to.max(from)..n32].fill(f32::NEG_INFINITY);
+                for j in (0..from).chain(to.max(from)..whole) {
+                    s[lie.element(j)] = f32::NEG_INFINITY;
+                }
                 let mut m = V::splat(*largest);
-                for j in (0..n32).step_by(LANES) {
-                    m = V::load(s.as_ptr().add(j)).max(m);
+                for j in (0..whole).step_by(LANES) {
+                    m = V::load(s.as_ptr().add(lie.element(j))).max(m);
                 }
                 let m = m.largest();
                 if m == f32::NEG_INFINITY {
-                    s[..n32].fill(0.0); // nothing seen yet
+                    // Nothing seen yet.
+                    for j in (0..whole).step_by(LANES) {
+                        V::splat(0.0).store(s.as_mut_ptr().add(lie.element(j)));
+                    }
                     continue;
                 }
                 let mut total = V::splat(0.0);
-                for j in (0..n32).step_by(LANES) {
-                    let p = s.as_mut_ptr().add(j);
+                for j in (0..whole).step_by(LANES) {
+                    let p = s.as_mut_ptr().add(lie.element(j));
                     let e = V::load(p).sub(V::splat(m)).exp();
                     e.store(p);
                     total = total.add(e);
@@ -226,8 +252,8 @@ impl Attend<'_> {
                 if m != *largest {
                     let shrink = (*largest - m).exp();
                     *sum *= shrink;
-                    for j in (0..padded).step_by(LANES) {
-                        let p = acc.as_mut_ptr().add(j);
+                    for j in (0..results_lie.width).step_by(LANES) {
+                        let p = acc.as_mut_ptr().add(results_lie.element(j));
                         V::load(p).mul(V::splat(shrink)).store(p);
                     }
                     *largest = m;
@@ -237,19 +263,33 @@ impl Attend<'_> {
         }
     }
 
+    /// Running states before the first position.
+    pub(super) fn begin(&self, state: &mut [f32]) {
+        for (i, state) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
+            *state = self.layer.sinks.map_or([f32::NEG_INFINITY, 0.0], |s| [s[self.head + i % self.heads], 1.0]);
+        }
+    }
+
     /// # Safety
     /// `layer.out` is valid for a row of each of `layer.q`, and nobody else uses these heads and tokens of
     /// it.
     #[inline(always)]
-    unsafe fn scatter(&self, acc: &[f32], padded: usize, state: &[f32]) {
+    pub(super) unsafe fn scatter(&self, acc: &[f32], lie: Lie, state: &[f32]) {
         let dim = self.layer.value_dim;
-        for (i, (acc, [_, sum])) in acc.chunks_exact(padded).zip(state.as_chunks::<STATE>().0).enumerate() {
-            for (j, x) in acc[..dim].iter().enumerate() {
-                // SAFETY: inside the row's head, the caller's promise.
-                unsafe { *self.layer.out.start().add(self.place(i) * dim + j) = x / sum };
+        for (i, [_, sum]) in state.as_chunks::<STATE>().0.iter().enumerate() {
+            for (j, run) in (0..dim).step_by(LANES).zip(acc[lie.row(i)..].chunks(lie.together * LANES)) {
+                for (x, j) in run[..LANES.min(dim - j)].iter().zip(j..) {
+                    // SAFETY: inside the row's head, the caller's promise.
+                    unsafe { *self.layer.out.start().add(self.place(i) * dim + j) = x / sum };
+                }
             }
         }
     }
+}
+
+/// Rows by themselves.
+fn alone(width: usize) -> Lie {
+    Lie { together: 1, width }
 }
 
 /// `cap · tanh(s / cap) = cap − 2 cap / (1 + e^(2 s / cap))`.
@@ -263,14 +303,17 @@ unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
 }
 
 /// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when there are
-/// few of these (decoding), a query head.
-pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize) {
+/// few of these (decoding), a query head. `precise`: all in f32.
+pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, precise: bool) {
     /// Tokens of a task: with three query heads to a key head, 96 rows.
     const TOKENS: usize = 32;
     let key_heads = layer.keys.heads();
     let group = layer.heads / key_heads;
     let token_runs = rows.div_ceil(TOKENS);
-    let apart = key_heads * token_runs < 4 * pool.threads();
+    let tiles = isa.has_tiles() && !precise && rows >= TOKENS;
+    // Tiles split keys and values for all query heads once, which is as much work as their products.
+    let wanted = if tiles { pool.threads() } else { 4 * pool.threads() };
+    let apart = key_heads * token_runs < wanted;
     let (per_task, tasks) = match apart {
         true => (1, layer.heads * token_runs),
         false => (group, key_heads * token_runs),
@@ -281,8 +324,14 @@ pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize) {
         let token = (token_runs - 1 - task / head_runs) * TOKENS;
         let head = task % head_runs * per_task;
         let tokens = TOKENS.min(rows - token);
+        let task = Attend { layer, key_head: head / group, head, heads: per_task, token, tokens };
         // SAFETY: tasks have different heads or tokens.
-        unsafe { isa.run(Attend { layer, key_head: head / group, head, heads: per_task, token, tokens }) }
+        unsafe {
+            match tiles {
+                true => isa.run_tiles(AttendTiles(task)),
+                false => isa.run(task),
+            }
+        }
     });
 }
 
@@ -296,7 +345,7 @@ mod tests {
     /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window, soft cap.
     type Case = (usize, usize, usize, usize, usize, Option<usize>, Option<f32>);
 
-    const CASES: [Case; 7] = [
+    const CASES: [Case; 9] = [
         (1, 1, 32, 0, 1, None, None),
         (4, 2, 64, 0, 33, None, None),
         (3, 1, 64, 200, 1, None, None),
@@ -304,7 +353,49 @@ mod tests {
         (2, 2, 33, 61, 65, Some(1), Some(5.0)),
         (8, 1, 80, 300, 3, Some(129), Some(1.5)),
         (5, 5, 16, 250, 2, None, None),
+        (6, 2, 96, 190, 37, None, None),
+        (7, 1, 256, 3, 31, Some(200), None),
     ];
+
+    #[test]
+    fn tiles_give_the_same_bits_however_many_threads_there_are() {
+        let (mut rng, heads, key_heads, dim, before, tokens) = (Rng::new(), 6, 2, 48, 70, 75);
+        let end = before + tokens;
+        let x = [(); 2].map(|()| rng.reals(end * key_heads * dim));
+        let q = rng.reals(tokens * heads * dim);
+        for isa in Isa::with_tiles() {
+            let mut all = vec![];
+            for threads in [1, 3, 9] {
+                let mut pool = Pool::new(threads);
+                let mut stores = [(); 2].map(|()| KvStore::new("test", KvType::F16, key_heads, dim, end).unwrap());
+                stores.iter_mut().zip(&x).for_each(|(store, x)| store.write(&mut pool, isa, 0, x));
+                let mut out = vec![f32::NAN; q.len()];
+                let [keys, values] = &stores;
+                let layer = Layer {
+                    q: &q,
+                    heads,
+                    dim,
+                    value_dim: dim,
+                    first: before,
+                    end,
+                    keys,
+                    values,
+                    window: None,
+                    mask: Mask::Causal,
+                    scale: 0.2,
+                    soft_cap: None,
+                    sinks: None,
+                    slopes: None,
+                    only: None,
+                    out: Shared::new(&mut out),
+                };
+                attend(&mut pool, isa, layer, tokens, false);
+                assert!(out.iter().all(|x| x.is_finite()), "{}, {threads} threads; {rng}", isa.name());
+                all.push(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+            }
+            assert!(all.windows(2).all(|two| two[0] == two[1]), "{}; {rng}", isa.name());
+        }
+    }
 
     #[test]
     fn attention_agrees_with_f64_for_windows_caps_shared_heads_and_odd_sizes() {
@@ -312,7 +403,8 @@ mod tests {
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
             // f16 keeps 11 bits of a key or value, q8_0 seven and a sign of each block's largest.
             for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)] {
-                for isa in Isa::available() {
+                let others = Isa::available().into_iter().map(|isa| (isa, false));
+                for (isa, tiles) in others.chain(Isa::with_tiles().into_iter().map(|isa| (isa, true))) {
                     let end = before + tokens;
                     let (k, v) = (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
                     let mut stores = [(); 2].map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
@@ -349,7 +441,12 @@ mod tests {
                     for key_head in 0..key_heads {
                         let all = Attend { layer, key_head, head: key_head * group, heads: group, token: 0, tokens };
                         // SAFETY: one thread.
-                        unsafe { isa.run(all) };
+                        unsafe {
+                            match tiles {
+                                true => isa.run_tiles(AttendTiles(all)),
+                                false => isa.run(all),
+                            }
+                        }
                     }
                     for (i, got) in out.iter().enumerate() {
                         let (t, head, j) = (i / (heads * dim), i / dim % heads, i % dim);
@@ -370,7 +467,13 @@ mod tests {
                             scores.iter().zip(first..).map(|(s, p)| s / sum * f64::from(v[at(p) + j])).sum();
                         let off = (f64::from(*got) - want).abs();
                         let case = (heads, key_heads, dim, before, tokens, window, soft_cap);
-                        assert!(off <= tolerance, "{case:?} {kv:?} {} at {i}: {got}, not {want}; {rng}", isa.name());
+                        // Halves leave 2^-16 of each factor, of which a score has `dim`, some above and some below.
+                        let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
+                        assert!(
+                            off <= tolerance,
+                            "{case:?} {kv:?} {}, tiles {tiles}, at {i}: {got}, not {want}; {rng}",
+                            isa.name()
+                        );
                     }
                 }
             }

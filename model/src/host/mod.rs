@@ -17,6 +17,7 @@
     reason = "inner loops over shapes that the plan checked once against the weights' bytes and the scratch it sized"
 )]
 
+mod attend_tiles;
 pub(crate) mod attention;
 mod beside;
 mod cpu;

@@ -24,6 +24,9 @@ const TOKENS: usize = 128;
 /// a token takes 0.04.
 const DECODING: usize = 48;
 
+/// What a token's row costs that another thread has written, in tokens of a panel.
+const FETCHING: usize = 2;
+
 /// Bytes of weights that are worth a task of their own, where there are few tokens: some 0.5 µs of a thread; but each
 /// thread has two tasks, and eight at most, so that one that was put off its core holds up little.
 const TASK: usize = 8 << 10;
@@ -131,18 +134,21 @@ pub fn multiply(
     let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(height(p))).sum();
     let least = if split { tokens.div_ceil(tiles::TOKENS) } else { 1 };
     let each_of = |parts: usize| tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
-    // What the last thread does, in tokens of a panel: the fewer parts, the fewer panels are decoded twice.
+    // What the last thread does, in tokens of a panel: the fewer parts, the fewer panels are decoded twice; and the fewer
+    // tokens are the thread's, the less of the input comes from other threads' caches.
     let longest = |parts: &usize| {
         let each = each_of(*parts);
-        (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads()) * (each + DECODING)
+        let tasks = (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads());
+        tasks * (most / LANES) * (each + DECODING) + tasks.div_ceil(by_rows) * each * FETCHING
     };
     let parts = match split {
-        true => (least..=tokens.div_ceil(TOKENS).max(least)).min_by_key(longest).unwrap_or(least),
+        true => (least..=tokens.div_ceil(LANES).max(least)).min_by_key(longest).unwrap_or(least),
         false => wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least),
     };
     let each = each_of(parts);
+    // Successive tasks, which are a thread's, have the same tokens.
     pool.run(by_rows * parts, &|task| {
-        let (mut task, first) = (task / parts, task % parts * each);
+        let (mut task, first) = (task % by_rows, task / by_rows * each);
         // The last part may be short, or none.
         if first >= tokens {
             return;

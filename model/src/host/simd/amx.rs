@@ -38,6 +38,17 @@ static ODD: [u16; 32] = {
     odd
 };
 
+/// Words of two registers in turns: the first sixteen of each, and the others.
+static PAIRS: [[u16; 32]; 2] = {
+    let mut pairs = [[0; 32]; 2];
+    let mut i = 0;
+    while i < 64 {
+        pairs[i / 32][i % 32] = (i / 2 + i % 2 * 32) as u16;
+        i += 1;
+    }
+    pairs
+};
+
 /// Runs a job with tiles.
 ///
 /// # Safety
@@ -102,6 +113,18 @@ unsafe impl Tiles for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn interleave(from: *const u16, to: *mut u16) {
+        // SAFETY: the instructions are there; 64 halves each, says the caller.
+        unsafe {
+            let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(32).cast()));
+            for (i, places) in PAIRS.iter().enumerate() {
+                let places = _mm512_loadu_si512(places.as_ptr().cast());
+                _mm512_storeu_si512(to.add(32 * i).cast(), _mm512_permutex2var_epi16(a, places, b));
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn begin() {
         // SAFETY: the instruction is there, and the system has let this process use it; nothing else here uses tiles.
         unsafe {
@@ -125,6 +148,12 @@ unsafe impl Tiles for Avx512 {
     fn soon(line: *const u8) {
         // SAFETY: the instruction is every processor's of this kind, and reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
+    fn soon_written(line: *mut u8) {
+        // SAFETY: as above; a line is only made ready to be written.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast()) }
     }
 
     #[inline(always)]

@@ -265,6 +265,11 @@ pub unsafe trait Tiles: Vector {
         low: [*mut u16; 2],
     );
 
+    /// Two rows of 32 halves, one behind the other, as 32 pairs.
+    ///
+    /// `from` and `to` must be valid for 64 halves.
+    unsafe fn interleave(from: *const u16, to: *mut u16);
+
     /// Sets this thread's tiles up.
     unsafe fn begin();
 
@@ -276,6 +281,9 @@ pub unsafe trait Tiles: Vector {
 
     /// Asks for the line of memory at this place, which need not be there.
     fn soon(line: *const u8);
+
+    /// Asks for a line that will be written: other threads have it, who read what it was.
+    fn soon_written(line: *mut u8);
 }
 
 /// Columns of a [`TileBlock`]'s unit: two tiles.

@@ -258,11 +258,23 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
+    unsafe fn interleave(from: *const u16, to: *mut u16) {
+        for i in 0..LANES {
+            // SAFETY: 64 halves each, says the caller.
+            unsafe {
+                *to.add(2 * i) = *from.add(i);
+                *to.add(2 * i + 1) = *from.add(LANES + i);
+            }
+        }
+    }
+
     unsafe fn begin() {}
 
     unsafe fn end() {}
 
     fn soon(_: *const u8) {}
+
+    fn soon_written(_: *mut u8) {}
 
     /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of elements.
     unsafe fn tile_block(b: super::TileBlock) {
