@@ -139,7 +139,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
         let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
-            (Some(steps), _) => say(format_args!("a token is one launch of {steps} steps")),
+            (Some(steps), _) => {
+                say(format_args!("a token is one launch of {steps} steps"));
+                if let Some(why) = gpu.plan().persistent.as_ref().and_then(|one| one.one_chooses.as_ref()) {
+                    say(format_args!("one block of it chooses experts for all others, which takes longer: {why}"));
+                }
+            }
             (None, Some(why)) if asked => {
                 say(format_args!("a token is many launches, in spite of --persistent on: {why}"))
             }

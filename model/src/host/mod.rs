@@ -10,7 +10,8 @@
 //! all products are of f32. By default activations are rounded to 16 bits per block of 32 where they are multiplied
 //! with integer codes: in decoding, and in prompts, but for a mixture's experts,
 //! where the processor has an instruction for such integers. Where it has tiles (AMX), a prompt's activations and weights,
-//! but for those of f32 and a mixture's experts, are each the sum of two of bf16, which is as near.
+//! but for those of f32 and a mixture's experts, are each the sum of two of bf16, which is as near; and so are what its
+//! attention multiplies, from 32 tokens on.
 
 #![expect(
     clippy::indexing_slicing,

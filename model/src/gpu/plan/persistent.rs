@@ -66,6 +66,9 @@ pub struct OneLaunch {
     pub packets: u64,
     /// What the kernel does beside its work.
     pub probe: Probe,
+    /// Why one block chooses experts for all, between two meetings, and their rows do not come through the ring; none if
+    /// each chooses, or there are no experts.
+    pub one_chooses: Option<String>,
 }
 
 /// A step of the kernel, with its arguments.
@@ -121,21 +124,39 @@ impl OneLaunch {
         }
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
         // Experts by each block's own choice, where the program has nothing else of them.
-        if specs.iter().any(|s| matches!(s, Spec::Route(_)))
-            && let Ok(made) = Persistent::routed(&specs, target, probe)
-        {
-            let mut instructions = instructions(program, &made, &specs, &which);
-            let chosen = chosen(&instructions, &made.steps, &specs, &kept);
-            if let Some(chosen) = chosen
-                && let Some(packets) = link(&mut instructions, &made.steps, &specs, &kept, &chosen)
-            {
-                return OneLaunch::with(made, instructions, packets, target, probe);
+        let mut one_chooses = None;
+        if specs.iter().any(|s| matches!(s, Spec::Route(_))) {
+            match OneLaunch::routed(program, &specs, &which, &kept, target, probe)? {
+                Ok(one) => return Ok(one),
+                Err(why) => one_chooses = Some(why),
             }
         }
         let made = Persistent::new(&specs, target, probe).map_err(|e: SpecError| e.to_string())?;
         let mut instructions = instructions(program, &made, &specs, &which);
         let packets = link(&mut instructions, &made.steps, &specs, &kept, &[]).unwrap_or(0);
-        OneLaunch::with(made, instructions, packets, target, probe)
+        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch { one_chooses, ..one })
+    }
+
+    /// The same where each block chooses experts for itself; or why none can.
+    fn routed(
+        program: &Program,
+        specs: &[Spec],
+        which: &[usize],
+        kept: &[Bind],
+        target: &Target,
+        probe: Probe,
+    ) -> Result<Result<OneLaunch, String>, String> {
+        let made = match Persistent::routed(specs, target, probe) {
+            Ok(made) => made,
+            Err(e) => return Ok(Err(e.to_string())),
+        };
+        let mut instructions = instructions(program, &made, specs, which);
+        let packets = chosen(&instructions, &made.steps, specs, kept)
+            .and_then(|chosen| link(&mut instructions, &made.steps, specs, kept, &chosen));
+        match packets {
+            Some(packets) => OneLaunch::with(made, instructions, packets, target, probe).map(Ok),
+            None => Ok(Err("other steps read the experts' scores, shares or results".to_owned())),
+        }
     }
 
     fn with(
@@ -148,7 +169,8 @@ impl OneLaunch {
         let job = made.kernel.job(target);
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
-        Ok(OneLaunch { job, entry, block: made.block, shared, words: made.words, instructions, packets, probe })
+        let (block, words) = (made.block, made.words);
+        Ok(OneLaunch { job, entry, block, shared, words, instructions, packets, probe, one_chooses: None })
     }
 
     /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`; `address` says
