@@ -28,7 +28,7 @@ const HEAD: usize = 128;
 ///
 /// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 574 and 509, Q4_K_M 544 and 483,
 /// Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1 and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871;
-/// not faster: F16 189 and 191, 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 586 and 580, but behind 16k positions 328 and 416.
+/// not faster: F16 189 and 191, 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496.
 /// An H200 was measured with the kernel before (8b Q4_1 617 and 607, qwen3-8b 601 and 581; gemma3-12b, with heads of 256, no
 /// faster), and not with this one. Other cards were not measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
