@@ -27,7 +27,7 @@ STEP ChosenExperts& chosen_here() {
 }
 
 // The block and the warp beside it: experts are chosen. The barrier of all threads, which nobody else uses
-// behind the kernel's beginning, and not one with a number of threads: that one racecheck does not always see.
+// behind the kernel's beginning.
 STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {

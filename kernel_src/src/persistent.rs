@@ -43,6 +43,7 @@ const MIXTURES_SHARE: usize = 2;
 /// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be busy. More of them is
 /// a longer way for all else that the unit reads.
 const AHEAD: usize = 30 << 10;
+
 /// What a launch has for all of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inside {

@@ -1,13 +1,11 @@
 // What compute-sanitizer's racecheck makes of a ring that one warp fills and the others read, in small. All forms
-// are in order by PTX's memory model; version 2025.3.1 reports none for form 0, and thousands for 1 and 2.
+// are in order by PTX's memory model.
 //
 //   nvcc -arch=sm_90 -lineinfo -o racecheck racecheck.cu
 //   compute-sanitizer --tool racecheck ./racecheck FORM
 //
 // 0: no ring, 1: its order by mbarriers, 2: by named barriers, 3: as 1, and what the others choose in each round
-// the warp reads behind a barrier of all threads.
-//
-// So its reports about the ring of kernel_src/gpu/stream.h say nothing, and those about all else do.
+// the warp reads behind a barrier of all threads, 4: as 3, and such a barrier before each choice, too.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,28 +39,29 @@ template <int FORM> __global__ void ring(const uint32_t* in, uint32_t* out) {
     uint32_t sum = 0;
     for (uint32_t r = 0; r < ROUNDS; r++) {
         const uint32_t n = r % SLOTS, lap = r / SLOTS;
-        if (FORM == 3) {
+        if (FORM == 4) __syncthreads();
+        if (FORM >= 3) {
             if (lane == 0 && t < 32 * WAVES) chosen[t / 32] = r;
             __syncthreads();
         }
         if (t >= 32 * WAVES) {  // fills
-            if (FORM == 3) sum = chosen[lane % WAVES];
-            if (FORM % 2 == 1 && lap > 0) wait(empty + n, (lap - 1) & 1);
+            if (FORM >= 3) sum = chosen[lane % WAVES];
+            if ((FORM == 1 || FORM >= 3) && lap > 0) wait(empty + n, (lap - 1) & 1);
             if (FORM == 2 && lap > 0) named_wait(SLOTS + n);
             if (FORM > 0) slot[n][lane] = in[lane] + r, slot[n][lane + 32] = in[lane] + sum;
             __syncwarp();
-            if (FORM % 2 == 1 && lane == 0) arrive(full + n);
+            if ((FORM == 1 || FORM >= 3) && lane == 0) arrive(full + n);
             if (FORM == 2) named_arrive(n);
         } else {  // read
             own[t] = sum;
             asm volatile("bar.sync 1, 256;" ::: "memory");
             sum += own[(t + 33) % (32 * WAVES)];
             asm volatile("bar.sync 1, 256;" ::: "memory");
-            if (FORM % 2 == 1) wait(full + n, lap & 1);
+            if ((FORM == 1 || FORM >= 3)) wait(full + n, lap & 1);
             if (FORM == 2) named_wait(n);
             if (FORM > 0) sum += slot[n][t % 64];
             __syncwarp();
-            if (FORM % 2 == 1 && lane == 0) arrive(empty + n);
+            if ((FORM == 1 || FORM >= 3) && lane == 0) arrive(empty + n);
             if (FORM == 2) named_arrive(SLOTS + n);
         }
     }
@@ -77,5 +76,6 @@ int main(int argc, char** argv) {
     if (form == 1) ring<1><<<1, 32 * WAVES + 32>>>(in, out);
     if (form == 2) ring<2><<<1, 32 * WAVES + 32>>>(in, out);
     if (form == 3) ring<3><<<1, 32 * WAVES + 32>>>(in, out);
+    if (form == 4) ring<4><<<1, 32 * WAVES + 32>>>(in, out);
     puts(cudaGetErrorString(cudaDeviceSynchronize()));
 }

@@ -26,7 +26,7 @@ impl TileJob for AttendTiles<'_> {
         let mut scratch = Scratch::take();
         let [queries, rows, keys, values, scores, weights, sums, state, halves] = scratch.parts([
             tiles::len(m, dim),
-            (m * dim).max(KEYS * dim.max(padded)),
+            KEYS * dim.max(padded),
             tiles::len(KEYS, dim),
             runs * BLOCK * UNIT,
             blocks * LANES * KEYS,
@@ -36,11 +36,12 @@ impl TileJob for AttendTiles<'_> {
             LANES * TILE_UNIT,
         ]);
         let (high, low) = halves.split_at_mut(LANES * TILE_UNIT / 2);
-        rows[..m * dim].fill(0.0);
-        task.gather(&mut rows[..m * dim], dim);
-        for (i, row) in rows[..m * dim].chunks_exact(dim).enumerate() {
+        let query = &mut rows[..dim];
+        query.fill(0.0);
+        for i in 0..m {
+            task.query(i, query);
             // SAFETY: the instructions are there.
-            unsafe { put::<V>(row, i % LANES, &mut queries[i / LANES * tiles::len(LANES, dim)..]) };
+            unsafe { put::<V>(query, i % LANES, &mut queries[i / LANES * tiles::len(LANES, dim)..]) };
         }
         sums.fill(0.0);
         task.begin(state);

@@ -102,7 +102,9 @@ impl Job for Attend<'_> {
         let mut scratch = Scratch::take();
         let [q, k, panel, v, s, acc, state] =
             scratch.parts([m * dim, KEYS * dim, LANES * dim, KEYS * padded, m * KEYS, m * padded, m * STATE]);
-        self.gather(q, dim);
+        for (i, q) in q.chunks_exact_mut(dim).enumerate() {
+            self.query(i, q);
+        }
         acc.fill(0.0);
         v.fill(0.0);
         self.begin(state);
@@ -172,13 +174,11 @@ impl Attend<'_> {
         token * self.layer.heads + head
     }
 
-    /// Scaled queries, rows of `width` elements, `layer.dim` at least; what is behind those is left alone.
-    pub(super) fn gather(&self, q: &mut [f32], width: usize) {
-        let dim = self.layer.dim;
-        for (i, q) in q.chunks_exact_mut(width).enumerate() {
-            let from = &self.layer.q[self.place(i) * dim..][..dim];
-            q.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
-        }
+    /// The scaled query of row `i`; what is behind its elements is left alone.
+    #[inline(always)]
+    pub(super) fn query(&self, i: usize, to: &mut [f32]) {
+        let from = &self.layer.q[self.place(i) * self.layer.dim..][..self.layer.dim];
+        to.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
     }
 
     /// Scores of `n` positions from `at` on become weights, as far as the next multiple of 64 behind them; running maxima,
@@ -356,6 +356,68 @@ mod tests {
         (6, 2, 96, 190, 37, None, None),
         (7, 1, 256, 3, 31, Some(200), None),
     ];
+
+    /// Everything a layer can have, with keys that are the values, too; what lies in a thread's buffers is NaN.
+    #[test]
+    fn tiles_agree_with_f32_for_masks_sinks_slopes_and_chosen_positions() {
+        let mut rng = Rng::new();
+        for (heads, dim, value_dim, before, tokens) in
+            [(6, 96, 64, 70, 45), (2, 40, 40, 131, 33), (5, 33, 20, 0, 70), (3, 576, 512, 200, 32), (1, 64, 64, 1, 32)]
+        {
+            let (end, width) = (before + tokens, 9);
+            let x = rng.reals(end * dim);
+            let q = rng.reals(tokens * heads * dim);
+            let (sinks, slopes) =
+                (rng.reals(heads), rng.reals(heads).iter().map(|x| x.abs() / 50.0).collect::<Vec<_>>());
+            // Each token its own position, others before it, and some places without one.
+            let only: Vec<f32> = (0..tokens)
+                .flat_map(|t| (0..width).map(move |i| (before + t) as f32 - (i * i) as f32))
+                .map(|position| position.max(-1.0))
+                .collect();
+            let mut pool = Pool::new(1);
+            let mut store = KvStore::new("test", KvType::F32, 1, dim, end).unwrap();
+            store.write(&mut pool, Isa::best(), 0, &x);
+            for (case, mask) in [Mask::Causal, Mask::Chunk(50), Mask::All, Mask::Around(37)].into_iter().enumerate() {
+                for all in [false, true] {
+                    let mut run = |isa: Isa, precise: bool| {
+                        let mut out = vec![f32::NAN; tokens * heads * value_dim];
+                        let layer = Layer {
+                            q: &q,
+                            heads,
+                            dim,
+                            value_dim,
+                            first: before,
+                            end,
+                            keys: &store,
+                            values: &store,
+                            window: None,
+                            mask,
+                            scale: 0.3,
+                            soft_cap: (case == 2).then_some(4.0),
+                            sinks: all.then_some(&sinks),
+                            slopes: all.then_some(&slopes),
+                            only: (all && case == 0).then_some((&only, width)),
+                            out: Shared::new(&mut out),
+                        };
+                        Scratch::take().parts([1 << 20])[0].fill(f32::NAN);
+                        attend(&mut pool, isa, layer, tokens, precise);
+                        out
+                    };
+                    let want = run(Isa::best(), true);
+                    for isa in Isa::with_tiles() {
+                        for (i, (got, want)) in run(isa, false).iter().zip(&want).enumerate() {
+                            let off = (got - want).abs();
+                            assert!(
+                                off <= 5e-5,
+                                "{heads} heads of {dim}, {value_dim}, case {case}, all {all}, {} at {i}: {got}, not {want}; {rng}",
+                                isa.name()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn tiles_give_the_same_bits_however_many_threads_there_are() {

@@ -146,9 +146,11 @@ pub fn multiply(
         false => wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least),
     };
     let each = each_of(parts);
-    // Successive tasks, which are a thread's, have the same tokens.
+    // Successive tasks, which are a thread's, have the same tokens of tiles: so a thread fetches less of the input, which
+    // others have split.
     pool.run(by_rows * parts, &|task| {
-        let (mut task, first) = (task % by_rows, task / by_rows * each);
+        let (mut task, part) = if split { (task % by_rows, task / by_rows) } else { (task / parts, task % parts) };
+        let first = part * each;
         // The last part may be short, or none.
         if first >= tokens {
             return;

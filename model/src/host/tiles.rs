@@ -200,13 +200,15 @@ impl TileJob for TileProduct<'_> {
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);
-            // Other threads have read what was there. (A third of a product's time by one thread of a Xeon, SmolLM2 with 512
-            // tokens, before the next block's lines were asked for.)
-            let (soon_first, soon_t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
-            for t in soon_t..tokens.min(soon_t + LANES) {
-                let line = out.wrapping_add(t * stride + row + soon_first).cast::<u8>();
-                V::soon_written(line);
-                V::soon_written(line.wrapping_add(64));
+            // Other threads have read what was there, so the next block's lines are asked for. (Writing results was a third of
+            // a product's time by one thread of a Xeon, SmolLM2 with 512 tokens, before they were.)
+            if i + 1 < panels * blocks {
+                let (first, t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
+                for t in t..tokens.min(t + LANES) {
+                    let line = out.wrapping_add(t * stride + row + first);
+                    V::soon_written(line.cast());
+                    V::soon_written(line.wrapping_add(LANES.min(rows - first) - 1).cast());
+                }
             }
             // SAFETY: 32 rows of 32.
             unsafe { V::transpose(c.as_ptr(), LANES, turned.as_mut_ptr()) };

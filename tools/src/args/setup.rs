@@ -17,7 +17,7 @@ pub struct Setup {
     #[arg(long)]
     pub precise: bool,
     /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where that was
-    /// measured to be faster, on an H100; -v says why a model has none)
+    /// measured to be faster, on cards of an H100's kind; -v says why a model has none)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub persistent: Whole,
     /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)

@@ -155,7 +155,9 @@ impl OneLaunch {
             .and_then(|chosen| link(&mut instructions, &made.steps, specs, kept, &chosen));
         match packets {
             Some(packets) => OneLaunch::with(made, instructions, packets, target, probe).map(Ok),
-            None => Ok(Err("other steps read the experts' scores, shares or results".to_owned())),
+            None => {
+                Ok(Err("the mixture's steps do not follow one another as each block's own choice needs".to_owned()))
+            }
         }
     }
 

@@ -152,8 +152,9 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     fn soon_written(line: *mut u8) {
-        // SAFETY: as above; a line is only made ready to be written.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line.cast()) }
+        // The intrinsic is a read's without a feature that has no stable name.
+        // SAFETY: the instruction is every processor's of this kind, and changes nothing.
+        unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)) }
     }
 
     #[inline(always)]
