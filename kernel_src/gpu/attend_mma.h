@@ -365,7 +365,8 @@ template <class S> struct AttendMma {
         const u32 group = share.y / BLOCKS, member = share.y % BLOCKS, slices = a.splits * BLOCKS;
         u32 sequence = share.z, kv_head = group / HEAD_PARTS;
         u32 head = kv_head * (HEADS / KV_HEADS) + group % HEAD_PARTS * GROUP;
-        u32 slot = a.slots ? a.slots[sequence] : sequence, here = before.position(a.position + slot);
+        u32 slot = a.slots ? before.slot(a.slots + sequence) : sequence,
+            here = before.position(a.position + slot);
         u32 end = here + 1;
         u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
         // Summing slices costs as much as a few tiles: a short past is one block's.
@@ -407,20 +408,22 @@ template <class S> struct AttendMma {
         bool owner = (tiles - 1) % busy == slice;  // of the new position
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
         for (u32 h = wave_id(); h < own + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
-            // Of several sequences nothing is handed over.
-            const u32 q_at = (sequence * HEADS + head + from_head + h) * HEAD_DIM,
-                      kv_at = (sequence * KV_HEADS + kv_head) * HEAD_DIM;
-            constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM;
+            const u32 q_at = (head + from_head + h) * HEAD_DIM, kv_at = kv_head * HEAD_DIM;
+            // Handed over, a sequence's queries, keys and values follow one another.
+            constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM,
+                          ALL = VALUES_AT + KV_HEADS * HEAD_DIM;
             float* row = lds.head[h < own ? from_head + h : GROUP + h - own];
             if (h != wave_id()) asked = asks(h);
             if (h < own) {
-                const float* x = before.template head<HEAD_DIM>(row, a.q + q_at, q_at);
+                const float* x = before.template head<HEAD_DIM>(
+                    row, a.q + sequence * (HEADS * HEAD_DIM) + q_at, sequence * ALL + q_at);
                 Rope<S>::ready_asked(row, x, a.eps, asked);
                 put_query(queries, from_head + h, row, scale, lds.unit);
             } else {
                 u32x4* fresh = lds.fresh[h - own];
-                const float* x = (h == own ? a.k : a.v) + kv_at;
-                x = before.template head<HEAD_DIM>(row, x, (h == own ? KEYS_AT : VALUES_AT) + kv_at);
+                const float* x = (h == own ? a.k : a.v) + sequence * (KV_HEADS * HEAD_DIM) + kv_at;
+                x = before.template head<HEAD_DIM>(row, x,
+                                                   sequence * ALL + (h == own ? KEYS_AT : VALUES_AT) + kv_at);
                 if (h == own) Rope<S>::ready_asked(row, x, a.eps, asked);
                 K::store_row((u8*)fresh, 1, 0, h == own ? row : x);
                 wave_sync();

@@ -454,6 +454,7 @@ struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
     // What attention reads: where it is (packets.h has others).
+    STEP u32 slot(const u32* at) { return *at; }
     STEP u32 position(const u32* at) { return *at; }
     template <u32 N> STEP const float* head(float*, const float* x, u32) { return x; }
     STEP void made(float* out, u32 at, bool inside, float v) {

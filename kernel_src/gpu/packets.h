@@ -79,8 +79,14 @@ STEP Links links_of(const u64* c) {
 // which one it was differed between two kernels of the same steps.
 STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
 
+// A thread's sums of squares.
+template <u32 N> struct Squares { float of[N]; };
+
 struct Packets {
     static constexpr u32 GROUP = 16;
+
+    // Bytes of so many values that are handed over as they are.
+    STEP constexpr u32 values_bytes(u32 values) { return values * 8; }
 
     // Sixteen lanes hand a group over, `v` each; all of a wave arrive. `weight`: the norm's of this value.
     STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
@@ -203,12 +209,13 @@ struct Packets {
     }
 
     // A vector of so many groups to the block's column, or to COLUMNS that lie one after the other. Returns
-    // the sum of squares of what this thread had, if it is asked for. Ends without a barrier. FEW: groups
-    // that a thread asks for together.
-    template <bool SPLIT, u32 FEW, u32 COLUMNS = 1>
-    CALLED float take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
+    // the sums of squares of what this thread had, if they are asked for: SUMS, one for each column, or one
+    // for all. Ends without a barrier. FEW: groups that a thread asks for together.
+    template <bool SPLIT, u32 FEW, u32 COLUMNS, u32 SUMS>
+    CALLED Squares<SUMS> take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
+        static_assert(SUMS == 1 || SUMS == COLUMNS, "sums of columns");
         Meeting::delay(101);
-        float sum = 0.0f;
+        Squares<SUMS> sum{};
         NO_UNROLL for (u32 from = 0; from < groups; from += FEW * KJ_BLOCK) {
             u32x4 p[FEW][3];
             u64 q[FEW];
@@ -240,7 +247,8 @@ struct Packets {
                 const u32 group = from + i * KJ_BLOCK + thread_id(), each = groups / COLUMNS;
                 const u32 which = COLUMNS == 1 ? 0 : group / each;
                 if (inside[i]) keep<SPLIT>(column + which * (5 * each / 2), each, group - which * each, p[i]);
-                sum += as_f32((u32)q[i]);
+                UNROLL for (u32 c = 0; c < SUMS; c++)
+                    sum.of[c] += SUMS == 1 || which == c ? as_f32((u32)q[i]) : 0.0f;
             }
         }
         return sum;
@@ -249,12 +257,15 @@ struct Packets {
 
 // For attention (attend_mma.h): heads come from the step before one by one where it hands them over, and what
 // is made of them goes on as packets, from the lanes that have it. (By way of device memory it would be
-// waited for once more: 1 µs and more behind the weights that are asked for.) VALUES: of the whole result.
-template <u32 VALUES> struct HandedBefore {
+// waited for once more: 1 µs and more behind the weights that are asked for.) S: those of
+// attend_mma.h; SEQUENCES, whose values lie one after the other.
+template <class S> struct HandedBefore {
+    static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // of a sequence's result
     Links links;
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
-    STEP u32 position(const u32* at) { return Meeting::position(at); }
+    STEP u32 slot(const u32* at) { return Meeting::kept(0, at); }
+    STEP u32 position(const u32* at) { return Meeting::kept(1, at); }
     // The N values at `x`, which are number `at` of all: there, or at `row`, by a wave.
     template <u32 N> __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
         if (links.in == nullptr) return x;
@@ -264,8 +275,8 @@ template <u32 VALUES> struct HandedBefore {
     // Result number `at`, if it is `inside`; sixteen lanes have a group, and all of a wave arrive.
     __device__ __forceinline__ void made(float* out, u32 at, bool inside, float v) const {
         if (links.out != nullptr)
-            Packets::give(links, VALUES / Packets::GROUP, at / Packets::GROUP, inside, v,
-                          inside && links.weigh ? links.weigh[at] : 1.0f);
+            Packets::give(links, S::SEQUENCES * VALUES / Packets::GROUP, at / Packets::GROUP, inside, v,
+                          inside && links.weigh ? links.weigh[at % VALUES] : 1.0f);
         else if (inside) out[at] = v;
     }
 };

@@ -50,8 +50,7 @@ struct MeetingPlace {
     u64 limit;
     u32 blocks, count, dead;
     u32 epoch, step;  // the number of this launch, from 1; that of the instruction at hand
-    u32 position;     // what lies at `position_of`
-    const u32* position_of;
+    struct { const u32* of; u32 word; } kept[2];  // words of device memory: a slot, a position
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];  // meetings that each thread arrived at, and that it has waited for
 };
 
@@ -65,7 +64,7 @@ struct Meeting {
         MeetingPlace& m = place();
         if (thread_id() == 0) {
             m.at = at, m.late = late, m.limit = limit, m.blocks = blocks, m.count = count;
-            m.dead = 0, m.step = 0, m.position_of = nullptr;
+            m.dead = 0, m.step = 0, m.kept[0].of = m.kept[1].of = nullptr;
             m.epoch = atomic_load(&at->launches) + 1;
         }
         m.met[thread_id()] = m.seen[thread_id()] = 0;
@@ -77,15 +76,15 @@ struct Meeting {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }
 
-    // The token's position, which no step of a launch writes before the last that reads it: read once. From
-    // device memory each layer's attention had it behind all that the ring has asked for. By all of the
-    // block.
-    STEP u32 position(const u32* at) {
+    // A sequence's slot, or its position, which no step of a launch writes before the last that reads it:
+    // read once. From device memory each layer's attention had it behind all that the ring has asked for. By
+    // all of the block, which meets before the same is asked for again.
+    STEP u32 kept(u32 which, const u32* at) {
         MeetingPlace& m = place();
-        if (m.position_of == at) return m.position;
+        if (m.kept[which].of == at) return m.kept[which].word;
         const u32 there = *at;
         block_sync();
-        if (thread_id() == 0) m.position_of = at, m.position = there;
+        if (thread_id() == 0) m.kept[which].of = at, m.kept[which].word = there;
         return there;
     }
 

@@ -18,9 +18,11 @@
 // A block's rows of a step are one piece, as even as can be: in whole groups where the block hands its
 // results over (packets.h), else by bytes over all matrices of the step.
 //
-// S: those of matvec.h with COLUMNS 1, without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of
-// 128), SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads and a
-// warp more.
+// Several sequences are COLUMNS columns, which lie one after the other wherever there are vectors, in packets
+// too: a row's weights are read, and made codes of, once for all.
+//
+// S: those of matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128), SHARE (a
+// power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads and a warp more.
 #pragma once
 #include "dots.h"
 #include "hopper.h"
@@ -249,25 +251,48 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
     block_sync();
 }
 
+// Each value summed over the block, for all threads.
+template <u32 N> STEP void block_sums(float (&v)[N]) {
+    if constexpr (N == 1) {
+        v[0] = block_sum(v[0]);
+    } else {
+        LDS_ARRAY(float, part, N * kj_waves);
+        UNROLL for (u32 n = 0; n < N; n++) {
+            v[n] = wave_sum(v[n]);
+            if (lane_id() == 0) part[n * kj_waves + wave_id()] = v[n];
+        }
+        block_sync();
+        UNROLL for (u32 n = 0; n < N; n++) {
+            v[n] = 0.0f;
+            UNROLL for (u32 w = 0; w < kj_waves; w++) v[n] += part[n * kj_waves + w];
+        }
+        block_sync();  // nobody writes part again before all have read it
+    }
+}
+
 // A segment of a step, for the code that all steps of its format share.
-struct StreamSegment {
+template <u32 COLUMNS> struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;                               // null: whoever reads the results has them as packets
     u32 rows, first, end;  // of the matrix; this block's
-    u32 values_at;         // of what is handed over one by one, the first row's number
-    u32 gate;              // 0 none, 1 silu, 2 gelu: then of two matrices
-    float factor;          // of all rows
+    u32 values_at, values;  // of what is handed over one by one: the first row's number, and a column's all
+    u32 gate;               // 0 none, 1 silu, 2 gelu: then of two matrices
+    float factor[COLUMNS];  // of all rows
 };
 
 // The rows of one format and length, for every step that has such.
-// W: StreamFormat; COLS, SPLIT, FORM: of the column. FULL: a slot has as many rows as fit, else as many as
-// its lanes take at once.
-template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false> struct StreamRows {
+// W: StreamFormat; COLS, SPLIT, FORM: of a column. FULL: a slot has as many rows as fit, else as many as its
+// lanes take at once.
+template <class W, u32 COLS, u32 COLUMNS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false>
+struct StreamRows {
     using K = Ring<R>;
+    using Segment = StreamSegment<COLUMNS>;
     static constexpr u32 MOST = 128;  // rows of a round
     static constexpr u32 TEAMS = kj_waves / R::SHARE;
     static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT), HALVES = W::UNIT / 16;
-    struct Shared { float sum[2][2][R::SHARE][MOST]; };
+    static constexpr u32 VECTORS = PLAIN_X ? XUNITS * (W::UNIT / 4) : 5 * XGROUPS;  // of a column
+    struct Shared { float sum[2][2][COLUMNS][R::SHARE][MOST]; };
+    static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of a matrix
     static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
     // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and SIDE rows lie
@@ -286,9 +311,10 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
     static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
     static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;  // rows that are taken at once
     static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
-    // Units of a row whose loads are on their way together: eight of all rows, if they divide what there is.
+    // Units of a row whose loads are on their way together: eight of all rows and columns, if they divide
+    // what there is.
     STEP constexpr u32 divisor(u32 n, u32 most) { return n % most == 0 ? most : divisor(n, most - 1); }
-    static constexpr u32 TOGETHER = divisor(DEEP, 8 / SUMS);
+    static constexpr u32 TOGETHER = divisor(DEEP, COLUMNS * SUMS < 8 ? 8 / SUMS / COLUMNS : 1);
     // Slots on their way together.
     static constexpr u32 ASKED = (R::AHEAD + ROWS * W::ROW_BYTES / 2) / (ROWS * W::ROW_BYTES);
     static constexpr u32 AHEAD = ASKED < 2 ? 2 : ASKED < R::SLOTS ? ASKED : R::SLOTS;
@@ -312,67 +338,82 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
     STEP i32 dot16(u32x4 codes, u32x4 x) {
         return dot4(codes.x, x.x, dot4(codes.y, x.y, dot4(codes.z, x.z, dot4(codes.w, x.w, 0))));
     }
+    // A unit's activations in registers.
+    struct Activated {
+        u32x4 high[HALVES], low[HALVES];
+        float scale[HALVES], sum[HALVES];
+    };
+    STEP void load_activated(Activated& v, const u32x4* x, u32 u, bool inside) {
+        const u32 group = HALVES == 2 ? u : u / 2;
+        const u32x4 last = x[4 * XGROUPS + group];
+        UNROLL for (u32 i = 0; i < HALVES; i++) {
+            const u32 vector = HALVES == 2 ? i : u % 2;
+            const u32 place = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
+            v.high[i] = x[place], v.low[i] = x[2 * XGROUPS + place];
+            v.scale[i] = inside ? as_f32(vector ? last.y : last.x) : 0.0f;
+            v.sum[i] = inside ? as_f32(vector ? last.w : last.z) : 0.0f;
+        }
+    }
+    STEP void dot_codes(float& acc, const u32 (&codes)[W::UNIT / 4], const Factors& f, const Activated& v) {
+        constexpr bool sixteens = SIXTEENS<W>, offset = W::OFFSET != Offset::None;
+        float dot[HALVES];
+        UNROLL for (u32 i = 0; i < HALVES; i++) {
+            const u32x4 c{codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]};
+            dot[i] = rounded_product(v.scale[i], dot16(c, v.high[i]) * 256 + dot16(c, v.low[i]));
+        }
+        if constexpr (HALVES == 1) {
+            acc = fma_f32(f.scale[0], dot[0], acc);
+        } else if constexpr (sixteens) {
+            UNROLL for (u32 i = 0; i < HALVES; i++) {
+                // A product with 0 would stay: it might be of what is no number.
+                if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, v.sum[i], dot[i]);
+                acc = fma_f32(f.scale[i], dot[i], acc);
+                if constexpr (offset) acc = fma_f32(f.offset[i], v.sum[i], acc);
+            }
+        } else {
+            const float all = v.sum[0] + v.sum[1];
+            float both = dot[0] + dot[1];
+            if constexpr (W::BIAS != 0) both = fma_f32(-(float)W::BIAS, all, both);
+            acc = fma_f32(f.scale[0], both, acc);
+            if constexpr (offset) acc = fma_f32(f.offset[0], all, acc);
+        }
+    }
     // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its activations. Not
     // `inside`: nothing.
-    STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x, float (&acc)[SUMS]) {
+    STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x,
+                       float (&acc)[COLUMNS][SUMS]) {
         const UnitPlace at = place_of<W>(u);
         if constexpr (PLAIN_X) {
-            float v[W::UNIT];
-            UNROLL for (u32 i = 0; i < W::UNIT / 4; i++) {
-                const u32x4 q = x[i * XUNITS + u];
-                v[4 * i] = inside ? as_f32(q.x) : 0.0f, v[4 * i + 1] = inside ? as_f32(q.y) : 0.0f;
-                v[4 * i + 2] = inside ? as_f32(q.z) : 0.0f, v[4 * i + 3] = inside ? as_f32(q.w) : 0.0f;
-            }
+            float v[COLUMNS][W::UNIT];
+            UNROLL for (u32 c = 0; c < COLUMNS; c++)
+                UNROLL for (u32 i = 0; i < W::UNIT / 4; i++) {
+                    const u32x4 q = x[c * VECTORS + i * XUNITS + u];
+                    v[c][4 * i] = inside ? as_f32(q.x) : 0.0f, v[c][4 * i + 1] = inside ? as_f32(q.y) : 0.0f;
+                    v[c][4 * i + 2] = inside ? as_f32(q.z) : 0.0f;
+                    v[c][4 * i + 3] = inside ? as_f32(q.w) : 0.0f;
+                }
             UNROLL for (u32 t = 0; t < TIMES; t++) {
                 float w[W::UNIT];
                 unit_values<W>(kept_unit<W>(row + t * apart, at), w);
-                UNROLL for (u32 i = 0; i < W::UNIT; i++) acc[t] = fma_f32(w[i], v[i], acc[t]);
+                UNROLL for (u32 c = 0; c < COLUMNS; c++)
+                    UNROLL for (u32 i = 0; i < W::UNIT; i++) acc[c][t] = fma_f32(w[i], v[c][i], acc[c][t]);
             }
         } else {
-            constexpr bool sixteens = SIXTEENS<W>, offset = W::OFFSET != Offset::None;
-            const u32 group = HALVES == 2 ? u : u / 2;
-            u32x4 high[HALVES], low[HALVES];
-            float scale[HALVES], sum[HALVES];
-            const u32x4 last = x[4 * XGROUPS + group];
-            UNROLL for (u32 i = 0; i < HALVES; i++) {
-                const u32 vector = HALVES == 2 ? i : u % 2;
-                const u32 place = SPLIT ? vector * XGROUPS + group : 2 * group + vector;
-                high[i] = x[place], low[i] = x[2 * XGROUPS + place];
-                scale[i] = inside ? as_f32(vector ? last.y : last.x) : 0.0f;
-                sum[i] = inside ? as_f32(vector ? last.w : last.z) : 0.0f;
-            }
+            Activated v[COLUMNS];
+            UNROLL for (u32 c = 0; c < COLUMNS; c++) load_activated(v[c], x + c * VECTORS, u, inside);
             UNROLL for (u32 t = 0; t < TIMES; t++) {
                 const Unit<W> b = kept_unit<W>(row + t * apart, at);
                 u32 codes[W::UNIT / 4];
                 unit_codes<W>(b, codes);
                 const Factors f = unit_factors<W>(b);
-                float dot[HALVES];
-                UNROLL for (u32 i = 0; i < HALVES; i++) {
-                    const u32x4 c{codes[4 * i], codes[4 * i + 1], codes[4 * i + 2], codes[4 * i + 3]};
-                    dot[i] = rounded_product(scale[i], dot16(c, high[i]) * 256 + dot16(c, low[i]));
-                }
-                if constexpr (HALVES == 1) {
-                    acc[t] = fma_f32(f.scale[0], dot[0], acc[t]);
-                } else if constexpr (sixteens) {
-                    UNROLL for (u32 i = 0; i < HALVES; i++) {
-                        // A product with 0 would stay: it might be of what is no number.
-                        if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, sum[i], dot[i]);
-                        acc[t] = fma_f32(f.scale[i], dot[i], acc[t]);
-                        if constexpr (offset) acc[t] = fma_f32(f.offset[i], sum[i], acc[t]);
-                    }
-                } else {
-                    const float all = sum[0] + sum[1];
-                    float both = dot[0] + dot[1];
-                    if constexpr (W::BIAS != 0) both = fma_f32(-(float)W::BIAS, all, both);
-                    acc[t] = fma_f32(f.scale[0], both, acc[t]);
-                    if constexpr (offset) acc[t] = fma_f32(f.offset[0], all, acc[t]);
-                }
+                UNROLL for (u32 c = 0; c < COLUMNS; c++) dot_codes(acc[c][t], codes, f, v[c]);
             }
         }
     }
 
-    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`. Rows that are not
-    // there make numbers that nobody reads, of what lay in the slot before.
+    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`, and of each column
+    // SHARE · MOST further. Rows that are not there make numbers that nobody reads, of what lay in the slot
+    // before.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
         if constexpr (FULL) {
             NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
@@ -382,7 +423,7 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
         }
     }
     STEP void take_batch(const u8* rows, u32 n, const u32x4* x, float* sums) {
-        float acc[SUMS] = {};
+        float acc[COLUMNS][SUMS] = {};
         const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
         // Not behind the slot, where shared memory may end.
         const u8* row = rows + (BATCH < SIDE ? min_u32(side, BATCH - 1) : side) * W::ROW_BYTES;
@@ -394,7 +435,15 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
                 dot_unit(row, SIDE * W::ROW_BYTES, inside ? u : 0, inside, x, acc);
             }
         }
-        // Lane l of a row's has sum number (l % LANES) / (LANES / SUMS).
+        constexpr u32 each = LANES / SUMS;
+        const u32 which = lane_id() % LANES / each * SIDE + side;
+        UNROLL for (u32 c = 0; c < COLUMNS; c++) {
+            const float sum = add_up(acc[c]);
+            if (lane_id() % each == 0 && which < n) sums[c * (R::SHARE * MOST) + which] = sum;
+        }
+    }
+    // Over a row's lanes: lane l has sum number (l % LANES) / (LANES / SUMS).
+    STEP float add_up(float (&acc)[SUMS]) {
         UNROLL for (u32 m = LANES / 2, k = SUMS; m > 0; m /= 2) {
             if (k > 1) {
                 k /= 2;
@@ -408,9 +457,7 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
                 acc[0] += wave_xor(acc[0], m);
             }
         }
-        constexpr u32 each = LANES / SUMS;
-        const u32 which = lane_id() % LANES / each * SIDE + side;
-        if (lane_id() % each == 0 && which < n) sums[which] = acc[0];
+        return acc[0];
     }
 
     // Where the row begins in its slot: matrices begin at whole lines.
@@ -430,43 +477,56 @@ template <class W, u32 COLS, bool PLAIN_X, bool SPLIT, class R, bool FULL = fals
         return at;
     }
 
-    CALLED RingAt take(StreamSegment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
+    CALLED RingAt take(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
+        // Results of a round that a thread ends: of as many columns as there are.
+        constexpr u32 ALL = COLUMNS * MOST, EACH_ENDS = CEIL_DIV(ALL, KJ_BLOCK);
         const Links links = links_of(instruction);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory);
         const u32 sums = kept_place(lds.sum) + wave_id() % R::SHARE * MOST * 4;
         const u32 lists = s.gate ? 2 : 1;
         NO_UNROLL for (u32 r = s.first; r < s.end; r += MOST) {
-            const u32 n = min_u32(MOST, s.end - r), row = r + thread_id();
-            const bool ends = thread_id() < n;
+            const u32 n = min_u32(MOST, s.end - r);
+            float add[EACH_ENDS], first[EACH_ENDS], second[EACH_ENDS], weight[EACH_ENDS];
             // Asked for while the weights are multiplied.
-            const float add = ends && s.residual ? s.residual[row] : 0.0f;
-            const float first = ends && s.bias ? s.bias[row] : 0.0f,
-                        second = ends && s.second ? s.second[row] : 0.0f;
-            const float weight = ends && links.weigh ? links.weigh[row] : 1.0f;
+            UNROLL for (u32 k = 0; k < EACH_ENDS; k++) {
+                const u32 e = thread_id() + k * KJ_BLOCK, row = r + e % MOST;
+                const bool ends = e < ALL && e % MOST < n;
+                add[k] = ends && s.residual ? s.residual[e / MOST * s.rows + row] : 0.0f;
+                first[k] = ends && s.bias ? s.bias[row] : 0.0f;
+                second[k] = ends && s.second ? s.second[row] : 0.0f;
+                weight[k] = ends && links.weigh ? links.weigh[row] : 1.0f;
+            }
             const u32 each = (n + ROWS - 1) / ROWS;  // slots of a matrix, of the round
             at = walk(barriers, slots, lists * each, at, [&](u32 i, u32 slot) {
                 const u32 l = i >= each ? 1 : 0, q = (l ? i - each : i) * ROWS;
                 take_slot(at_place<const u8>(slot + off(r + q)), min_u32(ROWS, n - q), x,
-                          at_place<float>(sums + (at.buffer * 2 + l) * R::SHARE * MOST * 4) + q);
+                          at_place<float>(sums + (at.buffer * 2 + l) * SUM_BYTES) + q);
             });
             block_sync();
-            if (thread_id() < MOST) {
+            UNROLL for (u32 k = 0; k < EACH_ENDS; k++) {
+                const u32 e = thread_id() + k * KJ_BLOCK, column = COLUMNS == 1 ? 0 : e / MOST, o = e % MOST;
+                if (e >= ALL) break;
                 float v = 0.0f;
-                if (ends) {
-                    UNROLL for (u32 w = 0; w < R::SHARE; w++) v += lds.sum[at.buffer][0][w][thread_id()];
-                    v = fma_f32(v, s.factor, first);
+                if (o < n) {
+                    float factor = s.factor[0];
+                    UNROLL for (u32 c = 1; c < COLUMNS; c++) factor = column == c ? s.factor[c] : factor;
+                    UNROLL for (u32 w = 0; w < R::SHARE; w++) v += lds.sum[at.buffer][0][column][w][o];
+                    v = fma_f32(v, factor, first[k]);
                     if (lists == 2) {
                         float up = 0.0f;
-                        UNROLL for (u32 w = 0; w < R::SHARE; w++) up += lds.sum[at.buffer][1][w][thread_id()];
-                        v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, s.factor, second);
+                        UNROLL for (u32 w = 0; w < R::SHARE; w++) up += lds.sum[at.buffer][1][column][w][o];
+                        v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, factor, second[k]);
                     }
-                    v += add;
-                    if (links.values) Packets::give_value(links.values, links.epoch, s.values_at + row, v);
-                    if (s.y) s.y[row] = v;
+                    v += add[k];
+                    if (links.values)
+                        Packets::give_value(links.values, links.epoch,
+                                            column * s.values + s.values_at + r + o, v);
+                    if (s.y) s.y[column * s.rows + r + o] = v;
                 }
                 if (links.out)
-                    Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
+                    Packets::give(links, COLUMNS * s.rows / Packets::GROUP,
+                                  (column * s.rows + r + o) / Packets::GROUP, o < n, v, weight[k]);
             }
             at.buffer ^= 1;
         }
@@ -478,13 +538,15 @@ template <class S, class R> struct Stream {
     using X = Activations<S>;
     using K = Ring<R>;
     static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
-    static constexpr u32 COLUMN_BYTES = X::VECTORS * 16;
+    static constexpr u32 COLUMNS = S::COLUMNS;
     // The format of segment I, and its code.
     template <u32 I>
     using Format = typename StreamPick<
         (I >= S::RUN_2), typename S::Run2,
         typename StreamPick<(I >= S::RUN_1), typename S::Run1, typename S::Run0>::type>::type;
-    template <u32 I> using Rows = StreamRows<StreamFormatOf<Format<I>>, S::COLS, X::PLAIN, S::X_SPLIT, R>;
+    template <u32 I>
+    using Rows = StreamRows<StreamFormatOf<Format<I>>, S::COLS, COLUMNS, X::PLAIN, S::X_SPLIT, R>;
+    using Segment = StreamSegment<COLUMNS>;
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
@@ -540,59 +602,79 @@ template <class S, class R> struct Stream {
     // the waves
     template <u32 I>
     STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks,
-                           const Links& links, float factor, const u32x4* x, typename K::Shared& ring,
-                           const u8* memory, RingAt& at, Shared& lds) {
+                           const Links& links, const float (&factor)[COLUMNS], const u32x4* x,
+                           typename K::Shared& ring, const u8* memory, RingAt& at, Shared& lds) {
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
         const Dealt d = dealt<I>(block, blocks, links.out != nullptr);
-        const StreamSegment s{S::BIASES >> I & 1 ? bias : nullptr,
-                              LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
-                              S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end,
-                              rows_before<I>(), gate, factor};
+        Segment s{S::BIASES >> I & 1 ? bias : nullptr, LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
+                  S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end, rows_before<I>(),
+                  rows_before<SEGMENTS>(), gate};
+        UNROLL for (u32 c = 0; c < COLUMNS; c++) s.factor[c] = factor[c];
         at = Rows<I>::take(s, links.instruction, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
     }
 
-    // A plain column; what results are to be multiplied with.
-    STEP float plain_column(const MatvecArgs& a, const Links& links, u32x4* column) {
+    // What results are to be multiplied with, from the sums of squares that threads had.
+    STEP void factors_of(float (&factor)[COLUMNS], float eps) {
+        block_sums(factor);
+        UNROLL for (u32 c = 0; c < COLUMNS; c++)
+            factor[c] = rsqrt_f32(factor[c] / (float)S::COLS + eps);
+    }
+
+    // Plain columns; `factor`: what results are to be multiplied with, if it is not 1.
+    STEP void plain_columns(const MatvecArgs& a, const Links& links, u32x4* columns,
+                            float (&factor)[COLUMNS]) {
         if constexpr (S::COLS % S::X_UNIT == 0 && !X::GATED) {
             if (links.in != nullptr) {
                 constexpr u32 each = CEIL_DIV(S::COLS / 4, KJ_BLOCK), few = each < 2 ? each : 2;
-                const float squares = Packets::take_plain<S::COLS, S::X_UNIT, few>(
-                    links.in, links.epoch, X::NORMED ? a.aux : nullptr, column);
-                if constexpr (X::NORMED) return rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
-                block_sync();
-                return 1.0f;
+                UNROLL for (u32 c = 0; c < COLUMNS; c++) {
+                    const float squares = Packets::take_plain<S::COLS, S::X_UNIT, few>(
+                        links.in + c * Packets::values_bytes(S::COLS), links.epoch,
+                        X::NORMED ? a.aux : nullptr, columns + c * X::VECTORS);
+                    if constexpr (X::NORMED) factor[c] = squares;
+                }
+                if constexpr (X::NORMED) factors_of(factor, a.eps);
+                else block_sync();
+                return;
             }
         }
         typename X::Norm norm;
         X::load_norm(norm, a.aux);
         Meeting::wait();
-        X::template make<1>(a.x, a.aux, norm, a.eps, column);
+        X::template make<COLUMNS>(a.x, a.aux, norm, a.eps, columns);
         block_sync();
-        return 1.0f;
     }
 
-    // `pool`: COLUMN_BYTES of shared memory.
+    // `pool`: all columns.
     STEP void step(MatvecArgs a, u32 block, u32 blocks, const Links& links, typename K::Shared& ring,
                    const u8* memory, RingAt& at, u8* pool, Shared& lds) {
-        const u32x4* x = (const u32x4*)pool;
-        float factor = 1.0f;
+        u32x4* x = (u32x4*)pool;
+        float factor[COLUMNS];
+        UNROLL for (u32 c = 0; c < COLUMNS; c++) factor[c] = 1.0f;
         if constexpr (X::PLAIN) {
-            factor = plain_column(a, links, (u32x4*)pool);
+            plain_columns(a, links, x, factor);
         } else {
             constexpr u32 first = X::NORMED                       ? 1
                                   : S::PROLOGUE == Prologue::Silu ? 2
                                   : S::PROLOGUE == Prologue::Gelu ? 3
                                                                   : 0;
             if (links.in == nullptr) {
-                stream_quantise<S::X_SPLIT>(StreamColumn{a.x, a.aux, a.eps, S::COLS, first}, (u32x4*)pool);
+                NO_UNROLL for (u32 c = 0; c < COLUMNS; c++) {
+                    const float* aux = X::GATED ? a.aux + c * S::COLS : a.aux;
+                    stream_quantise<S::X_SPLIT>(
+                        StreamColumn{a.x + c * S::COLS, aux, a.eps, S::COLS, first}, x + c * X::VECTORS);
+                }
             } else {
                 // All of a thread's together, up to four (8b Q4_K_M: 642 tokens/s, always two 631).
-                constexpr u32 groups = S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
+                constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
                 constexpr u32 few = each < 3 ? each : 4;
-                const float squares =
-                    Packets::take<S::X_SPLIT, few>(links.in, groups, links.epoch, X::NORMED, (u32x4*)pool);
-                if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
-                else block_sync();
+                const Squares<COLUMNS> squares = Packets::take<S::X_SPLIT, few, COLUMNS, COLUMNS>(
+                    links.in, groups, links.epoch, X::NORMED, x);
+                if constexpr (X::NORMED) {
+                    UNROLL for (u32 c = 0; c < COLUMNS; c++) factor[c] = squares.of[c];
+                    factors_of(factor, a.eps);
+                } else {
+                    block_sync();
+                }
             }
         }
         Meeting::stamp(1);

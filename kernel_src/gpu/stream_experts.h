@@ -102,7 +102,8 @@ template <class S, class R> struct StreamExperts {
     using X = Activations<S>;
     using K = Ring<R>;
     using W = StreamFormatOf<typename S::Run0>;
-    using Rows = StreamRows<W, S::COLS, false, S::X_SPLIT, R, S::SUM>;
+    using Rows = StreamRows<W, S::COLS, 1, false, S::X_SPLIT, R, S::SUM>;
+    using Segment = typename Rows::Segment;
     using Shared = typename Rows::Shared;
     static constexpr u32 TOP = S::TOP, LISTS = S::GATE != Gate::None ? 2 : 1, COLUMNS = S::SUM ? TOP : 1;
     static constexpr u32 RESULTS = (S::SUM ? 1 : TOP) * S::ROWS_0;
@@ -148,7 +149,7 @@ template <class S, class R> struct StreamExperts {
     }
 
     // The same rows of all slots' matrices, each with a column of its own.
-    CALLED RingAt take_sum(StreamSegment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
+    CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                            const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory), base = kept_place(lds.sum);
@@ -193,16 +194,16 @@ template <class S, class R> struct StreamExperts {
         constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
         constexpr u32 few = each < 3 ? each : 4;
         const u32x4* x = (const u32x4*)pool;
-        const float squares =
-            Packets::take<S::X_SPLIT, few, COLUMNS>(links.in, groups, links.epoch, X::NORMED, (u32x4*)pool);
+        const Squares<1> squares = Packets::take<S::X_SPLIT, few, COLUMNS, 1>(links.in, groups, links.epoch,
+                                                                              X::NORMED, (u32x4*)pool);
         float factor = 1.0f;
-        if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares) / (float)S::COLS + a.eps);
+        if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares.of[0]) / (float)S::COLS + a.eps);
         else block_sync();
         Meeting::stamp(1);
         const Dealt d = dealt(block, blocks);
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
-        StreamSegment s{nullptr, nullptr, S::RESIDUAL ? a.residual : nullptr, a.y, RESULTS, d.first, d.end, 0,
-                        gate, factor};
+        Segment s{nullptr, nullptr, S::RESIDUAL ? a.residual : nullptr, a.y, RESULTS, d.first, d.end, 0,
+                  RESULTS, gate, {factor}};
         if constexpr (S::SUM) {
             at = take_sum(s, links.instruction, x, ring, memory, at, lds);
         } else {

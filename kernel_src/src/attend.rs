@@ -398,8 +398,7 @@ impl Family for AttendSpec {
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        let Inside { wave, threads, streams, .. } = inside;
-        require(!self.form.paged, NAME, || "a kernel of all steps knows no pages".to_owned())?;
+        let Inside { wave, threads, streams, sequences, .. } = inside;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
             // Beside the ring of weights there is room for few tiles.
@@ -431,8 +430,7 @@ impl Family for AttendSpec {
                 ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
             }
             AttendTuning::Rings { .. } => {
-                let call = "AttendMma<S>::step(a, share, pool, lds, \
-                            HandedBefore<AttendMma<S>::HEADS * AttendMma<S>::HEAD_DIM>{links});";
+                let call = "AttendMma<S>::step(a, share, pool, lds, HandedBefore<S>{links});";
                 ("attend_mma.h", "AttendMma<S>::Shared", call)
             }
         };
@@ -441,11 +439,12 @@ impl Family for AttendSpec {
             _ => 1,
         };
         // With queries in registers the kernel of all steps spilled on sm_90.
-        let step = Step::of(header, "AttendArgs", call, self.shape(&t, false, parts));
+        let shape = self.shape(&t, false, parts).number("SEQUENCES", sequences);
+        let step = Step::of(header, "AttendArgs", call, shape);
         let values = self.form.heads * self.form.kv.head_dim;
-        let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values));
+        let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values * sequences));
         let rings = matches!(t, AttendTuning::Rings { .. });
-        let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim;
+        let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim * sequences;
         let takes_values = (streams && rings && !self.form.kept_before).then_some(all);
         Ok(Step {
             lds: Some(lds),
@@ -454,6 +453,7 @@ impl Family for AttendSpec {
             takes_values,
             parts: parts as u32,
             apart: streams && self.form.qk_norm,
+            paged: self.form.paged,
             ..step
         })
     }

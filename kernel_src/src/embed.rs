@@ -111,7 +111,7 @@ impl Family for EmbedSpec {
 
     fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
         persistent::covered(NAME, &self.layout)?;
-        let shares = [(self.layout.units() as u32).div_ceil(inside.threads), 1, 1];
+        let shares = (self.layout.units() as u32).div_ceil(inside.threads);
         let call = "Meeting::wait(); Embed<S>::step(a, share);";
         Ok(Step { shares: Some(shares), ..Step::of("embed.h", "EmbedArgs", call, self.shape()) })
     }

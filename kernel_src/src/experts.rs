@@ -260,10 +260,15 @@ impl Family for ExpertsSpec {
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        require(self.tokens == 1 && !self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        let Inside { wave, threads, streams, sequences, .. } = inside;
+        require(self.tokens == sequences, NAME, || format!("{} tokens of {sequences} sequences", self.tokens))?;
+        require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        // Beside the ring their launches are faster (docs/performance.md).
+        require(sequences == 1 || !streams, NAME, || {
+            "experts of several sequences do not come through a ring".to_owned()
+        })?;
         persistent::covered(NAME, &Layout::new(self.format, self.cols)?)?;
         let usual = self.usual(target)?;
-        let Inside { wave, threads, .. } = inside;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
         let pool = (self.columns() * self.column()?.bytes()) as u32;
         if inside.routed {
@@ -272,7 +277,7 @@ impl Family for ExpertsSpec {
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
         // Which rows are read is known only when the choice is: they do not come through the ring.
-        Ok(Step { lds: Some("Experts<S>::Shared"), pool, of_all_blocks: true, apart: inside.streams, ..step })
+        Ok(Step { lds: Some("Experts<S>::Shared"), pool, of_all_blocks: true, apart: streams, ..step })
     }
 
     fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {

@@ -177,9 +177,11 @@ impl Family for MatvecSpec {
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        require(self.columns == 1 && !self.quantized, NAME, || "rows too long for a block's own column".to_owned())?;
+        let Inside { wave, threads, streams, sequences, .. } = inside;
+        let columns = self.columns;
+        require(columns == sequences, NAME, || format!("{columns} columns of {sequences} sequences"))?;
+        require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
         let usual = self.usual(target)?;
-        let Inside { wave, threads, streams, .. } = inside;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
         let (header, lds, call) = match streams {
             false => ("matvec.h", "Matvec<S>::Shared", "Matvec<S>::template step<MetBefore>(a, share, pool, lds);"),
@@ -200,18 +202,18 @@ impl Family for MatvecSpec {
         let column = self.column()?;
         let step = Step::of(header, "MatvecArgs", call, self.shape(&tuning)?);
         let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
-        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. })).then_some(self.cols);
+        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. })).then_some(self.cols * columns);
         let hands = match self.weights().results() {
-            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows)),
+            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows * columns)),
             _ => None,
         };
-        let hands_values = streams.then(|| self.weights().results().iter().map(|r| r.rows).sum());
+        let hands_values = streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
         // A plain column takes them as they are.
         let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
-        let takes_values = (streams && alone && plain).then_some(self.cols);
+        let takes_values = (streams && alone && plain).then_some(self.cols * columns);
         let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);";
         let step = Step { beside: streams.then_some(feed), takes_values, hands_values, ..step };
-        let pool = column.bytes() as u32;
+        let pool = (column.bytes() * columns) as u32;
         Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, ..step })
     }
 

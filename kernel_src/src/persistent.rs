@@ -8,6 +8,7 @@
 
 use crate::family::Declared;
 use crate::kernel::{Kernel, SpecError, require, with_headers};
+use crate::kv::KvLayout;
 use crate::layout::{Groups, Layout};
 use crate::product::Product;
 use crate::render::Shape;
@@ -26,9 +27,13 @@ const BESIDE: u32 = 32;
 pub const HEAD: usize = 8;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Bytes of shared memory that the kernel declares itself, at most, but for the sums of a row's parts: the largest step's
-/// (attention's 14 KiB), four instructions, where the block is among its meetings, the ring's barriers.
-const FIXED: usize = 18 << 10;
+/// Bytes of shared memory that a step declares itself, at most, but for sums: attention's.
+const STEP: usize = 14 << 10;
+/// The same of the kernel: the largest step's, four instructions, where the block is among its meetings, the ring's
+/// barriers.
+const FIXED: usize = STEP + (4 << 10);
+/// Bytes of the sums that each of a slot's waves makes for a column: two buffers of 128 rows of two matrices.
+const SUMS: usize = 2 << 10;
 /// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere in one.
 const LINE: usize = 128;
 /// Slots of a ring at least: a team of waves has one while others are on their way.
@@ -55,14 +60,16 @@ pub struct Inside {
     pub streams: bool,
     /// So do chosen experts', and each block chooses for itself.
     pub routed: bool,
+    /// Sequences that have a token each.
+    pub sequences: usize,
 }
 
 impl Inside {
     /// What suits a target.
     #[must_use]
-    pub fn of(target: &Target) -> Inside {
+    pub fn of(target: &Target, sequences: usize) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
-        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false }
+        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false, sequences }
     }
 }
 
@@ -93,15 +100,15 @@ pub struct Step {
     pub shape: Shape,
     /// Bytes of `pool`.
     pub pool: u32,
-    /// The step's grid; none: that of its launch.
-    pub shares: Option<[u32; 3]>,
+    /// The first size of the step's grid; none: that of its launch.
+    pub shares: Option<u32>,
     /// Its grid's second size, and what its first is spread over, are so many times those of its launch.
     pub parts: u32,
     /// Each block has one share; an argument `blocks` is how many there are.
     pub of_all_blocks: bool,
     /// Weights that come through the ring.
     pub records: Vec<Record>,
-    /// The values that its `x` may be as packets.
+    /// The values that its `x` may be as packets, here and below of all sequences.
     pub takes: Option<usize>,
     /// The argument whose values it can hand over as packets, and how many they are.
     pub hands: Option<(&'static str, usize)>,
@@ -114,6 +121,8 @@ pub struct Step {
     pub beside: Option<&'static str>,
     /// It is called as a function of its own: the registers that it alone takes are saved for it, not for all steps.
     pub apart: bool,
+    /// Keys and values lie in pages.
+    pub paged: bool,
 }
 
 /// Values that their makers hand to their readers one by one, instead of all blocks meeting: `gpu/packets.h`.
@@ -155,6 +164,7 @@ impl Step {
             hands_values,
             beside,
             apart,
+            paged: false,
         }
     }
 }
@@ -213,21 +223,21 @@ impl Persistent {
     /// 1 and more, a block has waited longer than the limit), the grid's size, the limit in ns.
     pub const ARGUMENTS: [&'static str; 6] = ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// The kernel for these distinct specs.
+    /// The kernel for these distinct specs, each for a token of so many sequences.
     ///
     /// # Errors
     /// A family that has no part in it, by name; more shared memory than a block has.
-    pub fn new(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
-        Persistent::inside(specs, target, probe, Inside::of(target))
+    pub fn new(specs: &[Spec], target: &Target, probe: Probe, sequences: usize) -> Result<Persistent, SpecError> {
+        Persistent::inside(specs, target, probe, Inside::of(target, sequences))
     }
 
-    /// The same where each block chooses its experts for itself, and their rows come through the ring: for programs that
-    /// hand over all that this takes, as values and as packets.
+    /// The same of one sequence where each block chooses its experts for itself, and their rows come through the ring: for
+    /// programs that hand over all that this takes, as values and as packets.
     ///
     /// # Errors
     /// As [`Persistent::new`]; experts that cannot.
     pub fn routed(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
-        let inside = Inside::of(target);
+        let inside = Inside::of(target, 1);
         require(inside.streams, NAME, || format!("experts by each block's own choice on {target}"))?;
         Persistent::inside(specs, target, probe, Inside { routed: true, ..inside })
     }
@@ -259,6 +269,7 @@ impl Persistent {
             Probe::Delays => macros = macros.set("KJ_DELAYS", 1),
             Probe::Stall => macros = macros.set("KJ_STALL", 1),
         }
+        macros = KvLayout::macros(steps.iter().any(|s| s.paged), macros);
         let told: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);
         let kernel = Kernel { source, constants: told, options, entry, block, shared: shared as u32 };
@@ -323,8 +334,8 @@ fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError>
     // Of a mixture a block has few rows of each matrix, and of its router one.
     let shares = shares.filter(|share| !inside.routed || *share == MIXTURES_SHARE);
     let rings = shares.flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
-    // Sums of the parts of all waves are two kilobytes more than what is kept free.
-    let sums = |r: &Ring| if r.share == waves { 2 << 10 } else { 0 };
+    // Beyond what is kept free for a step.
+    let sums = |r: &Ring| (SUMS * r.share * inside.sequences).saturating_sub(STEP);
     let room = |r: &Ring| r.slot * r.slots + sums(r) <= bytes;
     rings.filter(|r| r.slots >= SLOTS && room(r)).min_by(|a, b| all(a).total_cmp(&all(b))).ok_or_else(|| {
         SpecError::Unsupported {

@@ -92,6 +92,19 @@ fn mixture() -> Vec<Spec> {
     ]
 }
 
+/// The same for a token of each of so many sequences, with keys and values in pages.
+fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
+    for step in &mut steps {
+        match step {
+            Spec::Matvec(product) => product.columns = sequences,
+            Spec::Embed(embed) => embed.each_own = true,
+            Spec::Attend(attend) => attend.form.paged = true,
+            _ => {}
+        }
+    }
+    steps
+}
+
 const LLAMA_8B: Sizes = Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
 const SMOLLM: Sizes = Sizes { wide: 576, inner: 1536, heads: 9, kv: 3, head_dim: 64, vocab: 49152 };
 
@@ -116,17 +129,21 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             eprintln!("SKIPPED: {kind} does not know {arch}");
             continue;
         }
-        for (name, steps) in [
-            ("8b q4_k_m", llama(&LLAMA_8B, ["Q4_K", "Q6_K"], KvStorage::F16)),
-            ("30b-a3b q4_k_m", mixture()),
-            ("30b-a3b q4_k_m routed", mixture()),
-            ("8b f16", llama(&LLAMA_8B, ["F16", "F16"], KvStorage::F16)),
-            ("135m q8_0", llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0)),
-            ("135m q4_k_m", llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
+        let of_8b = || llama(&LLAMA_8B, ["Q4_K", "Q6_K"], KvStorage::F16);
+        for (name, sequences, steps) in [
+            ("8b q4_k_m", 1, of_8b()),
+            ("2 of 8b q4_k_m", 2, side_by_side(of_8b(), 2)),
+            ("3 of 8b q4_k_m", 3, side_by_side(of_8b(), 3)),
+            ("30b-a3b q4_k_m", 1, mixture()),
+            ("30b-a3b q4_k_m routed", 1, mixture()),
+            ("8b f16", 1, llama(&LLAMA_8B, ["F16", "F16"], KvStorage::F16)),
+            ("135m q8_0", 1, llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0)),
+            ("3 of 135m q8_0", 3, side_by_side(llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0), 3)),
+            ("135m q4_k_m", 1, llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
             // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch, and has
             // no such kernel. All formats of all targets are minutes.
-            if vendor == Vendor::Amd && ["8b f16", "135m q4_k_m"].contains(&name) {
+            if vendor == Vendor::Amd && ["2 of 8b q4_k_m", "3 of 8b q4_k_m", "8b f16", "135m q4_k_m"].contains(&name) {
                 continue;
             }
             let probe = match name {
@@ -136,7 +153,7 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             let made = match name.ends_with("routed") {
                 true if vendor == Vendor::Amd => continue,
                 true => Persistent::routed(&steps, &target, probe).unwrap(),
-                false => Persistent::new(&steps, &target, probe).unwrap(),
+                false => Persistent::new(&steps, &target, probe, sequences).unwrap(),
             };
             if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());

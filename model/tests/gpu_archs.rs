@@ -64,7 +64,7 @@ fn heads_are_handed_over_where_what_they_are_made_of_stays() {
         let options = OpenOptions { context: Some(64), persistent, ..OpenOptions::default() };
         let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
         let plan = plan(&request).unwrap();
-        let Some(one) = plan.persistent else { panic!("{name}: {:?}", plan.no_persistent) };
+        let Some(one) = plan.persistent.first() else { panic!("{name}: {:?}", plan.no_persistent) };
         let attends: Vec<_> = one.instructions.iter().filter(|i| i.name.ends_with(".attn")).collect();
         assert!(!attends.is_empty() && attends.iter().all(|i| i.takes.is_some() == handed), "{name}: {attends:?}");
     }
@@ -116,7 +116,7 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
         let (key, spec) = (job.job.source_key().unwrap().digest(), job.spec.to_string());
         text += &format!("{} {} {spec} {:?}\n", key.hex(), job.entry, job.spec.tuning(&target));
     }
-    if let Some(one) = plan.persistent.take() {
+    for one in std::mem::take(&mut plan.persistent) {
         text += &format!("persistent {} {:?}\n", one.job.source_key().unwrap().digest().hex(), one.instructions);
     }
     for program in plan.programs() {

@@ -6,7 +6,7 @@ use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
-use kjit_model::gpu::plan::{Bind, Launch, Plan, Program, Request, plan};
+use kjit_model::gpu::plan::{Bind, Launch, OneLaunch, Plan, Program, Request, plan};
 use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
 use kjit_model::session::{KvType, OpenOptions, Persistence};
@@ -223,16 +223,41 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
             plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
         // Nobody asked for it, so nobody is told why not.
         assert_eq!(plan.no_persistent, None);
-        plan.persistent.is_some()
+        plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
     };
-    assert!(one(&LLAMA_8B, "sm_90a", |_| {}));
-    assert!(!one(&LLAMA_8B, "sm_90a", |o| o.persistent = Persistence::Off));
-    assert!(!one(&LLAMA_8B, "sm_90a", |o| o.sequences = 2));
-    assert!(!one(&LLAMA_8B_F16, "sm_90a", |_| {}));
-    assert!(!one(&QWEN3_MOE, "sm_90a", |_| {}));
-    assert!(!one(&SMOLLM2, "sm_90a", |_| {}));
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |_| {}), [1]);
+    assert!(one(&LLAMA_8B, "sm_90a", |o| o.persistent = Persistence::Off).is_empty());
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |o| o.sequences = 2), [1, 2]);
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |o| (o.sequences, o.paged) = (16, Some(8192))), [1, 2]);
+    assert!(one(&LLAMA_8B_F16, "sm_90a", |_| {}).is_empty());
+    assert!(one(&QWEN3_MOE, "sm_90a", |_| {}).is_empty());
+    assert!(one(&SMOLLM2, "sm_90a", |_| {}).is_empty());
     for target in ["sm_75", "sm_86", "gfx90a", "gfx942", "gfx1100"] {
-        assert!(!one(&LLAMA_8B, target, |_| {}), "{target}: it was not measured there");
+        assert!(one(&LLAMA_8B, target, |_| {}).is_empty(), "{target}: it was not measured there");
+    }
+}
+
+/// For a few sequences a program of its own, of which nothing is compiled but what makes logits and chooses, and as many
+/// values handed over.
+#[test]
+fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
+    let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let planned = |persistent| {
+        let options = OpenOptions { persistent, sequences: 8, ..options(4096) };
+        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap()
+    };
+    let (plan, launches) = (planned(Persistence::On), planned(Persistence::Off));
+    // The product that makes logits, with two columns.
+    assert_eq!(plan.jobs.len(), launches.jobs.len() + plan.persistent.len() - 1);
+    let first = &plan.persistent[0];
+    for one in &plan.persistent {
+        let own = one.own.as_ref().unwrap();
+        assert_eq!((one.rows, own.program.tokens as usize, own.program.head_from), (one.rows, one.rows, 0));
+        assert_eq!(own.program.launches.len(), 1, "{:?}", own.program.launches);
+        assert_eq!(one.instructions.len(), first.instructions.len());
+        let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+        assert_eq!((meets(one), one.packets > first.packets), (meets(first), one.rows > 1));
     }
 }
 
@@ -245,7 +270,7 @@ fn a_mixture_is_one_launch_without_meetings() {
     let options = OpenOptions { persistent: Persistence::On, ..options(4096) };
     let plan =
         plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
-    let one = plan.persistent.unwrap();
+    let one = &plan.persistent[0];
     let meets: Vec<&str> = one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
     assert_eq!(meets.len(), 2, "{meets:?}");
     // The experts' input is what the scores are made of, as packets; the choice's makers give scores one by one.

@@ -7,10 +7,11 @@ use kjit_kernels::norm::{NormKind, NormSpec};
 use kjit_kernels::persistent::{HEAD, Persistent, Probe};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{KvType, OpenOptions, Persistence, Want};
+use kjit_model::session::{KvType, OpenOptions, Persistence, Session, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
 use kjit_tests::one::One;
+use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
         assert_eq!(many.on_gpu().persistent(), None);
         let mut one = One::gpu(&engine, &device, &gguf, &graph, &one);
         let plan = one.on_gpu().plan();
-        assert_eq!(one.on_gpu().persistent(), Some(plan.decode.launches.len()), "{:?}", plan.no_persistent);
+        assert_eq!(one.on_gpu().persistent(), Some((plan.decode.launches.len(), 1)), "{:?}", plan.no_persistent);
         let prompt: Vec<u32> = (0..5).map(|i| (i * 37 + 5) % many.n_vocab() as u32).collect();
         for token in prompt {
             one.on_gpu().poison().unwrap();
@@ -68,13 +69,43 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
     as_launches(test, "tiny/tiny-moe-q4_k_m.gguf", ("gfx90a:sramecc+:xnack-", 32), Probe::Delays);
 }
 
+#[test]
+fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
+    let test = "one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100";
+    let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
+    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions { prefill_chunk: Some(8), kv: KvType::F16, threads: 2, ..OpenOptions::new(24) };
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options.clone() });
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        // In pages, which other sequences have between them.
+        let (persistent, probe, paged) = (Persistence::On, Probe::Delays, Some(1024));
+        let options = OpenOptions { sequences: 2, persistent, probe, paged, ..options };
+        let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        let gpu = session.gpu().unwrap();
+        assert_eq!(gpu.persistent().map(|(_, most)| most), Some(2), "{:?}", gpu.plan().no_persistent);
+        for n in [1, 2] {
+            Simulated::here().poison(session.gpu().unwrap().plan());
+            let seen = side_by_side::scores(&mut session, &mut host, n);
+            // Halves as keys and values, as in launches.
+            assert!(seen.iter().all(|x| *x < 4e-3), "{n} sequences: logits are off by {seen:?}");
+            let gap = side_by_side::answers(&mut session, &mut host, n, 4);
+            assert!(gap < 0.05, "{n} sequences: a token is {gap} below the host's choice");
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
 /// Two norms in two blocks, of which each waits for as many as `blocks`: what the host's word says
 /// afterwards, and the second result.
 fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
     let spec = NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
-    let made = Persistent::new(&[spec.into()], device.target(), Probe::None).unwrap();
+    let made = Persistent::new(&[spec.into()], device.target(), Probe::None, 1).unwrap();
     let kernel = engine.load(&device, &made.kernel.job(device.target())).unwrap().kernel("persistent").unwrap();
     let stream = device.stream().unwrap();
     let [x, weight, between, y] = [4.0f32, 0.5, f32::NAN, f32::NAN].map(|v| stream.upload(&[v; 64]).unwrap());

@@ -139,9 +139,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
         let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
-            (Some(steps), _) => {
-                say(format_args!("a token is one launch of {steps} steps"));
-                if let Some(why) = gpu.plan().persistent.as_ref().and_then(|one| one.one_chooses.as_ref()) {
+            (Some((steps, most)), _) => {
+                match most {
+                    1 => say(format_args!("a token is one launch of {steps} steps")),
+                    n => say(format_args!("a token of each of up to {n} sequences is one launch of {steps} steps")),
+                }
+                if let Some(why) = gpu.plan().persistent.first().and_then(|one| one.one_chooses.as_ref()) {
                     say(format_args!("one block of it chooses experts for all others, which takes longer: {why}"));
                 }
             }
@@ -151,7 +154,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
             (None, None) if gpu.early().is_some_and(|early| early.status().one_launch_late) => {
                 say("a token is many launches until the kernel that does all of them is compiled");
             }
-            (None, None) if asked && gpu.plan().persistent.is_some() => {
+            (None, None) if asked && !gpu.plan().persistent.is_empty() => {
                 say("a token is many launches, in spite of --persistent on: this device keeps no blocks together");
             }
             (None, _) => {}

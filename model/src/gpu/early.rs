@@ -59,8 +59,8 @@ struct State {
     /// The jobs for prompts that are late.
     jobs: Vec<(JobId, Job)>,
     prompts: Stage,
-    /// The kernel of a whole token.
-    one_launch: Option<(kjit_engine::Job, &'static str)>,
+    /// The kernels of a whole token, of one sequence and more.
+    one_launch: Vec<(kjit_engine::Job, &'static str)>,
     whole: Stage,
     /// Somebody asked for it; else launches go on where it cannot be had.
     asked: bool,
@@ -76,13 +76,13 @@ enum Stage {
 }
 
 impl Early {
-    /// Begins to compile what a plan has for prompts alone, and the kernel of a whole token if there is to be one,
+    /// Begins to compile what a plan has for prompts alone, and the kernels of a whole token if there are to be any,
     /// as far as they are not in the cache; none if nothing is missing.
-    /// `asked`: somebody asked for that kernel.
+    /// `asked`: somebody asked for those kernels.
     pub(super) fn begin(
         engine: &Engine,
         plan: &Plan,
-        one: Option<&OneLaunch>,
+        ones: &[OneLaunch],
         asked: bool,
     ) -> Result<Option<Early>, SessionError> {
         // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
@@ -92,8 +92,12 @@ impl Early {
             .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
             .filter(|(_, job)| missing(&job.job))
             .collect();
-        let one_launch = one.map(|one| (one.job.clone(), one.entry)).filter(|(job, _)| missing(job));
-        if jobs.is_empty() && one_launch.is_none() {
+        // They take over together.
+        let mut one_launch: Vec<_> = ones.iter().map(|one| (one.job.clone(), one.entry)).collect();
+        if !one_launch.iter().any(|(job, _)| missing(job)) {
+            one_launch.clear();
+        }
+        if jobs.is_empty() && one_launch.is_empty() {
             return Ok(None);
         }
         let begin = |jobs: Vec<kjit_engine::Job>| match jobs.is_empty() {
@@ -103,7 +107,7 @@ impl Early {
         // Prompts first: their tokens are those that wait.
         let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
-        let (late, one_launch_late) = (jobs.len(), one_launch.is_some());
+        let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
         let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
         let state = State { engine: engine.clone(), jobs, prompts, one_launch, whole, asked, status };
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
@@ -155,9 +159,9 @@ impl Early {
         self.lock().jobs.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Whether the kernel of a whole token is late.
+    /// Whether kernels of a whole token are late.
     pub(super) fn lacks_one_launch(&self) -> bool {
-        self.lock().one_launch.is_some()
+        !self.lock().one_launch.is_empty()
     }
 
     /// The late kernels for prompts, loaded, once all are there; none before.
@@ -177,12 +181,14 @@ impl Early {
         }
     }
 
-    /// The kernel of a whole token, loaded, once it is there; none before.
-    pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Kernel>, SessionError> {
+    /// The kernels of a whole token, loaded, once all are there; none before.
+    pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Vec<Kernel>>, SessionError> {
         let mut state = self.lock();
-        let Some(code) = state.whole.codes()?.and_then(|mut codes| codes.pop()) else { return Ok(None) };
-        let Some((job, entry)) = &state.one_launch else { return Ok(None) };
-        let loaded = code.and_then(|code| state.engine.load_code(device, job, &code)?.kernel(entry));
+        let Some(codes) = state.whole.codes()? else { return Ok(None) };
+        let load = |((job, entry), code): (&(kjit_engine::Job, &str), kjit_engine::Result<CodeObject>)| {
+            state.engine.load_code(device, job, &code?)?.kernel(entry)
+        };
+        let loaded: kjit_engine::Result<Vec<Kernel>> = state.one_launch.iter().zip(codes).map(load).collect();
         state.whole = match &loaded {
             Err(error) if state.asked => Stage::Failed(error.to_string()),
             Ok(_) | Err(_) => Stage::Done,

@@ -3,7 +3,7 @@
 use super::aside::{Aside, Copied};
 use super::hot::Hot;
 use super::meeting::MeetingPlace;
-use super::plan::{JobId, MemoryNeed, Parts, Plan, PlanError, Request, plan};
+use super::plan::{JobId, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Request, plan};
 use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::ring::{Repacker, Ring, layout_of};
 use super::settle::settled;
@@ -220,13 +220,15 @@ impl GpuRunner {
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
             // What nobody asked for is left out where it is neither in the cache nor can be compiled.
             let asked = options.persistent == Persistence::On;
-            let one = plan.persistent.as_ref().filter(|_| device.info().cooperative);
-            let one = one.filter(|one| asked || engine.cached(&one.job).is_ok());
-            let early = if early { Early::begin(engine, &plan, one, asked) } else { Ok(None) };
+            let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
+            let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
+            let ones = if can { ones } else { &[] };
+            let early = if early { Early::begin(engine, &plan, ones, asked) } else { Ok(None) };
             let late = early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
             let kernels = early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
-            let persistent = one.filter(|_| !late).map(|one| engine.load(device, &one.job)?.kernel(one.entry));
-            let persistent = if asked { persistent.transpose() } else { Ok(persistent.and_then(Result::ok)) };
+            let ones = if late { &[] } else { ones };
+            let persistent = load_ones(engine, device, ones);
+            let persistent = if asked { persistent } else { Ok(persistent.unwrap_or_default()) };
             let took = start.elapsed().as_secs_f64();
             let ended = || SessionError::Device("a thread that opens the model ended early".to_owned());
             let tables = tables.join().unwrap_or_else(|_| Err(ended()));
@@ -251,9 +253,7 @@ impl GpuRunner {
         if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
         }
-        if let Some(kernel) = persistent? {
-            resident.persistent = Some(Persistent::new(&resident, kernel)?);
-        }
+        resident.persistent = Persistent::all(&resident, persistent?)?;
         let after = engine.counts();
         let (free, total) = device.memory()?;
         let statistics = Statistics {
@@ -489,6 +489,12 @@ fn load(
     Ok((kernels, remarks))
 }
 
+/// The kernels of whole tokens.
+fn load_ones(engine: &Engine, device: &Device, ones: &[OneLaunch]) -> kjit_engine::Result<Vec<Kernel>> {
+    let jobs: Vec<_> = ones.iter().map(|one| one.job.clone()).collect();
+    engine.load_all(device, &jobs).into_iter().zip(ones).map(|(module, one)| module?.kernel(one.entry)).collect()
+}
+
 struct Uploaded {
     matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     vectors: HashMap<WeightId, DeviceBuffer<f32>>,
@@ -662,7 +668,7 @@ fn assemble(
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors, ring, .. } = weights;
-    let (persistent, cooperative) = (None, device.info().cooperative);
+    let (persistent, cooperative) = (vec![], device.info().cooperative);
     Ok(Resident {
         plan,
         stream,

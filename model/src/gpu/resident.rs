@@ -23,8 +23,8 @@ pub(super) struct Resident {
     pub stream: Stream,
     /// By [`super::plan::JobId`]; none where one is still being compiled.
     pub kernels: Vec<Option<Kernel>>,
-    /// A token as one launch.
-    pub persistent: Option<Persistent>,
+    /// A token of each of so many sequences as one launch: those of the plan, or none.
+    pub persistent: Vec<Persistent>,
     /// Whether launches whose blocks meet are made: the device keeps blocks together, and its runtime has not
     /// refused it.
     pub cooperative: bool,
@@ -84,17 +84,19 @@ pub(super) struct Persistent {
 }
 
 impl Persistent {
-    /// For the one sequence of a plan on its device.
-    pub fn new(r: &Resident, kernel: Kernel) -> std::result::Result<Persistent, SessionError> {
-        let one = r.plan.persistent.as_ref();
-        let one = one.ok_or_else(|| SessionError::Device("the plan has no persistent kernel".to_owned()))?;
-        let now = Now { units: r.units(), tokens: 1, choice: Choice::Greedy, products: vec![] };
+    /// All that a plan has, with their kernels, on its device.
+    pub fn all(r: &Resident, kernels: Vec<Kernel>) -> std::result::Result<Vec<Persistent>, SessionError> {
+        r.plan.persistent.iter().zip(kernels).map(|(one, kernel)| Persistent::new(r, one, kernel)).collect()
+    }
+
+    fn new(r: &Resident, one: &OneLaunch, kernel: Kernel) -> std::result::Result<Persistent, SessionError> {
+        let now = Now { units: r.units(), tokens: one.rows as u32, choice: Choice::Greedy, products: vec![] };
         let blocks = OneLaunch::grid().at(&now);
-        let decode = &r.plan.decode;
+        let (program, whose) = (r.plan.program_of(one), if one.own.is_some() { Whose::All } else { Whose::Slot(0) });
         let packets = r.stream.device().buffer::<u8>(one.packets.max(1) as usize)?;
         r.stream.fill(&packets, 0)?;
         let words = one.words(&now, blocks, packets.address(), |name, bind| {
-            Ok::<_, Error>(r.view(decode, name, bind, Whose::Slot(0))?.map(|b| b.address()))
+            Ok::<_, Error>(r.view(program, name, bind, whose)?.map(|b| b.address()))
         })?;
         let each = if one.probe == Probe::Stamps { 8 * Probe::STAMPS } else { 0 };
         let stamps = blocks as usize * one.instructions.len() * each;
@@ -215,11 +217,10 @@ impl Resident {
 
     /// Puts the launches of one token into the stream, or the one that stands for them.
     pub fn issue_rows(&self, program: &Program, now: &Now, whose: Whose) -> Result<()> {
-        match &self.persistent {
-            Some(one) if whose == Whose::Slot(0) && std::ptr::eq(program, &raw const self.plan.decode) => {
-                one.launch(&self.stream)
-            }
-            _ => self.issue(program, 0, now, whose),
+        let mut ready = self.plan.persistent.iter().zip(&self.persistent);
+        match ready.find(|(one, _)| std::ptr::eq(program, self.plan.program_of(one))) {
+            Some((_, one)) => one.launch(&self.stream),
+            None => self.issue(program, 0, now, whose),
         }
     }
 
@@ -228,10 +229,7 @@ impl Resident {
         if let Some(meeting) = &self.meeting {
             meeting.check(self.stream.device())?;
         }
-        match self.persistent.as_ref().zip(self.plan.persistent.as_ref()) {
-            Some((ready, one)) => ready.check(one),
-            None => Ok(()),
-        }
+        self.persistent.iter().zip(&self.plan.persistent).try_for_each(|(ready, one)| ready.check(one))
     }
 
     /// Puts a program's launches from this one on into the stream, beside them the copies of streamed layers, and

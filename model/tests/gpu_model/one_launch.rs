@@ -4,6 +4,7 @@ use super::{device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
 use crate::support::near::off;
 use crate::support::one::One;
+use crate::support::side_by_side;
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
@@ -166,6 +167,53 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
         }
     }
     Some(Ok(()))
+}
+
+/// A token of each of two sequences as one launch, in slots and in pages: the host's logits and answers, and the same bit by
+/// bit whoever is late.
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
+    let engine = engine();
+    let device = device(&engine);
+    // A session compiles a kernel for each number of sequences: few models.
+    for (name, kv, paged) in [
+        ("tiny-llama-q4_k_m", KvType::F16, None),
+        ("tiny-llama-q4_k_m", KvType::Q8_0, Some(1024)),
+        ("tiny-qwen3-q8_0", KvType::F16, Some(1024)),
+        ("tiny-gemma3-q4_k_m", KvType::F16, None),
+        ("tiny-tied-f16", KvType::F16, Some(1024)),
+    ] {
+        let path = tiny_models().into_iter().find(|p| p.ends_with(format!("{name}.gguf")));
+        let path = path.unwrap_or_else(|| panic!("the suite needs {name}.gguf"));
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let label = format!("{name} {kv:?}, pages {paged:?}");
+        let o = OpenOptions { kv, ..options(24, 16) };
+        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..o.clone() });
+        let on = |probe| OpenOptions { persistent: Persistence::On, probe, sequences: 3, paged, ..o.clone() };
+        let made = |probe| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &on(probe)).unwrap();
+        let (mut late, mut one) = (made(Probe::Delays), made(Probe::None));
+        let gpu = one.gpu().unwrap();
+        assert_eq!(gpu.persistent().map(|(_, most)| most), Some(2), "{label}: {:?}", gpu.plan().no_persistent);
+        // The third's are launches, in between.
+        for n in [1, 2, 3, 2, 1] {
+            one.gpu().unwrap().poison().unwrap();
+            let seen = side_by_side::scores(&mut one, &mut host, n);
+            // Halves or bytes as keys and values.
+            let most = if kv == KvType::Q8_0 { 0.1 } else { 2e-2 };
+            assert!(seen.iter().all(|x| *x < most), "{label}, {n} sequences: off by {seen:?}");
+            for _ in 0..8 {
+                let late = side_by_side::scores(&mut late, &mut host, n);
+                assert_eq!(late, seen, "{label}, {n} sequences, waves are late");
+            }
+            let gap = side_by_side::answers(&mut one, &mut host, n, 6);
+            assert!(gap < 0.05, "{label}: a token is {gap} below the host's choice");
+        }
+        side_by_side::limits(&mut late);
+        let first = side_by_side::draws(&mut one, [7, 8], 8);
+        assert_eq!(first, side_by_side::draws(&mut late, [7, 8], 8), "{label}");
+    }
 }
 
 /// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the answer is one error

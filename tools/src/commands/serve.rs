@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use kjit_kernels::kv::PAGE;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::copies_beside;
-use kjit_model::session::{OpenOptions, Persistence, Split};
+use kjit_model::session::{OpenOptions, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -187,8 +187,7 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
         (Some(true), Err(why)) => {
             bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
         }
-        // A kernel of all steps knows no pages.
-        (asked, may) => may.is_ok() && asked.unwrap_or(open.persistent != Persistence::On),
+        (asked, may) => may.is_ok() && asked.unwrap_or(true),
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());

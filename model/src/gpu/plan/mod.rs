@@ -548,10 +548,10 @@ pub struct Plan {
     pub greedy: Option<Launch>,
     /// A random one, likewise.
     pub draw: Option<Launch>,
-    /// The launches of [`Plan::decode`] as one; none where nobody
-    /// wants it, or where it is not possible.
-    pub persistent: Option<OneLaunch>,
-    /// Why there is none, where it was asked for.
+    /// A token of each of so many sequences as one launch, the fewest first: of one sequence the launches of
+    /// [`Plan::decode`]. None where nobody wants it, or where it is not possible.
+    pub persistent: Vec<OneLaunch>,
+    /// Why there are none, where they were asked for.
     pub no_persistent: Option<String>,
     /// Many tokens, without their logits: for up to so many at once each, the fewest first. None where the
     /// kernels for prompts do not cover the model: tokens then go one by one.
@@ -593,8 +593,14 @@ impl Plan {
 
     /// All programs.
     pub fn programs(&self) -> Vec<&Program> {
-        let batches = self.batches.iter().chain(&self.drafts).map(|b| &b.program);
+        let own = self.persistent.iter().filter_map(|one| one.own.as_deref());
+        let batches = self.batches.iter().chain(&self.drafts).chain(own).map(|b| &b.program);
         std::iter::once(&self.decode).chain(&self.prompts).chain(batches).chain(self.copying()).collect()
+    }
+
+    /// The program whose buffers one launch works on.
+    pub fn program_of<'a>(&'a self, one: &'a OneLaunch) -> &'a Program {
+        one.own.as_ref().map_or(&self.decode, |own| &own.program)
     }
 
     /// Layers whose experts the CPU computes for a token.

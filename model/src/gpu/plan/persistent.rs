@@ -2,6 +2,10 @@
 //! rendered for this model (`kjit_kernels::persistent`). The launches stay in the plan: they are what runs where
 //! one kernel cannot.
 //!
+//! A token of each of a few sequences is such a launch, too: of the program that has a column for each in the products of
+//! one token. Nobody launches that one (launches are faster on the matrix units), so of its kernels only those behind the
+//! last layer are compiled.
+//!
 //! Between two steps all blocks meet, unless the second reads nothing but what the first hands over as packets
 //! (`gpu/packets.h`). That is enough for memory that is used again: who has a whole vector of packets knows that
 //! all who made it have read what they made it from, and so on back. Attention waits for its own heads alone, and
@@ -10,7 +14,7 @@
 //! from who made it, three steps before: such a choice cannot be had by halves, so a program has all of it or none.
 
 use super::arena::ALIGN;
-use super::{Bind, Dim, Job, Launch, Now, Program};
+use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
 use crate::graph::{Graph, State, StateKind};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
@@ -47,9 +51,19 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
     bytes / graph.states.len() >= WORTH && 2 * gaining >= bytes
 }
 
-/// One launch for all steps of a token, but for the choice of the next one.
+/// Sequences that have a token each in one launch, at most. An H100, 8b Q4_K_M, tokens/s of one launch beside launches: one
+/// sequence 545 and 484, two 930 and 764, three 1165 and 1144, which is not worth a kernel, four 1228 and 1511: each column's
+/// products are the vector units', where launches have the matrix units'.
+pub(super) const SIDE_BY_SIDE: usize = 2;
+
+/// One launch for all steps of a token, or of a token of each of some sequences, but for the choice of the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OneLaunch {
+    /// Sequences.
+    pub rows: usize,
+    /// Where sequences have slots: the program that it stands for, of which only the launches for logits are left, and
+    /// those of the choice. None where it is the plan's for one sequence.
+    pub own: Option<Box<Batch>>,
     /// What is compiled.
     pub job: kjit_engine::Job,
     /// The kernel.
@@ -125,16 +139,18 @@ impl OneLaunch {
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
         // Experts by each block's own choice, where the program has nothing else of them.
         let mut one_chooses = None;
-        if specs.iter().any(|s| matches!(s, Spec::Route(_))) {
+        if program.tokens == 1 && specs.iter().any(|s| matches!(s, Spec::Route(_))) {
             match OneLaunch::routed(program, &specs, &which, &kept, target, probe)? {
                 Ok(one) => return Ok(one),
                 Err(why) => one_chooses = Some(why),
             }
         }
-        let made = Persistent::new(&specs, target, probe).map_err(|e: SpecError| e.to_string())?;
+        let made =
+            Persistent::new(&specs, target, probe, program.tokens as usize).map_err(|e: SpecError| e.to_string())?;
         let mut instructions = instructions(program, &made, &specs, &which);
         let packets = link(&mut instructions, &made.steps, &specs, &kept, &[]).unwrap_or(0);
-        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch { one_chooses, ..one })
+        let rows = program.tokens as usize;
+        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch { rows, one_chooses, ..one })
     }
 
     /// The same where each block chooses experts for itself; or why none can.
@@ -172,7 +188,8 @@ impl OneLaunch {
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
         let (block, words) = (made.block, made.words);
-        Ok(OneLaunch { job, entry, block, shared, words, instructions, packets, probe, one_chooses: None })
+        let (rows, own, one_chooses) = (1, None, None);
+        Ok(OneLaunch { rows, own, job, entry, block, shared, words, instructions, packets, probe, one_chooses })
     }
 
     /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`; `address` says
@@ -227,7 +244,11 @@ fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[u
         let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
         let shares = match (step.of_all_blocks, step.shares) {
             (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
-            (false, Some(shares)) => shares.map(|n| Number::Bind(Bind::U32(n))),
+            // Of a row.
+            (false, Some(shares)) => {
+                let [_, y, z] = launch.grid;
+                [Dim::Is(shares), y, z].map(|d| Number::Bind(Bind::Dim(d)))
+            }
             (false, None) => {
                 let [x, y, z] = launch.grid;
                 let y = if let Dim::Is(n) = y { Dim::Is(n * step.parts) } else { y };

@@ -175,7 +175,8 @@ impl Plan {
                 self.memory = memory;
                 let prompt = self.streaming.take().and_then(|s| s.prompt);
                 self.streaming = Some(Streaming { prompt, ..streaming });
-                if self.persistent.take().is_some() {
+                if !self.persistent.is_empty() {
+                    self.persistent.clear();
                     self.no_persistent = Some("layers are streamed, and it does not wait for copies".to_owned());
                 }
                 return Ok(());

@@ -4,7 +4,7 @@ use super::arena::ALIGN;
 use super::batch::{DRAFTED, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
-use super::persistent::gains;
+use super::persistent::{SIDE_BY_SIDE, gains};
 use super::states::recurrent_bytes;
 use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
@@ -46,6 +46,8 @@ enum For {
     Prompt(u32),
     /// One token of each of so many sequences, and their logits.
     Batch(u32),
+    /// The same with a column for each in the products of one token: for one launch.
+    Columns(u32),
     /// A few tokens of one sequence, and the logits of each.
     Drafts,
 }
@@ -78,22 +80,13 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut planner = Planner::new(request, source)?;
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
-    let (persistent, no_persistent) = match (options.persistent, sequences) {
-        (Persistence::On, _) if !decode.pauses.is_empty() => {
-            (None, Some("the CPU computes a part of each token".to_owned()))
-        }
-        (Persistence::On, 1) => match OneLaunch::of(&decode, planner.jobs.all(), target, options.probe) {
-            Ok(one) => (Some(one), None),
-            Err(why) => (None, Some(why)),
-        },
-        (Persistence::On, n) => (None, Some(format!("there are {n} sequences: it decodes one"))),
+    let (mut persistent, no_persistent) = match options.persistent {
+        Persistence::On => planner.one_launches(&decode, sequences)?,
         // Where it was seen to be faster. Nobody asked, so that nothing is said where it cannot be.
-        (Persistence::Auto, 1) if decode.pauses.is_empty() && options.paged.is_none() && gains(graph, target) => {
-            (OneLaunch::of(&decode, planner.jobs.all(), target, options.probe).ok(), None)
-        }
-        (Persistence::Auto | Persistence::Off, _) => (None, None),
+        Persistence::Auto if gains(graph, target) => (planner.one_launches(&decode, sequences)?.0, None),
+        Persistence::Auto | Persistence::Off => (vec![], None),
     };
-    let packets = persistent.as_ref().map_or(0, |one| one.packets);
+    let packets: u64 = persistent.iter().map(|one| one.packets).sum();
     let context = request.context();
     let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
     let mut copying = planner.copying(chunk)?;
@@ -111,7 +104,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let mut drafts = if options.drafts { planner.drafts()? } else { None };
     let mut base = decode.base + decode.arena;
-    let others = batches.iter_mut().chain(&mut drafts).map(|b| &mut b.program);
+    let own = persistent.iter_mut().filter_map(|one| one.own.as_deref_mut());
+    let others = batches.iter_mut().chain(&mut drafts).chain(own).map(|b| &mut b.program);
     for p in prompts.iter_mut().chain(others).chain(&mut copying) {
         p.base = base;
         base += p.arena;
@@ -259,7 +253,7 @@ impl<'a> Planner<'a> {
         // What the steps for logits read, and for prompts nothing else does, stays.
         let (tokens, steps, kept) = match what {
             For::Token => (1, all, keep.to_vec()),
-            For::Batch(n) => (n, all, keep.to_vec()),
+            For::Batch(n) | For::Columns(n) => (n, all, keep.to_vec()),
             For::Drafts => (DRAFTED, all, keep.to_vec()),
             For::Prompt(n) => {
                 let body = all.get(..first).unwrap_or(all);
@@ -277,7 +271,7 @@ impl<'a> Planner<'a> {
             matrices: &mut self.matrices,
             vectors: &mut self.vectors,
             program: Builder::new(graph, all, tokens, &kept),
-            batch: matches!(what, For::Batch(_) | For::Drafts),
+            batch: matches!(what, For::Batch(_) | For::Columns(_) | For::Drafts),
             drafted: what == For::Drafts,
             products: vec![],
             in_form: HashMap::new(),
@@ -288,7 +282,7 @@ impl<'a> Planner<'a> {
             lower.program.step(i);
             lower.later = all.get(i + 1..).unwrap_or(&[]);
             match what {
-                For::Token => lower.decode_step(step)?,
+                For::Token | For::Columns(_) => lower.decode_step(step)?,
                 For::Batch(_) | For::Drafts => lower.batch_step(step)?,
                 For::Prompt(_) => lower.prompt_step(step)?,
             }
@@ -299,6 +293,59 @@ impl<'a> Planner<'a> {
         let head = lower.buffer_of(head)?;
         let products = lower.products.into_iter().map(|(used, ..)| used).collect();
         Ok(lower.program.finish(products, head, first))
+    }
+
+    /// What is one launch: a token of one sequence, or of each of a few; or why nothing is.
+    fn one_launches(
+        &mut self,
+        decode: &Program,
+        sequences: usize,
+    ) -> Result<(Vec<OneLaunch>, Option<String>), PlanError> {
+        let &Request { target, options, .. } = self.request;
+        if !decode.pauses.is_empty() {
+            return Ok((vec![], Some("the CPU computes a part of each token".to_owned())));
+        }
+        let mut all = vec![];
+        for n in 1..=sequences.min(SIDE_BY_SIDE) {
+            let one = match sequences {
+                1 => OneLaunch::of(decode, self.jobs.all(), target, options.probe),
+                _ => self.of_columns(n as u32)?,
+            };
+            match one {
+                Ok(one) => all.push(one),
+                Err(why) if n == 1 => return Ok((vec![], Some(why))),
+                // For so many columns there is no room.
+                Err(_) => break,
+            }
+        }
+        Ok((all, None))
+    }
+
+    /// One launch for a token of each of so many sequences that have slots.
+    fn of_columns(&mut self, n: u32) -> Result<Result<OneLaunch, String>, PlanError> {
+        let &Request { graph, target, options, .. } = self.request;
+        let before = self.jobs.clone();
+        let program = self.program(For::Columns(n));
+        let jobs = std::mem::replace(&mut self.jobs, before);
+        let mut program = match program {
+            Ok(program) => program,
+            Err(PlanError::Unsupported { what, why }) => return Ok(Err(format!("{what}: {why}"))),
+            Err(other) => return Err(other),
+        };
+        let [mut adjust, mut greedy, mut draw] = choices(graph, &mut program)?;
+        let one = match OneLaunch::of(&program, jobs.all(), target, options.probe) {
+            Ok(one) => one,
+            Err(why) => return Ok(Err(why)),
+        };
+        // What makes the logits of a prompt's last row, and chooses, is launched.
+        program.launches.drain(..program.head_from.min(program.launches.len()));
+        program.head_from = 0;
+        for launch in program.launches.iter_mut().chain(&mut adjust).chain(&mut greedy).chain(&mut draw) {
+            let Some(job) = jobs.all().get(launch.job.0 as usize) else { continue };
+            launch.job = self.jobs.intern(job.clone());
+        }
+        let own = Some(Box::new(Batch { program, adjust, greedy, draw }));
+        Ok(Ok(OneLaunch { own, ..one }))
     }
 
     /// The program for prompts whose experts are copied to the device, where they are the CPU's for single tokens;

@@ -240,7 +240,7 @@ impl GpuRunner {
         self.recordings.clear();
         if self.resident.cooperative {
             self.resident.cooperative = false;
-            let persistent = self.resident.persistent.take();
+            let persistent = std::mem::take(&mut self.resident.persistent);
             if self.records().is_ok() {
                 self.remarks.push(format!(
                     "blocks that meet are refused on {label} ({refused}): kernels of one block take their place"
@@ -315,10 +315,13 @@ impl GpuRunner {
         &self.resident.plan
     }
 
-    /// Steps that one launch does for a token of one sequence; none where each is a launch.
-    pub fn persistent(&self) -> Option<usize> {
-        let one = self.resident.plan.persistent.as_ref().filter(|_| self.resident.persistent.is_some());
-        one.map(|one| one.instructions.len())
+    /// Steps that one launch does for a token of one sequence, and of how many it has a token each at most; none where each
+    /// step is a launch.
+    pub fn persistent(&self) -> Option<(usize, usize)> {
+        let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
+        let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
+        let first = steps.next()?;
+        Some((first.0, steps.last().unwrap_or(first).1))
     }
 
     /// Where the blocks of the last token's one launch were; none where a token is many, or was opened without
@@ -328,7 +331,7 @@ impl GpuRunner {
     /// A device that failed.
     pub fn timeline(&self) -> Result<Option<Timeline>, SessionError> {
         let r = &self.resident;
-        let both = r.plan.persistent.as_ref().zip(r.persistent.as_ref());
+        let both = r.plan.persistent.first().zip(r.persistent.first());
         let both = both.filter(|(one, _)| one.probe == Probe::Stamps);
         Ok(both.map(|(one, ready)| ready.timeline(one, &r.stream)).transpose()?)
     }
@@ -416,7 +419,10 @@ impl GpuRunner {
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
             return Ok(Rows { program, adjust, greedy, draw, whose: Whose::Slot(0) });
         }
-        let found = plan.batches.iter().find(|b| b.program.tokens as usize >= n);
+        // In one launch, where that is there.
+        let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
+        let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
+        let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
         let batch = found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
         let (adjust, greedy, draw) = (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
         Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })

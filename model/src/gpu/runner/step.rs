@@ -143,7 +143,7 @@ impl GpuRunner {
             self.move_to(slot, position)?;
             self.take_place(slot, position, position + 1)?;
         }
-        if let [(_, position)] = *at {
+        if let Some(&(_, position)) = at.first() {
             self.take_over(position)?;
         }
         let what: Recorded = (at.len(), choice);

@@ -20,13 +20,13 @@ impl GpuRunner {
             early.one_launch_taken(Err("its blocks meet, and that is refused here".to_owned()));
             return Ok(false);
         }
-        let Some(kernel) = early.one_launch(self.opened())? else { return Ok(false) };
+        let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };
         self.one_launch_late = false;
         // What is replayed may not go while it runs.
         self.resident.stream.synchronize()?;
-        let ready = Persistent::new(&self.resident, kernel).and_then(|one| {
-            self.resident.persistent = Some(one);
-            self.recordings.retain(|((rows, _), _)| *rows != 1);
+        let ready = Persistent::all(&self.resident, kernels).and_then(|all| {
+            self.resident.persistent = all;
+            self.forget_tokens();
             if self.captures { self.records() } else { Ok(()) }
         });
         let refused = match ready {
@@ -39,9 +39,15 @@ impl GpuRunner {
             Err(refused) => refused,
         };
         // As at opening: launches go on.
-        self.resident.persistent = None;
-        self.recordings.retain(|((rows, _), _)| *rows != 1);
+        self.resident.persistent.clear();
+        self.forget_tokens();
         early.one_launch_taken(Err(refused.to_string()));
         Ok(true)
+    }
+
+    /// What was recorded of as many sequences as have one launch.
+    fn forget_tokens(&mut self) {
+        let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);
+        self.recordings.retain(|((rows, _), _)| *rows > most);
     }
 }
