@@ -44,10 +44,10 @@ pub enum Output {
     Vector(Option<Pooling>),
 }
 
-/// Whether a token of one sequence is one launch, of a kernel that is rendered for the model.
+/// Whether a token of one sequence, or of each of two, is one launch, of a kernel that is rendered for the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Where that was shown to be faster, for one sequence without pages: on Hopper cards, for dense models of Q4_0,
+    /// Where that was shown to be faster: on Hopper cards, for dense models of Q4_0,
     /// Q4_1 or Q4_K with heads of 128 at most and 100 MiB of weights a layer at least (2 to 11 %). Launches where its kernel cannot be compiled.
     #[default]
     Auto,
