@@ -23,9 +23,9 @@
 use super::product::Part;
 use super::quantise::{Quantised, Rounded};
 use super::scattered::Scattered;
-use super::simd::{CHUNK, Job, LANES, Vector, unsigned};
+use super::simd::{CHUNK, Isa, Job, LANES, Vector, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
-use kjit_kernels::format::{BlockScale, Encoding, GroupFactors, GroupScale, Offset};
+use kjit_kernels::format::{BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
 /// Chunks in a block of 256.
 const CHUNKS: usize = 256 / CHUNK;
@@ -44,24 +44,25 @@ pub struct Input<'a> {
 /// Rows multiplied as they are encoded.
 pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 
-impl Job for DotProduct<'_> {
-    type Out = ();
-
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
+impl DotProduct<'_> {
+    /// Multiplies. Each format is a [`Job`] of its own: the compiler takes minutes for all of them in one function, 680 KB of
+    /// code, most of it for what it wants to know of the whole.
+    ///
+    /// # Safety
+    /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
+    pub unsafe fn run(self, isa: Isa) {
+        let DotProduct(part) = self;
         // SAFETY: the caller's promise.
         unsafe {
-            match self.0.w.format.encoding {
-                Encoding::F32 => self.all::<V, _>(Floats::<4>),
-                Encoding::F16 => self.all::<V, _>(Floats::<2>),
-                Encoding::BF16 => self.all::<V, _>(Floats::<0>),
+            match part.w.format.encoding {
+                Encoding::F32 => isa.run(Rows(part, Floats::<4>)),
+                Encoding::F16 => isa.run(Rows(part, Floats::<2>)),
+                Encoding::BF16 => isa.run(Rows(part, Floats::<0>)),
                 Encoding::Blocks(_) => {
-                    with_format!(self.0.w.format, F => self.all::<V, _>(Blocks::<F>(std::marker::PhantomData)),
-                    else match Scattered::find(self.0.w.format) {
-                        Some(s) => self.all::<V, _>(s),
-                        None => self.unknown(),
+                    with_format!(part.w.format, F => isa.run(Rows(part, Blocks::<F>(std::marker::PhantomData))),
+                    else match Scattered::find(part.w.format) {
+                        Some(s) => isa.run(Rows(part, s)),
+                        None => unknown(part.w.format),
                     })
                 }
             }
@@ -69,33 +70,44 @@ impl Job for DotProduct<'_> {
     }
 }
 
-impl DotProduct<'_> {
-    /// The product of each row with each token's input: a row is unpacked once for up to four tokens.
-    ///
-    /// # Safety
-    /// As [`Job::run`].
+/// A block format that [`with_format`] has not: a test says that there is none.
+#[cold]
+#[expect(clippy::unreachable, reason = "a format without its code is a bug of this crate, whatever the file")]
+fn unknown(format: &Format) {
+    unreachable!("format {format} has no kernel")
+}
+
+/// The same of one kind of rows.
+struct Rows<'a, R>(Part<'a, Input<'a>>, R);
+
+impl<R: Row> Job for Rows<'_, R> {
+    type Out = ();
+
+    /// Also asks what [`DotProduct::run`] asks. A row is unpacked once for up to four tokens.
     #[inline(always)]
-    unsafe fn all<V: Vector, R: Row>(&self, kind: R) {
+    unsafe fn run<V: Vector>(self) {
         let mut t = 0;
         while t < self.0.tokens {
             // SAFETY: the caller's promise.
             unsafe {
                 t += match self.0.tokens - t {
-                    1 => self.some::<V, R, 1>(&kind, t),
-                    2 => self.some::<V, R, 2>(&kind, t),
-                    3 => self.some::<V, R, 3>(&kind, t),
-                    _ => self.some::<V, R, 4>(&kind, t),
+                    1 => self.some::<V, 1>(t),
+                    2 => self.some::<V, 2>(t),
+                    3 => self.some::<V, 3>(t),
+                    _ => self.some::<V, 4>(t),
                 };
             }
         }
     }
+}
 
+impl<R: Row> Rows<'_, R> {
     /// Of `M` tokens from `t` on; how many they are.
     ///
     /// # Safety
     /// As [`Job::run`].
     #[inline(always)]
-    unsafe fn some<V: Vector, R: Row, const M: usize>(&self, kind: &R, t: usize) -> usize {
+    unsafe fn some<V: Vector, const M: usize>(&self, t: usize) -> usize {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
         let x = std::array::from_fn(|i| R::Input::of(self.0.x, cols, t + i));
         let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
@@ -103,19 +115,12 @@ impl DotProduct<'_> {
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
             // SAFETY: the instructions are there; the results' place is the caller's promise.
             unsafe {
-                for (i, sum) in kind.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate() {
+                for (i, sum) in self.1.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate() {
                     *self.0.out.add((t + i) * self.0.stride + r) = sum + bias;
                 }
             }
         }
         M
-    }
-
-    /// A block format that [`with_format`] has not: a test says that there is none.
-    #[cold]
-    #[expect(clippy::unreachable, reason = "a format without its code is a bug of this crate, whatever the file")]
-    fn unknown(&self) {
-        unreachable!("format {} has no kernel", self.0.w.format)
     }
 }
 

@@ -256,7 +256,7 @@ mod tests {
                     let x = Input { x, rounded: &rounded, ahead };
                     let part = Part { w, row: 0, rows, x, tokens, bias: None, out: out.as_mut_ptr(), stride: rows };
                     // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
-                    unsafe { isa.run(DotProduct(part)) };
+                    unsafe { DotProduct(part).run(isa) };
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<u32> = x.chunks(cols).flat_map(|x| run(x, 0)).collect();
@@ -309,7 +309,7 @@ mod tests {
                                     "words" => isa.run_words(WordProduct(product.with(&words[..]))),
                                     _ => {
                                         let x = Input { x: &x, rounded: &rounded, ahead: isa.ahead() };
-                                        isa.run(DotProduct(product.with(x)));
+                                        DotProduct(product.with(x)).run(isa);
                                     }
                                 }
                             }

@@ -108,7 +108,7 @@ pub fn multiply_groups(
             match rounded {
                 _ if many(g) => isa.run(PanelProduct(part)),
                 false => isa.run(RowProduct(part)),
-                true => isa.run(DotProduct(part.with(Input { x, rounded: quantised, ahead: isa.ahead() }))),
+                true => DotProduct(part.with(Input { x, rounded: quantised, ahead: isa.ahead() })).run(isa),
             }
         }
         for ((_, to), made) in uses.iter().zip(made.chunks_exact(rows)) {

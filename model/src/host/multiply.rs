@@ -101,7 +101,7 @@ pub fn multiply(
                     Some(w) => {
                         isa.run_words(BesideProduct { part: part.with(&rounded.units[..]), w, ahead: isa.ahead() });
                     }
-                    None => isa.run(DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() }))),
+                    None => DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() })).run(isa),
                 },
             }
         }

@@ -614,10 +614,10 @@ impl Isa {
     pub unsafe fn run<J: Job>(self, job: J) -> J::Out {
         match self.0 {
             // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's promise.
-            Kind::Plain => unsafe { job.run::<plain::Plain>() },
+            Kind::Plain => unsafe { plain::enter(job) },
             // SAFETY: as above.
             #[cfg(test)]
-            Kind::PlainTiles => unsafe { job.run::<plain::Plain>() },
+            Kind::PlainTiles => unsafe { plain::enter(job) },
             // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
             // promise.
             #[cfg(target_arch = "x86_64")]

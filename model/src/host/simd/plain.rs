@@ -1,9 +1,20 @@
 //! The vector that every processor has: an array, which the compiler may or may not turn into registers.
 
-use super::{CHUNK, LANES, Piece, Vector, plane_pieces, unsigned};
+use super::{CHUNK, Job, LANES, Piece, Vector, plane_pieces, unsigned};
 use crate::host::gemm::Tile;
 use crate::host::unpack::Described;
 use half::f16;
+
+/// Runs a job. In a function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is compiled with each of
+/// its callers.
+///
+/// # Safety
+/// What the job asks of its fields holds.
+#[inline(never)]
+pub unsafe fn enter<J: Job>(job: J) -> J::Out {
+    // SAFETY: the vector asks nothing of the processor; the rest is the caller's promise.
+    unsafe { job.run::<Plain>() }
+}
 
 /// 32 floats in an array.
 #[derive(Clone, Copy)]
