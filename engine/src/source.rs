@@ -18,12 +18,25 @@ type Text = Cow<'static, str>;
 /// assert_eq!(source.reached()?.len(), 1);
 /// # Ok::<(), kjit_engine::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Eq)]
 pub struct Source {
     name: Text,
     main: (Text, Text),
     headers: BTreeMap<Text, Text>,
     entries: Vec<Text>,
+}
+
+/// Texts in the same place are not read: kernels have the same 445 KB of headers.
+impl PartialEq for Source {
+    fn eq(&self, other: &Source) -> bool {
+        let same = |a: &Text, b: &Text| std::ptr::eq::<str>(a.as_ref(), b.as_ref()) || a == b;
+        same(&self.name, &other.name)
+            && same(&self.main.0, &other.main.0)
+            && same(&self.main.1, &other.main.1)
+            && self.entries == other.entries
+            && self.headers.len() == other.headers.len()
+            && self.headers.iter().zip(&other.headers).all(|(a, b)| same(a.0, b.0) && same(a.1, b.1))
+    }
 }
 
 impl Source {

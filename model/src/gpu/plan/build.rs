@@ -7,22 +7,49 @@ use super::{AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Lau
 use crate::gpu::fuse::Step;
 use crate::graph::op::Elsewhere;
 use crate::graph::{Graph, Op, ValueId};
+use kjit_kernels::Kernel;
+use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
 
 /// The distinct compilations of all programs of a plan.
 #[derive(Debug, Clone, Default)]
 pub struct Jobs {
     list: Vec<Job>,
+    known: HashMap<Spec, Made>,
+}
+
+/// What a launch needs of a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Made {
+    /// Which it is.
+    pub job: JobId,
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory, in bytes.
+    pub shared: u32,
 }
 
 impl Jobs {
     /// The place of this job, which is kept once.
-    pub fn intern(&mut self, job: Job) -> JobId {
+    fn intern(&mut self, job: Job) -> JobId {
         let at = self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(|| {
             self.list.push(job);
             self.list.len() - 1
         });
         JobId(at as u32)
+    }
+
+    /// What was made of this spec. All is for one target, and layers are alike: few specs are made anew, and to render one,
+    /// look for what it includes and compare it with all others is most of what a plan takes.
+    pub fn known(&self, spec: &Spec) -> Option<Made> {
+        self.known.get(spec).copied()
+    }
+
+    /// Makes a kernel's job for this target, and keeps what was made of its spec.
+    pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> Made {
+        let Kernel { entry, block, shared, .. } = kernel;
+        let job = self.intern(Job { job, entry, spec: spec.clone() });
+        *self.known.entry(spec).or_insert(Made { job, block, shared })
     }
 
     /// Those so far.

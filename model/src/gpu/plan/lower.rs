@@ -1,6 +1,6 @@
 //! What all lowerings share: jobs, weights, values, the ends of projections, and errors that name the step.
 
-use super::build::{Builder, Jobs, Shape};
+use super::build::{Builder, Jobs, Made, Shape};
 use super::prompt::Group;
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
 use crate::gpu::fuse::{Finish, Input, Segment, Step, head_size};
@@ -11,7 +11,7 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::segments;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Choices;
-use kjit_kernels::{Family, Kernel, SpecError};
+use kjit_kernels::{Family, SpecError};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 
@@ -106,10 +106,15 @@ impl Lower<'_> {
     pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
         let spec: Spec = spec.into();
         let arguments = spec.arguments().len();
-        let kernel = self.spec(name, spec.kernel(&self.target))?;
-        let (job, Kernel { entry, block, shared, .. }) = (kernel.job(&self.target), kernel);
-        job.check().map_err(|e| unsupported(name, e))?;
-        let job = self.jobs.intern(super::Job { job, entry, spec });
+        let Made { job, block, shared } = match self.jobs.known(&spec) {
+            Some(made) => made,
+            None => {
+                let kernel = self.spec(name, spec.kernel(&self.target))?;
+                let job = kernel.job(&self.target);
+                job.check().map_err(|e| unsupported(name, e))?;
+                self.jobs.make(spec, kernel, job)
+            }
+        };
         Ok(Ready { job, block, shared, arguments, family: PhantomData })
     }
 

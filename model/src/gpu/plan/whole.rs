@@ -6,7 +6,7 @@ use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
 use super::persistent::{SIDE_BY_SIDE, gains};
 use super::states::recurrent_bytes;
-use super::{Batch, Job, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
+use super::{Batch, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
 use crate::gpu::fuse::{Step, fuse};
 use crate::gpu::hot::room;
@@ -511,7 +511,10 @@ fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Resul
         return Ok(None);
     }
     let spec = RepackSpec { layout };
+    if let Some(made) = jobs.known(&spec.clone().into()) {
+        return Ok(Some(made.job));
+    }
     let kernel = spec.kernel(target).map_err(|e| unsupported(name, e))?;
     let job = kernel.job(target);
-    Ok(Some(jobs.intern(Job { job, entry: kernel.entry, spec: spec.into() })))
+    Ok(Some(jobs.make(spec.into(), kernel, job).job))
 }
