@@ -249,26 +249,30 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
         b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)] << 16;
 }
 #ifdef KJ_SIMULATED
+STEP void input_values(const u16* from, float (&to)[MMA_K]) {
+#ifdef KJSIM_WRONG_widen
+    for (u32 k = 0; k < MMA_K; k++) to[k] = input_value(from[k]);
+#else
+    kjsim::floats<MMA_K>(from, to);
+#endif
+}
 // What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees
 // another's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     // One array for both: eight waves have room beside 57 KB of a kernel's own.
     LDS_ARRAY(u16, held, kj_waves * 16 * MMA_K);
     u32 at = wave_id() * 16 * MMA_K;
-    float left[MMA_ACC][MMA_K];
+    u32 own = at + lane_id() % 16 * MMA_K + mma_depth();
+    float left[MMA_ACC][MMA_K], right[MMA_K];
     wave_sync();
-    for (u32 i = 0; i < 2 * MMA_WORDS; i++)
-        held[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(a.v[i / 2] >> (16 * (i % 2)));
+    for (u32 i = 0; i < MMA_WORDS; i++) *(u32*)&held[own + 2 * i] = a.v[i];
     wave_sync();
-    for (u32 i = 0; i < MMA_ACC; i++)
-        for (u32 k = 0; k < MMA_K; k++) left[i][k] = input_value(held[at + acc_row(i) * MMA_K + k]);
+    for (u32 i = 0; i < MMA_ACC; i++) input_values(&held[at + acc_row(i) * MMA_K], left[i]);
     wave_sync();
-    for (u32 i = 0; i < 2 * MMA_WORDS; i++)
-        held[at + lane_id() % 16 * MMA_K + mma_depth() + i] = (u16)(b.v[i / 2] >> (16 * (i % 2)));
+    for (u32 i = 0; i < MMA_WORDS; i++) *(u32*)&held[own + 2 * i] = b.v[i];
     wave_sync();
-    for (u32 i = 0; i < MMA_ACC; i++)
-        for (u32 k = 0; k < MMA_K; k++)
-            c.v[i] = fma_f32(left[i][k], input_value(held[at + acc_col(i) * MMA_K + k]), c.v[i]);
+    input_values(&held[at + acc_col(0) * MMA_K], right);  // all of a lane's results are in one column
+    for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = kjsim::product<MMA_K>(left[i], right, c.v[i]);
 #ifdef KJSIM_WRONG_matrix
     c.v[0] = kjsim::wrong(c.v[0]);
 #endif
