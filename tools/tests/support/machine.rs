@@ -34,7 +34,7 @@ impl Machine {
 
     pub fn command(&self) -> Command {
         let mut setup =
-            Setup::devices(self.devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O0");
+            Setup::devices(self.devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
         if let Some(fail) = &self.fail {
             setup = setup.set("KJIT_HIPSIM_FAIL", fail);
         }
