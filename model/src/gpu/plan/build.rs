@@ -31,7 +31,7 @@ pub struct Made {
 
 impl Jobs {
     /// The place of this job, which is kept once.
-    fn intern(&mut self, job: Job) -> JobId {
+    pub fn intern(&mut self, job: Job) -> JobId {
         let at = self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(|| {
             self.list.push(job);
             self.list.len() - 1
