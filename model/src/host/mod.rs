@@ -21,6 +21,7 @@
 mod attend_tiles;
 pub(crate) mod attention;
 mod beside;
+mod byte_tiles;
 mod cpu;
 mod dot;
 pub(crate) mod elementwise;

@@ -1,6 +1,7 @@
 //! All products of one input, split into tasks for the threads.
 
 use super::beside::{self, Beside, BesideProduct, RoundUnits};
+use super::byte_tiles::{self, ByteProduct, RoundTiles};
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
 use super::matvec::RowProduct;
@@ -56,11 +57,16 @@ pub fn multiply(
     let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
     let threads = pool.threads();
-    let in_tiles = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens, threads);
+    let in_bytes = |p: &Product| isa.has_tiles() && byte_tiles::has(p.w.format, tokens);
+    let in_halves = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens, threads) && !in_bytes(p);
+    let in_tiles = |p: &Product| in_bytes(p) || in_halves(p);
     let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
-        if split {
+        if products.iter().any(in_bytes) {
+            round_tiles(pool, isa, &x[..tokens * cols], cols, &mut to.bytes);
+        }
+        if products.iter().any(in_halves) {
             split_rows(pool, isa, &x[..tokens * cols], cols, &mut to.tiles);
         }
         if products.iter().any(in_words) {
@@ -89,7 +95,11 @@ pub fn multiply(
         // has these of them.
         unsafe {
             match rounded {
-                Some(rounded) if in_tiles(p) => {
+                Some(rounded) if in_bytes(p) => {
+                    let x = &rounded.bytes[first / LANES * byte_tiles::len(cols)..];
+                    isa.run_tiles(ByteProduct(part.with(x)));
+                }
+                Some(rounded) if in_halves(p) => {
                     isa.run_tiles(TileProduct(part.with(&rounded.tiles[tiles::len(first, cols)..])));
                 }
                 Some(rounded) if in_words(p) => {
@@ -184,6 +194,24 @@ fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f3
         let to = unsafe { to.part((block * units + unit) * tiles::UNIT, each.min(units - unit) * tiles::UNIT) };
         // SAFETY: the job asks for nothing.
         unsafe { isa.run_tiles(SplitRows { x, cols, first: unit, to }) };
+    });
+}
+
+/// Rounds rows of an input into tiles of bytes, on all threads.
+fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
+    let (rows, each) = (x.len() / cols, byte_tiles::len(cols));
+    let (blocks, chunks) = (rows.div_ceil(LANES), cols.div_ceil(byte_tiles::CHUNK));
+    to.resize(to.len().max(blocks * each), 0.0);
+    let to = Shared::new(to);
+    pool.run(blocks * chunks, &|task| {
+        let (block, chunk) = (task / chunks, task % chunks);
+        let first = block * LANES;
+        let x = &x[first * cols..][..LANES.min(rows - first) * cols];
+        let places = byte_tiles::places(cols, chunk);
+        // SAFETY: tasks have different rows, or different columns, and a task's places are apart.
+        let to = places.map(|(at, len)| unsafe { to.part(block * each + at, len) });
+        // SAFETY: the job asks for nothing.
+        unsafe { isa.run_tiles(RoundTiles { x, cols, chunk, to }) };
     });
 }
 

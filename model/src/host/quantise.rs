@@ -34,6 +34,8 @@ pub struct Quantised {
     pub units: Vec<f32>,
     /// Of many tokens, for tiles: see [`tiles`](super::tiles).
     pub tiles: Vec<f32>,
+    /// The same for tiles of bytes: see [`byte_tiles`](super::byte_tiles).
+    pub bytes: Vec<f32>,
 }
 
 impl Quantised {

@@ -148,7 +148,7 @@ impl TileJob for TileProduct<'_> {
     /// else uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
-        let Part { w, row, rows, x, tokens, bias, out, stride } = self.0;
+        let Part { w, row, rows, x, tokens, .. } = self.0;
         let cols = w.cols;
         assert!(x.len() >= len(tokens, cols) && (1..=ROWS).contains(&rows) && cols.is_multiple_of(STEP));
         let mut scratch = Scratch::take();
@@ -195,8 +195,32 @@ impl TileJob for TileProduct<'_> {
                 }
             }
         }
-        // SAFETY: as above.
-        unsafe { V::end() };
+        // SAFETY: as above; the results' place is the caller's promise.
+        unsafe {
+            V::end();
+            Given { part: &self.0, sums, blocks }.run::<V>(turned);
+        }
+    }
+}
+
+/// Complete sums of a task, 32 rows by 32 tokens in turned order, and all tokens before the next rows.
+pub struct Given<'a> {
+    pub part: &'a Part<'a>,
+    pub sums: &'a [f32],
+    /// Of 32 tokens.
+    pub blocks: usize,
+}
+
+impl Given<'_> {
+    /// Gives them as results.
+    ///
+    /// # Safety
+    /// As [`TileProduct`]'s job; `turned` has room for a block.
+    #[inline(always)]
+    pub unsafe fn run<V: Tiles>(self, turned: &mut [f32]) {
+        let Given { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } = self;
+        let panels = rows.div_ceil(LANES);
+        assert!(turned.len() >= LANES * LANES);
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);

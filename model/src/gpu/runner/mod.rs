@@ -321,7 +321,7 @@ impl GpuRunner {
         let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
         let first = steps.next()?;
-        Some((first.0, steps.last().unwrap_or(first).1))
+        Some((first.0, steps.next_back().unwrap_or(first).1))
     }
 
     /// Where the blocks of the last token's one launch were; none where a token is many, or was opened without

@@ -265,6 +265,11 @@ pub unsafe trait Tiles: Vector {
         low: [*mut u16; 2],
     );
 
+    /// 64 codes less their bias, times the scale of their 16, as two signed bytes each: `256 · high + low`.
+    ///
+    /// `high` and `low` must each be valid for 64 bytes; products fit 16 bits.
+    unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8);
+
     /// Two rows of 32 halves, one behind the other, as 32 pairs.
     ///
     /// `from` and `to` must be valid for 64 halves.
@@ -278,6 +283,9 @@ pub unsafe trait Tiles: Vector {
 
     /// Adds the products of 32 rows with 16 or 32 tokens.
     unsafe fn tile_block(block: TileBlock);
+
+    /// Adds the products of 32 rows with 32 tokens in a block of 256 columns.
+    unsafe fn byte_block(block: ByteBlock);
 
     /// Asks for the line of memory at this place, which need not be there.
     fn soon(line: *const u8);
@@ -304,6 +312,27 @@ pub struct TileBlock {
     pub x_soon: *const f32,
     /// Only the first 16 tokens are wanted; the others' sums are anything then.
     pub half: bool,
+    /// Sums: 32 rows of 32 tokens.
+    pub c: *mut f32,
+}
+
+/// `c[r][t] += d[r] d[t] (65536 Σ a h + 256 Σ (a l + b h) + Σ b l)` of signed bytes, for 32 rows and 32 tokens of 256 columns.
+#[derive(Clone, Copy)]
+pub struct ByteBlock {
+    /// For each 16 rows, by 64 columns: a tile of `a`, and one of `b`.
+    pub w: *const f32,
+    /// Of 32 rows.
+    pub w_scales: *const f32,
+    /// By 128 columns, in words of four: 32 words of 32 tokens of `h`, and as many of `l`.
+    pub x: *const f32,
+    /// Of 32 tokens.
+    pub x_scales: *const f32,
+    /// Of the block that follows; only a hint.
+    pub x_soon: *const f32,
+    /// Only the first 16 tokens are wanted; the others' sums are anything then.
+    pub half: bool,
+    /// Four tiles, on whole lines.
+    pub room: *mut f32,
     /// Sums: 32 rows of 32 tokens.
     pub c: *mut f32,
 }

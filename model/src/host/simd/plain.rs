@@ -269,6 +269,17 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
+    unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8) {
+        for (i, code) in codes.into_iter().enumerate() {
+            let w = (i16::from(code) - bias) * scales[i / 16];
+            // SAFETY: 64 bytes each, says the caller.
+            unsafe {
+                *high.add(i) = ((w + 128) >> 8) as u8;
+                *low.add(i) = w as u8;
+            }
+        }
+    }
+
     unsafe fn interleave(from: *const u16, to: *mut u16) {
         for i in 0..LANES {
             // SAFETY: 64 halves each, says the caller.
@@ -286,6 +297,31 @@ unsafe impl super::Tiles for Plain {
     fn soon(_: *const u8) {}
 
     fn soon_written(_: *mut u8) {}
+
+    /// As the instructions multiply: words of four bytes.
+    unsafe fn byte_block(b: super::ByteBlock) {
+        let tile = super::TILE_ROWS * 16;
+        for r in 0..LANES {
+            for t in 0..LANES {
+                let (mut high, mut middle, mut low) = (0i32, 0i32, 0i32);
+                for k in 0..256 {
+                    let (unit, word, byte) = (k / 64, k % 64 / 4, k % 4);
+                    // SAFETY: tiles of rows, and words of tokens, which the caller vouches for.
+                    unsafe {
+                        let w =
+                            b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word).cast::<i8>().add(byte);
+                        let x = b.x.add(unit / 2 * 2048 + (unit % 2 * 16 + word) * LANES + t).cast::<i8>().add(byte);
+                        let [a, b] = [*w, *w.add(4 * tile)].map(i32::from);
+                        let [h, l] = [*x, *x.add(4096)].map(i32::from);
+                        (high, middle, low) = (high + a * h, middle + a * l + b * h, low + b * l);
+                    }
+                }
+                let sum = high as f32 * 65536.0 + (middle as f32 * 256.0 + low as f32);
+                // SAFETY: 32 scales each, and 32 rows of 32 sums.
+                unsafe { *b.c.add(r * LANES + t) += sum * (*b.w_scales.add(r) * *b.x_scales.add(t)) };
+            }
+        }
+    }
 
     /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of elements.
     unsafe fn tile_block(b: super::TileBlock) {
