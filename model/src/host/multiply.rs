@@ -56,9 +56,8 @@ pub fn multiply(
     let (panels, rounds) = (tokens >= PANEL_TOKENS, rounded.is_some());
     let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
-    let threads = pool.threads();
     let in_bytes = |p: &Product| isa.has_tiles() && byte_tiles::has(p.w.format, tokens);
-    let in_halves = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens, threads) && !in_bytes(p);
+    let in_halves = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
     let in_tiles = |p: &Product| in_bytes(p) || in_halves(p);
     let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);

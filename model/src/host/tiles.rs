@@ -6,8 +6,9 @@
 //!
 //! Each number is the sum of two of bf16, to within 2^-16 of it: rounded, and what is left, rounded. What is not added,
 //! `w₂ x₂`, is below 2^-16 of a product. So all encodings have three products of a tile, no scales, and sums in f32.
-//! (Products of bytes go twice as fast, but a group of 32 columns fills half a tile, and its sums must leave the tile to be
-//! scaled: two of them 167 G products a second by one core of a Xeon, codes in bf16 348, three of bf16 479.)
+//! (Products of bytes go twice as fast, but where scales are floats a group of 32 columns fills half a tile, and its sums must
+//! leave the tile to be scaled: two of them 167 G products a second by one core of a Xeon, codes in bf16 348, three of bf16
+//! 479. Integer scales go into the bytes: [`byte_tiles`](super::byte_tiles).)
 //!
 //! A task takes some rows of the matrix and some tokens. `KC` columns of its rows are decoded and split as they lie, which
 //! is how the first factor of a tile's product lies; tokens are the second, by pairs of columns, turned once for all rows.
@@ -53,18 +54,12 @@ const PAYS: usize = 128;
 /// The same where the other way is in f32: F16, 1,407 beside 1,323 for 32 of one matrix, 1,137 beside 1,249 of another, and 1,826 beside 1,515 for 64.
 const PAYS_FLOATS: usize = 64;
 
-/// The same of Q4_K and Q6_K by one thread or two, which wait for products, not for memory. An 8b's layers in Q4_K_M, tokens/s
-/// by integers and by tiles: 16 tokens 76 and 81, 32 117 and 143, 64 134 and 202. (Blocks of 32, of SmolLM2, gained nothing.)
-const PAYS_FEW_THREADS: usize = 32;
-
-/// Whether this many tokens are to be multiplied so by these threads with a matrix of this format and rows of `cols`
-/// elements.
-pub fn has(format: &Format, cols: usize, tokens: usize, threads: usize) -> bool {
+/// Whether this many tokens are to be multiplied so with a matrix of this format and rows of `cols` elements.
+pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     let least = match format.encoding {
         // Those of f32 stay exact: small ones decide which expert is taken.
         Encoding::F32 => return false,
         Encoding::F16 | Encoding::BF16 => PAYS_FLOATS,
-        Encoding::Blocks(_) if threads <= 2 && matches!(format.ggml_id, Q4_K | Q6_K) => PAYS_FEW_THREADS,
         Encoding::Blocks(_) => PAYS,
     };
     tokens >= least && cols.is_multiple_of(STEP)
@@ -251,7 +246,6 @@ impl Given<'_> {
 
 /// GGUF types.
 const Q4_K: u32 = 12;
-const Q6_K: u32 = 14;
 
 /// The GGUF type whose codes are looked up. (Of Q4_0 and Q4_1, in blocks of 32, that was slower than decoding: 11.8 ns
 /// for 64 weights of an EPYC instead of 8.4.)
@@ -378,6 +372,7 @@ pub(super) unsafe fn put<V: Tiles>(row: &[f32], r: usize, panel: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::byte_tiles;
     use super::super::multiply::{Product, multiply};
     use super::super::pool::Pool;
     use super::super::product::Matrix;
@@ -417,7 +412,7 @@ mod tests {
             for (rows, cols, tokens) in
                 shapes.into_iter().chain(odd).filter(|(_, cols, _)| cols % format.block_elems() == 0)
             {
-                if !has(format, cols, PAYS, 16) {
+                if !has(format, cols, PAYS) {
                     continue;
                 }
                 let bytes = weights(&mut rng, format, rows, cols);
@@ -505,16 +500,17 @@ mod tests {
         }
     }
 
+    /// Tiles of halves, or of bytes, from so many tokens on.
     #[test]
-    fn few_threads_take_tiles_for_shorter_prompts_of_the_formats_that_gain() {
-        let least = |name: &str, threads: usize| {
+    fn the_formats_that_gain_take_tiles_for_shorter_prompts() {
+        let least = |name: &str| {
             let format = Format::by_name(name).unwrap();
-            (1..=PAYS).find(|&tokens| has(format, 256, tokens, threads))
+            (1..=PAYS).find(|&tokens| has(format, 256, tokens) || byte_tiles::has(format, tokens))
         };
-        for (name, few, many) in [("Q4_K", 32, 128), ("Q6_K", 32, 128), ("Q4_0", 128, 128), ("F16", 64, 64)] {
-            assert_eq!([1, 2, 3, 16].map(|t| least(name, t)), [few, few, many, many].map(Some), "{name}");
+        for (name, from) in [("Q4_K", 32), ("Q6_K", 32), ("Q4_0", 128), ("F16", 64)] {
+            assert_eq!(least(name), Some(from), "{name}");
         }
-        assert_eq!(least("F32", 2), None);
+        assert_eq!(least("F32"), None);
     }
 
     #[test]
