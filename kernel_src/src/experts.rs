@@ -263,7 +263,7 @@ impl Family for ExpertsSpec {
         let Inside { wave, threads, streams, sequences, .. } = inside;
         require(self.tokens == sequences, NAME, || format!("{} tokens of {sequences} sequences", self.tokens))?;
         require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
-        // Beside the ring their launches are faster (docs/performance.md).
+        // Neither built nor measured.
         require(sequences == 1 || !streams, NAME, || {
             "experts of several sequences do not come through a ring".to_owned()
         })?;

@@ -255,7 +255,8 @@ fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
     let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
     let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
     now.extend([&plan.adjust, &plan.greedy, &plan.draw].into_iter().flatten().map(|l| l.job));
-    for rows in plan.batches.iter().chain(&plan.drafts) {
+    let own = plan.persistent.iter().filter_map(|one| one.own.as_deref());
+    for rows in plan.batches.iter().chain(&plan.drafts).chain(own) {
         now.extend(launched(&rows.program.launches));
         now.extend([&rows.adjust, &rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
     }
