@@ -67,12 +67,14 @@ struct Links {
     const float* weigh;  // of `out`: the weight of the norm that its reader has first, or null
     u8* values;          // one by one
     u32 epoch;
+    u32 sum;                 // of several devices' results, from 1 (sums.h); 0: none
     const u64* instruction;  // where they come from, in shared memory
 };
 // What is called takes the instruction and has them in registers by this. Given by reference they lay in
 // local memory, and what was read there behind a barrier came behind all that the ring had asked for.
 STEP Links links_of(const u64* c) {
-    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7], Meeting::place().epoch, c};
+    return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7],
+                 Meeting::place().epoch, sum_of(c), c};
 }
 
 // Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction, and

@@ -129,3 +129,40 @@ STEP u32 own_count(u32* p) {
     return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED);
 #endif
 }
+
+// The number of meetings so far, and the number behind it by so many. It never goes back to 0, which memory
+// that nobody wrote to has; even and odd go on in turn.
+STEP u32 peer_behind(u32 met, u32 by) {
+    const u32 sum = met + by;
+    return sum < met || sum == 0xffffffffu ? sum - 0xfffffffeu : sum;
+}
+
+// A thread's waiting for another device: turns of its loop, when it began to look at the clock, whether it has
+// an end.
+struct PeerWaiting {
+    u64 since;
+    u32 turns;
+    bool over;
+};
+// After a look that found nothing. `over`, of this device: whether somebody has waited in vain; `late`, of the
+// host, says so, too.
+STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
+    if (++w.turns % 256 != 0) return;
+    w.over = atomic_load(over) != 0;
+    const u64 now = clock_ns();
+    if (w.since == 0) w.since = now;
+    if (!w.over && now - w.since >= limit) {
+        w.over = true;
+        atomic_store(over, 1);
+        atomic_store(late, 1);
+    }
+}
+// What a packet of this meeting holds; 0 where it has not come.
+STEP float peer_take(const u64* slot, u32 number, PeerWaiting& w, u32* over, u32* late, u64 limit) {
+    for (;;) {
+        const u64 packet = peer_load(slot);
+        if ((u32)(packet >> 32) == number) return as_f32((u32)packet);
+        if (w.over) return 0.0f;
+        peer_wait_on(w, over, late, limit);
+    }
+}

@@ -2,7 +2,8 @@
 // two steps they *meet*, so that each sees what the others wrote.
 //
 // A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number of the
-// step, and above its 32 bits whether blocks meet behind it; the step's grid; where its values come from and
+// step, and above its 32 bits whether blocks meet behind it (one bit) and which sum over several devices it
+// makes (sums.h; from 1, 0: none); the step's grid; where its values come from and
 // go to, where those are handed over (packets.h): as packets, with the weight of the norm that is next, and
 // one by one; its arguments in the kernel's order. The rendered kernel (kernel_src/src/persistent.rs) has a
 // case for each distinct step. A block takes the shares of a step's grid in turn.
@@ -198,7 +199,8 @@ STEP u64 same_in_all(u64 w) {
 }
 template <class T> STEP void take(T& field, u64 w) { field = Word<T>::of(same_in_all(w)); }
 
-STEP bool meets_behind(const u64* c) { return (u32)(c[0] >> 32) != 0; }
+STEP bool meets_behind(const u64* c) { return (u32)(c[0] >> 32) & 1; }
+STEP u32 sum_of(const u64* c) { return (u32)(same_in_all(c[0]) >> 33); }
 STEP u32 shares_of(const u64* c) { return (u32)c[1] * (u32)c[2] * (u32)c[3]; }
 STEP Share share_of(const u64* c, u32 i) {
     return Share{i % (u32)c[1], i / (u32)c[1] % (u32)c[2], i / (u32)c[1] / (u32)c[2]};

@@ -41,26 +41,6 @@ template <class S> struct Reduce {
     static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN), "stretches are of quads, and added");
     struct Shared { u32 there[2]; };
 
-    // A thread's waiting: turns of its loop, when it began to look at the clock, whether it has an end.
-    struct Waiting {
-        u64 since;
-        u32 turns;
-        bool over;
-    };
-
-    // After a look that found nothing.
-    STEP void wait_on(const ReduceArgs& a, Waiting& w) {
-        if (++w.turns % 256 != 0) return;
-        w.over = atomic_load(a.words + 2) != 0;
-        const u64 now = clock_ns();
-        if (w.since == 0) w.since = now;
-        if (!w.over && now - w.since >= a.limit) {
-            w.over = true;
-            atomic_store(a.words + 2, 1);
-            atomic_store(a.late, 1);
-        }
-    }
-
     STEP u64* peer(const ReduceArgs& a, u32 i) {
         u64* const low = i == 0 ? a.to0 : i == 1 ? a.to1 : i == 2 ? a.to2 : a.to3;
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
@@ -68,23 +48,15 @@ template <class S> struct Reduce {
 
     // One thread of each block counts it, once all of the block know the meeting's number, and the last one
     // counts the meeting. Both may be as they come: what has been read is read.
-    STEP void counted(const ReduceArgs& a, u32 before, u32 number) {
+    STEP void counted(const ReduceArgs& a, u32 before, u32 met) {
         if (before != a.blocks - 1) return;
         own_store(a.words + 1, 0);
-        // Never back to 0, which memory that nobody wrote to has; even and odd go on in turn.
-        own_store(a.words, number == 0xffffffffu ? 1 : number);
+        own_store(a.words, peer_behind(met, 1));
     }
 
-    STEP float take(const ReduceArgs& a, const u64* slot, u32 number, Waiting& w) {
-        for (;;) {
-            const u64 packet = peer_load(slot);
-            if ((u32)(packet >> 32) == number) return as_f32((u32)packet);
-            if (w.over) return 0.0f;
-            wait_on(a, w);
-        }
-    }
-
-    STEP void packets(const ReduceArgs& a, Share share) {
+    // COUNTS: a launch of its own, which reads and counts the meetings; else `met` have been.
+    template <bool COUNTS>
+    STEP void packets(const ReduceArgs& a, Share share, u32 met) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
         // All that a thread needs of this device is asked for at once: of a token there is one value for each
         // thread, and a meeting takes hardly longer than the ways to the memory that follow each other.
@@ -92,24 +64,28 @@ template <class S> struct Reduce {
         if (first < a.count) x0 = a.x[first];
         if constexpr (S::RESIDUAL && !S::JOIN)
             if (first < a.count) residual0 = a.residual[first];
-        const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1;
+        if constexpr (COUNTS) met = own_word(a.words);
+        const u32 over = own_word(a.words + 2), number = met + 1;
         const u64 half = (u64)(met & 1) * S::RANKS * a.room;
         for (u64 i = first; i < a.count; i += stride) {
             const u64 packet = (u64)number << 32 | as_u32(i == first ? x0 : a.x[i]);
             const u64 at = half + a.rank * a.room + i;
             for (u32 p = 0; p + 1 < S::RANKS; p++) peer_store(peer(a, p) + at, packet);
         }
-        block_sync();  // all of the block have the number
         u32 before = 0;
-        if (thread_id() == 0) before = own_count(a.words + 1);  // looked at last: nothing waits for it
-        Waiting waiting = {0, 0, over != 0};
+        if constexpr (COUNTS) {
+            block_sync();  // all of the block have the number
+            if (thread_id() == 0) before = own_count(a.words + 1);  // looked at last: nothing waits for it
+        }
+        PeerWaiting waiting = {0, 0, over != 0};
         for (u64 i = first; i < a.count; i += stride) {
             const float own = i == first ? x0 : a.x[i];
             float added = 0, sum = 0;
             if constexpr (S::RESIDUAL && !S::JOIN) added = i == first ? residual0 : a.residual[i];
             for (u32 r = 0; r < S::RANKS; r++) {
                 const u64* slot = a.inbox + half + r * a.room + i;
-                const float part = r == a.rank ? own : take(a, slot, number, waiting);
+                const float part =
+                    r == a.rank ? own : peer_take(slot, number, waiting, a.words + 2, a.late, a.limit);
                 if constexpr (S::JOIN) {
                     const u64 at = (i / S::COLS * S::RANKS + r) * S::COLS + i % S::COLS;
                     if constexpr (S::RESIDUAL) a.y[at] = a.residual[at] + part;
@@ -120,7 +96,8 @@ template <class S> struct Reduce {
             }
             if constexpr (!S::JOIN) a.y[i] = S::RESIDUAL ? added + sum : sum;
         }
-        if (thread_id() == 0) counted(a, before, number);
+        if constexpr (COUNTS)
+            if (thread_id() == 0) counted(a, before, met);
     }
 
     // Where in an inbox a rank's values of this half are, and the numbers of its stretches.
@@ -206,14 +183,15 @@ template <class S> struct Reduce {
                 next += a.blocks;
             }
         }
-        Waiting waiting = {0, 0, over != 0};
+        PeerWaiting waiting = {0, 0, over != 0};
         for (; next < all; next += a.blocks) {
             for (u32 r = 0; r < S::RANKS; r++)
-                while (!there(a, half, r, next, number) && !waiting.over) wait_on(a, waiting);
+                while (!there(a, half, r, next, number) && !waiting.over)
+                    peer_wait_on(waiting, a.words + 2, a.late, a.limit);
             add(a, half, next);
         }
         block_sync();  // all of the block have the number
-        if (thread_id() == 0) counted(a, own_count(a.words + 1), number);
+        if (thread_id() == 0) counted(a, own_count(a.words + 1), met);
     }
 
     STEP void gathered(const ReduceArgs& a, Share share) {
@@ -244,6 +222,9 @@ template <class S> struct Reduce {
     STEP void step(ReduceArgs a, Share share, Shared& lds) {
         if constexpr (S::GATHERED) gathered(a, share);
         else if constexpr (S::STRETCHES) stretches(a, share, lds);
-        else packets(a, share);
+        else packets<true>(a, share, 0);
     }
+
+    // As a step of a kernel of many, by all blocks, behind so many meetings (sums.h).
+    STEP void inside(const ReduceArgs& a, Share share, u32 met) { packets<false>(a, share, met); }
 };

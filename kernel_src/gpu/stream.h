@@ -28,6 +28,7 @@
 #include "hopper.h"
 #include "matvec.h"
 #include "packets.h"
+#include "sums.h"
 
 // A place in shared memory as a number. A compiler that knows what it is the place of finds it anew in each
 // turn of a loop, by five instructions that wait for one another.
@@ -518,6 +519,8 @@ struct StreamRows {
                         UNROLL for (u32 w = 0; w < R::SHARE; w++) up += lds.sum[at.buffer][1][column][w][o];
                         v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, factor, second[k]);
                     }
+                    if constexpr (KJ_RANKS > 1)
+                        if (links.sum) v = Sums::sum(links.sum - 1, column * s.rows + r + o, v);
                     v += add[k];
                     if (links.values)
                         Packets::give_value(links.values, links.epoch,

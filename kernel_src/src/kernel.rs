@@ -201,6 +201,7 @@ const FILES: &[(&str, &str)] = files! {
     "softmax.hip"
     "stream.h"
     "stream_experts.h"
+    "sums.h"
     "tiles.h"
     "tiles.hip"
     "top_keys.h"

@@ -27,6 +27,8 @@ const BESIDE: u32 = 32;
 pub const HEAD: usize = 8;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
+/// Of an instruction's first word, in units of this: which of the launch's sums over several devices it makes, from 1.
+pub const SUM: u64 = 1 << 33;
 /// Bytes of shared memory that a step declares itself, at most, but for sums: attention's.
 const STEP: usize = 14 << 10;
 /// The same of the kernel: the largest step's, four instructions, where the block is among its meetings, the ring's
@@ -62,14 +64,16 @@ pub struct Inside {
     pub routed: bool,
     /// Sequences that have a token each.
     pub sequences: usize,
+    /// Devices, each of which has such a launch for its share of the model.
+    pub ranks: usize,
 }
 
 impl Inside {
-    /// What suits a target.
+    /// What suits a target, for a token of each of so many sequences, on so many devices.
     #[must_use]
-    pub fn of(target: &Target, sequences: usize) -> Inside {
+    pub fn of(target: &Target, sequences: usize, ranks: usize) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
-        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false, sequences }
+        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false, sequences, ranks }
     }
 }
 
@@ -123,6 +127,8 @@ pub struct Step {
     pub apart: bool,
     /// Keys and values lie in pages.
     pub paged: bool,
+    /// It is a sum over several devices: each such instruction has a number of its own.
+    pub sums: bool,
 }
 
 /// Values that their makers hand to their readers one by one, instead of all blocks meeting: `gpu/packets.h`.
@@ -165,6 +171,7 @@ impl Step {
             beside,
             apart,
             paged: false,
+            sums: false,
         }
     }
 }
@@ -223,27 +230,19 @@ impl Persistent {
     /// 1 and more, a block has waited longer than the limit), the grid's size, the limit in ns.
     pub const ARGUMENTS: [&'static str; 6] = ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// The kernel for these distinct specs, each for a token of so many sequences.
+    /// With several devices a launch takes, besides, where they meet: addresses of the words and of the host's word of
+    /// `ReduceArgs`, and of this device's inbox; the inbox's room, the limit in ns, the rank, how many sums the launch
+    /// has; the inboxes of the other ranks in turn.
+    pub const SUMS: &'static str = "sums";
+
+    /// The kernel for these distinct specs.
     ///
     /// # Errors
     /// A family that has no part in it, by name; more shared memory than a block has.
-    pub fn new(specs: &[Spec], target: &Target, probe: Probe, sequences: usize) -> Result<Persistent, SpecError> {
-        Persistent::inside(specs, target, probe, Inside::of(target, sequences))
-    }
-
-    /// The same of one sequence where each block chooses its experts for itself, and their rows come through the ring: for
-    /// programs that hand over all that this takes, as values and as packets.
-    ///
-    /// # Errors
-    /// As [`Persistent::new`]; experts that cannot.
-    pub fn routed(specs: &[Spec], target: &Target, probe: Probe) -> Result<Persistent, SpecError> {
-        let inside = Inside::of(target, 1);
-        require(inside.streams, NAME, || format!("experts by each block's own choice on {target}"))?;
-        Persistent::inside(specs, target, probe, Inside { routed: true, ..inside })
-    }
-
-    fn inside(specs: &[Spec], target: &Target, probe: Probe, inside: Inside) -> Result<Persistent, SpecError> {
-        require(inside.streams || target.vendor() == Vendor::Amd, NAME, || {
+    pub fn new(specs: &[Spec], target: &Target, probe: Probe, inside: Inside) -> Result<Persistent, SpecError> {
+        let streams = inside.streams;
+        require(streams || !inside.routed, NAME, || format!("experts by each block's own choice on {target}"))?;
+        require(streams || target.vendor() == Vendor::Amd, NAME, || {
             format!("{target} has no bulk copies, and its launches overlap")
         })?;
         let steps = specs.iter().map(|s| s.inside(target, inside)).collect::<Result<Vec<_>, _>>()?;
@@ -254,7 +253,7 @@ impl Persistent {
         let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
         let shared = pool + ring.map_or(0, |ring| ring.slot * ring.slots);
         require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
-        let text = render(&steps, &declared, words, ring);
+        let text = render(&steps, &declared, words, ring, inside.ranks);
         let entry = "persistent";
         let source = with_headers(Source::new(NAME, "persistent.hip", text)).entry(entry);
         let mut macros = Product::of(target, inside.wave).macros().set("KJ_BLOCK", inside.threads);
@@ -262,6 +261,9 @@ impl Persistent {
         let block = inside.threads + if inside.streams { BESIDE } else { 0 };
         if inside.streams {
             macros = macros.set("KJ_BESIDE", BESIDE);
+        }
+        if inside.ranks > 1 {
+            macros = macros.set("KJ_RANKS", inside.ranks as i64);
         }
         match probe {
             Probe::None | Probe::Patient => {}
@@ -346,13 +348,14 @@ fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError>
 }
 
 /// The kernel's text.
-fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<Ring>) -> String {
+fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<Ring>, ranks: usize) -> String {
     let mut text =
         String::from("// Rendered by kernel_src/src/persistent.rs; persist.h says what the arguments are.\n");
     let mut headers: Vec<&str> = steps.iter().map(|s| s.header).collect();
     headers.sort_unstable();
     headers.dedup();
-    for header in headers.iter().chain(&["persist.h"]) {
+    let always: &[&str] = if ranks > 1 { &["persist.h", "sums.h"] } else { &["persist.h"] };
+    for header in headers.iter().chain(always) {
         let _ = writeln!(text, "#include \"{header}\"");
     }
     text.push('\n');
@@ -406,7 +409,12 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
         text.push_str("    }\n}\n\n");
     }
     let _ = writeln!(text, "constexpr u32 WORDS = {words};\n");
-    text.push_str(if streams { STREAMING } else { PLAIN });
+    let (takes, opens, closes) = match ranks {
+        0 | 1 => ("", "", ""),
+        _ => (", const u64* sums", "Sums::open(sums), ", "\n    Sums::close();"),
+    };
+    let kernel = if streams { STREAMING } else { PLAIN };
+    text.push_str(&kernel.replace("<takes>", takes).replace("<opens>", opens).replace("<closes>", closes));
     text
 }
 
@@ -447,12 +455,12 @@ fn named(text: &str, i: usize) -> String {
 
 /// The next instruction comes while one is carried out.
 const PLAIN: &str = "\
-KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit<takes>) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);
     if (thread_id() < WORDS) code[thread_id()] = program[thread_id()];
-    Meeting::open(words, late, limit, blocks, count);
+    <opens>Meeting::open(words, late, limit, blocks, count);
     NO_UNROLL for (u32 i = 0; i < count; i++) {
         Meeting::begin(i);
         Meeting::stamp(0);
@@ -467,7 +475,7 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
         Meeting::stamp(3);
     }
     Meeting::begin(count);
-    Meeting::leave();
+    Meeting::leave();<closes>
 }
 ";
 
@@ -490,7 +498,7 @@ STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>
     }
 }
 
-KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit) {
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit<takes>) {
     LDS_DYNAMIC_LINES(memory);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);
@@ -499,7 +507,7 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
     u8* pool = memory + Ring<Weights>::BYTES;
     RingAt at{};
     if (thread_id() == KJ_BLOCK) Ring<Weights>::open(ring[0]);
-    else if (thread_id() < KJ_BLOCK) Meeting::open(words, late, limit, blocks, count);
+    else if (thread_id() < KJ_BLOCK) <opens>Meeting::open(words, late, limit, blocks, count);
     __syncthreads();
     if (thread_id() >= KJ_BLOCK) {
         ask(program, count, blocks, fed, ring[0], memory, at);
@@ -522,6 +530,6 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
         Meeting::stamp(3);
     }
     Meeting::begin(count);
-    Meeting::leave();
+    Meeting::leave();<closes>
 }
 ";

@@ -5,6 +5,7 @@ use crate::cases::{Case, CaseArg, Expect, FOLLOWS, Random, SINGLE, Storage, floa
 use crate::family::{Block, Family, Fixed, Grid, Launch, Size, Work, no_choice};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::matrix::{CHUNK, ONE, Samples};
+use crate::persistent::{Inside, Step};
 use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
@@ -96,6 +97,12 @@ impl ReduceSpec {
     pub fn blocks(&self, rows: usize) -> u32 {
         let each = if self.stretches { STRETCH } else { BLOCK as usize };
         u32::try_from((rows * self.cols).div_ceil(each)).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn shape(&self) -> Shape {
+        let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
+        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual).flag("STRETCHES", self.stretches);
+        shape.flag("GATHERED", self.gathered)
     }
 
     /// A case in so many blocks, at this meeting: what the others send is there already.
@@ -232,10 +239,15 @@ impl Family for ReduceSpec {
     }
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
-        let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
-        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual).flag("STRETCHES", self.stretches);
-        let shape = shape.flag("GATHERED", self.gathered);
-        Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
+        Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
+    }
+
+    fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
+        require(!self.gathered, NAME, || "parts that a library brings come between launches".to_owned())?;
+        require(!self.stretches && self.ranks == inside.ranks, NAME, || format!("{self:?}"))?;
+        let call = "Meeting::wait(); Meeting::delay(106); Reduce<S>::inside(a, share, Sums::met(sum_of(c) - 1));";
+        let step = Step::of("reduce.h", "ReduceArgs", call, self.shape());
+        Ok(Step { of_all_blocks: true, sums: true, ..step })
     }
 
     fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {

@@ -12,7 +12,8 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::{Persistent, Probe};
+use kjit_kernels::persistent::{Inside, Persistent, Probe};
+use kjit_kernels::reduce::ReduceSpec;
 use kjit_kernels::route::{Gating, RouteSpec};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::spec::Spec;
@@ -105,6 +106,16 @@ fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     steps
 }
 
+/// A device's share of 8b between two, whose sums are their products' and whose logits are put together.
+fn share_of_two() -> Vec<Spec> {
+    let Sizes { wide, inner, heads, kv, head_dim, vocab } = LLAMA_8B;
+    let share = Sizes { wide, inner: inner / 2, heads: heads / 2, kv: kv / 2, head_dim, vocab: vocab / 2 };
+    let mut steps = llama(&share, ["Q4_K", "Q6_K"], KvStorage::F16);
+    let (ranks, cols, residual, stretches, gathered) = (2, vocab / 2, false, false, false);
+    steps.push(ReduceSpec { ranks, cols, join: true, residual, stretches, gathered }.into());
+    steps
+}
+
 const LLAMA_8B: Sizes = Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
 const SMOLLM: Sizes = Sizes { wide: 576, inner: 1536, heads: 9, kv: 3, head_dim: 64, vocab: 49152 };
 
@@ -139,21 +150,27 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("8b f16", 1, llama(&LLAMA_8B, ["F16", "F16"], KvStorage::F16)),
             ("135m q8_0", 1, llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0)),
             ("3 of 135m q8_0", 3, side_by_side(llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0), 3)),
+            ("8b q4_k_m of two devices", 1, share_of_two()),
             ("135m q4_k_m", 1, llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
             // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch, and has
             // no such kernel. All formats of all targets are minutes.
-            if vendor == Vendor::Amd && ["2 of 8b q4_k_m", "3 of 8b q4_k_m", "8b f16", "135m q4_k_m"].contains(&name) {
+            if vendor == Vendor::Amd
+                && ["2 of 8b q4_k_m", "3 of 8b q4_k_m", "8b q4_k_m of two devices", "8b f16", "135m q4_k_m"]
+                    .contains(&name)
+            {
                 continue;
             }
             let probe = match name {
                 "135m q4_k_m" => Probe::Delays,
                 _ => Probe::None,
             };
+            // A share of two devices has a step that puts logits together.
+            let ranks = if name.contains("of two devices") { 2 } else { 1 };
+            let inside = Inside::of(&target, sequences, ranks);
             let made = match name.ends_with("routed") {
                 true if vendor == Vendor::Amd => continue,
-                true => Persistent::routed(&steps, &target, probe).unwrap(),
-                false => Persistent::new(&steps, &target, probe, sequences).unwrap(),
+                routed => Persistent::new(&steps, &target, probe, Inside { routed, ..inside }).unwrap(),
             };
             if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());

@@ -9,6 +9,7 @@ use kjit_model::gpu::fuse::{Step, fuse};
 use kjit_model::gpu::plan::{Bind, Launch, OneLaunch, Plan, Program, Request, plan};
 use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
+use kjit_model::placement::{shard, shard_of_rank};
 use kjit_model::session::{KvType, OpenOptions, Persistence};
 use support::files::{model_path, tiny_models};
 use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
@@ -259,6 +260,38 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
         let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
         assert_eq!((meets(one), one.packets > first.packets), (meets(first), one.rows > 1));
     }
+}
+
+/// Of a device's share of a model the products whose rows are added up make the sums: a token has the steps and meetings of
+/// one device's, and a step more that puts logits together.
+#[test]
+fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
+    let whole = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let planned = |graph: &Graph, sequences| {
+        let options = OpenOptions { persistent: Persistence::On, sequences, ..options(4096) };
+        plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap()
+    };
+    let layers = whole.states.len();
+    for (ranks, sequences) in [(2, 1), (4, 1), (2, 2)] {
+        let alone = planned(&whole, sequences);
+        for rank in [0, ranks - 1] {
+            let plan = planned(&shard(&whole, rank, ranks).unwrap(), sequences);
+            for (one, alone) in plan.persistent.iter().zip(&alone.persistent) {
+                assert_eq!((one.among, one.sums as usize), ((ranks, rank), 2 * layers + 1));
+                let sums: Vec<u32> = one.instructions.iter().filter_map(|i| i.sum).collect();
+                assert!(sums.iter().copied().eq(0..one.sums), "each has its number, in order");
+                assert_eq!(one.instructions.len(), alone.instructions.len() + 1);
+                let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+                assert_eq!(meets(one), meets(alone) + 1, "sums are handed over");
+                assert_eq!((alone.among, alone.sums), ((1, 0), 0));
+            }
+            assert_eq!(plan.persistent.len(), sequences);
+        }
+    }
+    // Parts that a library brings come between launches.
+    let gathered = planned(&shard_of_rank(&whole, 0, 2).unwrap(), 1);
+    assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));
 }
 
 /// Of a mixture each block chooses its experts for itself: all is handed over, and nobody meets but behind the embedding

@@ -2,15 +2,16 @@
 //! and its logits are those of
 //! many launches; also where waves are late.
 
-use kjit_engine::{Arg, Geometry};
+use kjit_engine::{Arg, Device, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::{HEAD, Persistent, Probe};
+use kjit_kernels::persistent::{HEAD, Inside, Persistent, Probe};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Session, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
 use kjit_tests::one::One;
+use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::sync::Arc;
@@ -69,6 +70,68 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
     as_launches(test, "tiny/tiny-moe-q4_k_m.gguf", ("gfx90a:sramecc+:xnack-", 32), Probe::Delays);
 }
 
+/// A token of two devices that compute each layer together is one launch on each, in whose midst they meet: by each
+/// other's memory, and by the host's. Prompts are launches that meet by the same words.
+#[test]
+fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
+    let test = "one_launch_on_each_of_two_simulated_gfx1100_is_the_launches";
+    let name = "tiny/tiny-llama-q8_0.gguf";
+    if model_path(name).is_none() {
+        return;
+    }
+    setup("gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
+        let b = Several::new(name, TEMPORARY, WORKER);
+        let all = b.devices(3);
+        let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let on = OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options.clone() };
+        let opened = |devices: &[Device], o: &OpenOptions| -> One {
+            let session = Session::on_gpus(&b.engine, devices, &b.gguf, b.graph.clone(), o);
+            One::of(session.map_err(|e| format!("{e:?}")).unwrap())
+        };
+        // Prompts are launches that meet by the same words.
+        let said = |s: &mut One| {
+            let vocab = s.n_vocab() as u32;
+            let mut rows = vec![];
+            for round in 0..2 {
+                let prompt: Vec<u32> = (0..19).map(|i| (i * 37 + 5 + round) % vocab).collect();
+                rows.push(s.feed(&prompt, Want::Last).unwrap());
+                rows.extend((0..4).map(|i| s.feed(&[(i * 41 + 3 + round) % vocab], Want::Last).unwrap()));
+                s.truncate(0);
+            }
+            let answer = s.generate(&[5, 9, 2], 6, SampleOptions::default());
+            s.truncate(0);
+            (rows, answer)
+        };
+        let mut many = opened(&all[..2], &options);
+        assert_eq!(many.on_gpu().persistent(), None);
+        let want = said(&mut many);
+        drop(many);
+        let mut first = None;
+        for (devices, way) in [
+            (vec![all[0].clone(), all[2].clone()], "through the host's memory"),
+            (all[..2].to_vec(), "from device to device"),
+        ] {
+            let mut one = opened(&devices, &on);
+            let gpu = one.on_gpu();
+            assert_eq!((gpu.ranks(), gpu.sums_go()), (2, Some(way)));
+            let why = &gpu.plan().no_persistent;
+            assert_eq!(gpu.persistent(), Some((gpu.plan().decode.launches.len(), 1)), "{why:?}");
+            let got = said(&mut one);
+            assert_eq!(got.1, want.1);
+            for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+                assert!(off(got, want) < 5e-4, "row {i}, {way}: off by {}", off(got, want));
+            }
+            assert!(first.get_or_insert(got.clone()).0 == got.0, "other bits {way}");
+            // Another model on one of them: of two such launches each could wait for what the other keeps from beginning.
+            let mut beside = opened(&all[..2], &on);
+            assert_eq!(beside.on_gpu().persistent(), None);
+            assert!(said(&mut beside) == want && said(&mut one) == want, "what becomes launches has their bits");
+            assert_eq!(one.on_gpu().persistent(), None);
+        }
+        (0..3).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+    });
+}
+
 #[test]
 fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
     let test = "one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100";
@@ -105,7 +168,8 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
     let spec = NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
-    let made = Persistent::new(&[spec.into()], device.target(), Probe::None, 1).unwrap();
+    let made =
+        Persistent::new(&[spec.into()], device.target(), Probe::None, Inside::of(device.target(), 1, 1)).unwrap();
     let kernel = engine.load(&device, &made.kernel.job(device.target())).unwrap().kernel("persistent").unwrap();
     let stream = device.stream().unwrap();
     let [x, weight, between, y] = [4.0f32, 0.5, f32::NAN, f32::NAN].map(|v| stream.upload(&[v; 64]).unwrap());

@@ -59,6 +59,8 @@ pub struct Timeline {
 /// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
 /// the device meanwhile.
 const LIMIT: Duration = Duration::from_secs(10);
+/// How much longer where other devices are waited for as well.
+const LATER: Duration = Duration::from_secs(2);
 /// The same under a tool that slows a launch by thousands.
 const PATIENT: Duration = Duration::from_secs(3600);
 
@@ -77,6 +79,8 @@ pub(super) struct Persistent {
     count: u32,
     meeting: DeviceBuffer<u8>,
     _packets: DeviceBuffer<u8>,
+    /// Where it meets other devices, if it does.
+    sums: Option<DeviceBuffer<u64>>,
     /// Not 0 where a block has waited in vain.
     late: PinnedBuffer<u32>,
     limit: Duration,
@@ -89,6 +93,13 @@ impl Persistent {
         r.plan.persistent.iter().zip(kernels).map(|(one, kernel)| Persistent::new(r, one, kernel)).collect()
     }
 
+    /// The same anew, for what a device meets others by now.
+    pub fn again(r: &mut Resident) -> std::result::Result<(), SessionError> {
+        let kernels = r.persistent.iter().map(|one| one.kernel.clone()).collect();
+        r.persistent = Persistent::all(r, kernels)?;
+        Ok(())
+    }
+
     fn new(r: &Resident, one: &OneLaunch, kernel: Kernel) -> std::result::Result<Persistent, SessionError> {
         let now = Now { units: r.units(), tokens: one.rows as u32, choice: Choice::Greedy, products: vec![] };
         let blocks = OneLaunch::grid().at(&now);
@@ -96,7 +107,11 @@ impl Persistent {
         let packets = r.stream.device().buffer::<u8>(one.packets.max(1) as usize)?;
         r.stream.fill(&packets, 0)?;
         let words = one.words(&now, blocks, packets.address(), |name, bind| {
-            Ok::<_, Error>(r.view(program, name, bind, whose)?.map(|b| b.address()))
+            let number = match (bind, &r.meeting) {
+                (Bind::Meeting(what), Some(place)) => Some(place.number(*what)),
+                _ => None,
+            };
+            Ok::<_, Error>(r.view(program, name, bind, whose)?.map(|b| b.address()).or(number))
         })?;
         let each = if one.probe == Probe::Stamps { 8 * Probe::STAMPS } else { 0 };
         let stamps = blocks as usize * one.instructions.len() * each;
@@ -104,15 +119,33 @@ impl Persistent {
         r.stream.fill(&meeting, 0)?;
         let late = r.stream.device().pinned(1)?;
         late.write(|to| to.fill(0))?;
+        let sums = (one.among.0 > 1).then(|| Persistent::sums(r, one)).transpose()?;
         let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
         let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
-        Ok(Persistent { kernel, program, count, meeting, _packets: packets, late, limit: limit(one.probe), shape })
+        // Who waits for another device says so before those who wait for it here do.
+        let more = if sums.is_some() { LATER } else { Duration::ZERO };
+        let limit = limit(one.probe) + more;
+        Ok(Persistent { kernel, program, count, meeting, _packets: packets, sums, late, limit, shape })
+    }
+
+    /// Where it meets other devices, as [`SUMS`](kjit_kernels::persistent::Persistent::SUMS) has it.
+    fn sums(r: &Resident, one: &OneLaunch) -> Result<DeviceBuffer<u64>> {
+        let missing = || lost("meeting place", one.entry);
+        let place = r.meeting.as_ref().ok_or_else(missing)?;
+        let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
+        let mut words = vec![at(Meeting::Words)?, at(Meeting::Late)?, at(Meeting::Inbox)?];
+        let (ranks, rank) = one.among;
+        words.extend([place.number(Meeting::Room), place.number(Meeting::Limit), rank as u64, u64::from(one.sums)]);
+        for i in 1..ranks {
+            words.push(at(Meeting::To(i as u32 - 1))?);
+        }
+        r.stream.upload(&words)
     }
 
     fn launch(&self, stream: &Stream) -> Result<()> {
         let late = self.late.on_device();
         let limit = self.limit.as_nanos() as u64;
-        let args = [
+        let mut args = vec![
             Arg::from(&self.program),
             Arg::from(self.count),
             Arg::from(&self.meeting),
@@ -120,6 +153,7 @@ impl Persistent {
             Arg::from(self.shape.grid[0]),
             Arg::from(limit),
         ];
+        args.extend(self.sums.as_ref().map(Arg::from));
         stream.launch(&self.kernel, &self.shape, &args)
     }
 

@@ -25,7 +25,9 @@ pub enum PlacementError {
     #[error("{0}")]
     Ranks(String),
     /// [`Persistence::On`] with several stages.
-    #[error("--persistent on is one launch on one device: leave it out where several compute")]
+    #[error(
+        "--persistent on is one launch of one device, or of each with --split tensor: leave it out where layers are divided"
+    )]
     Persistent,
     /// [`OpenOptions::stream`] with several stages.
     #[error("--stream copies all layers to one device: leave it out where several compute")]
@@ -150,9 +152,6 @@ impl Wanted {
         graph: &Graph,
         options: &OpenOptions,
     ) -> Result<Result<Opened, String>, (PlacementError, bool)> {
-        if options.persistent == Persistence::On {
-            return Err((PlacementError::Persistent, false));
-        }
         if options.stream {
             return Err((PlacementError::Stream, false));
         }

@@ -126,9 +126,9 @@ impl Session {
         let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
-        let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
+        let (early, drafts, stream) = (false, false, false);
         // Each would decide for itself how many sequences fit.
-        let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
+        let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, gguf, shards, options);
         let runner = runner.map_err(|apart| match apart {
             Refused::Link(why) => Ok(why),

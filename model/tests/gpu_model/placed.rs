@@ -2,6 +2,7 @@
 
 use super::{SMOLLM2, asked, device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
+use crate::support::near::off;
 use crate::support::one::One;
 use crate::support::side_by_side;
 use crate::support::story::{same, story};
@@ -9,7 +10,7 @@ use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
 use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{OpenOptions, Session, Want};
+use kjit_model::session::{OpenOptions, Persistence, Probe, Session, Want};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -135,4 +136,79 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
             assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
         }
     }
+}
+
+/// Devices that compute each layer together, each with its share of a token in one launch, sums over them in its midst:
+/// the logits and tokens of launches, prompts in between, and the same bit by bit whichever waves are late on either.
+#[test]
+#[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
+fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
+    let engine = engine();
+    let Some(second) = second(&engine) else { return };
+    let devices = [device(&engine), second];
+    let mut whole = 0;
+    for path in tiny_models() {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let label = path.file_name().unwrap().to_string_lossy().into_owned();
+        let made = |persistent, probe, sequences| {
+            let o = OpenOptions { persistent, probe, sequences, ..options(64, 16) };
+            Session::on_gpus(&engine, &devices, &gguf, graph.clone(), &o).ok()
+        };
+        // One at a time: two models on the same devices are launches.
+        let said = |s: &mut One| {
+            let vocab = s.n_vocab() as u32;
+            let mut rows = vec![];
+            for round in 0..3 {
+                let prompt: Vec<u32> = (0..20).map(|i| (i * 37 + 5 + round) % vocab).collect();
+                rows.push(s.feed(&prompt, Want::Last).unwrap());
+                for i in 0..24 {
+                    s.on_gpu().poison().unwrap();
+                    rows.push(s.feed(&[(i * 41 + 3 + round) % vocab], Want::Last).unwrap());
+                }
+                s.truncate(0);
+            }
+            rows
+        };
+        let answer = |s: &mut One| {
+            s.truncate(0);
+            s.generate(&[5, 9, 2], 12, SampleOptions::default())
+        };
+        let Some(many) = made(Persistence::Off, Probe::None, 1) else { continue };
+        let mut many = One::of(many);
+        let (want, tokens) = (said(&mut many), answer(&mut many));
+        drop(many);
+        let mut one = One::of(made(Persistence::On, Probe::None, 1).unwrap());
+        let gpu = one.on_gpu();
+        if gpu.persistent().is_none() {
+            eprintln!("{label}: {:?}", gpu.plan().no_persistent);
+            continue;
+        }
+        assert_eq!(gpu.sums_go(), Some("from device to device"));
+        let (shares, launches) = (gpu.plan().persistent[0].instructions.len(), gpu.plan().decode.launches.len());
+        eprintln!("{label}: {launches} launches as {shares} steps");
+        whole += 1;
+        let rows = said(&mut one);
+        for (i, (got, want)) in rows.iter().zip(&want).enumerate() {
+            assert!(off(got, want) < 5e-4, "{label}, row {i}: off by {}", off(got, want));
+        }
+        assert_eq!(answer(&mut one), tokens, "{label}");
+        drop(one);
+        let mut late = One::of(made(Persistence::On, Probe::Delays, 1).unwrap());
+        assert!(said(&mut late) == rows, "{label}: other bits where waves are late");
+        for round in 0..20 {
+            assert_eq!(answer(&mut late), tokens, "{label}, round {round}");
+        }
+        drop(late);
+        // A token of each of two sequences.
+        let mut two = made(Persistence::On, Probe::Delays, 3).unwrap();
+        let most = two.gpu().unwrap().persistent().map(|(_, most)| most);
+        let o = OpenOptions { precise: true, ..options(64, 16) };
+        let mut host = One::cpu(&gguf, &graph, &o);
+        for n in [1, 2, 3, 2] {
+            let seen = side_by_side::scores(&mut two, &mut host, n);
+            assert!(seen.iter().all(|x| *x < 2e-2), "{label}, {n} sequences, {most:?} in one launch: off by {seen:?}");
+        }
+    }
+    assert!(whole > 2, "{whole} tiny models are one launch on each of two");
 }

@@ -12,13 +12,19 @@
 //! writes nothing that is read before all who wait for all of its results have gone on; what is handed over and read by
 //! nobody besides is not stored. Of a mixture each block has the scores, chooses for itself, and takes the experts' input
 //! from who made it, three steps before: such a choice cannot be had by halves, so a program has all of it or none.
+//!
+//! Of several devices that compute each layer together, each has such a launch for its share. A product whose rows are
+//! added up over them hands each row to the others and takes theirs as it ends it, where weights stream: the launch that
+//! adds up is a part of it (`parts`), and all else is as on one device. Other sums are steps of their own.
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
 use crate::graph::{Graph, State, StateKind};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
-use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, Step, packets};
+use kjit_kernels::matvec::MatvecSpec;
+use kjit_kernels::persistent::{Inside, MEETS_BEHIND, Persistent, Probe, SUM, Step, packets};
+use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 
 /// Bytes of a layer's weights from which on one launch is worth its compilation.
@@ -78,6 +84,10 @@ pub struct OneLaunch {
     pub instructions: Vec<Instruction>,
     /// Bytes of all packets, zero before the first launch.
     pub packets: u64,
+    /// Devices that have such a launch for their shares, and of this one the rank.
+    pub among: (usize, usize),
+    /// Sums over these devices.
+    pub sums: u32,
     /// What the kernel does beside its work.
     pub probe: Probe,
     /// Why one block chooses experts for all, between two meetings, and their rows do not come through the ring; none if
@@ -104,6 +114,8 @@ pub struct Instruction {
     pub values: Option<u64>,
     /// All blocks meet behind it: it does not hand over all that is read of it.
     pub meets: bool,
+    /// Which sum over several devices it makes.
+    pub sum: Option<u32>,
 }
 
 /// A word of an instruction.
@@ -124,57 +136,52 @@ impl OneLaunch {
     /// # Errors
     /// A step that has no part in such a kernel, by name.
     pub fn of(program: &Program, jobs: &[Job], target: &Target, probe: Probe) -> Result<OneLaunch, String> {
-        let spec_of =
-            |l: &Launch| jobs.get(l.job.0 as usize).map(|j| j.spec.with(None)).ok_or("a launch without a job");
+        let parts = parts(program, jobs, target)?;
         let mut specs: Vec<Spec> = vec![];
         let mut which = vec![];
-        for launch in &program.launches {
-            let spec = spec_of(launch)?;
-            let at = specs.iter().position(|s| *s == spec).unwrap_or(specs.len());
+        for part in &parts {
+            let at = specs.iter().position(|s| *s == part.spec).unwrap_or(specs.len());
             if at == specs.len() {
-                specs.push(spec);
+                specs.push(part.spec.clone());
             }
             which.push(at);
         }
+        let (rows, among) = (program.tokens as usize, parts.iter().find_map(|p| p.among).unwrap_or((1, 0)));
+        let inside = Inside::of(target, rows, among.0);
+        let made = |routed| Persistent::new(&specs, target, probe, Inside { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        // Experts by each block's own choice, where the program has nothing else of them.
+        // Experts by each block's own choice, where the program has nothing else of them; or why none can.
+        let routed = || -> Result<Result<OneLaunch, String>, String> {
+            let made = match made(true) {
+                Ok(made) => made,
+                Err(e) => return Ok(Err(e.to_string())),
+            };
+            let mut all = instructions(&parts, &made, &specs, &which);
+            let packets = chosen(&all, &made.steps, &specs, &kept)
+                .and_then(|chosen| link(&mut all, &made.steps, &specs, &kept, &chosen));
+            match packets {
+                Some(packets) => OneLaunch::with(made, all, packets, target, probe).map(Ok),
+                None => {
+                    Ok(Err("the mixture's steps do not follow one another as each block's own choice needs".to_owned()))
+                }
+            }
+        };
         let mut one_chooses = None;
-        if program.tokens == 1 && specs.iter().any(|s| matches!(s, Spec::Route(_))) {
-            match OneLaunch::routed(program, &specs, &which, &kept, target, probe)? {
-                Ok(one) => return Ok(one),
+        if rows == 1 && specs.iter().any(|s| matches!(s, Spec::Route(_))) {
+            match routed()? {
+                Ok(one) => return Ok(OneLaunch { among, ..one }),
                 Err(why) => one_chooses = Some(why),
             }
         }
-        let made =
-            Persistent::new(&specs, target, probe, program.tokens as usize).map_err(|e: SpecError| e.to_string())?;
-        let mut instructions = instructions(program, &made, &specs, &which);
+        let made = made(false).map_err(|e: SpecError| e.to_string())?;
+        let mut instructions = instructions(&parts, &made, &specs, &which);
         let packets = link(&mut instructions, &made.steps, &specs, &kept, &[]).unwrap_or(0);
-        let rows = program.tokens as usize;
-        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch { rows, one_chooses, ..one })
-    }
-
-    /// The same where each block chooses experts for itself; or why none can.
-    fn routed(
-        program: &Program,
-        specs: &[Spec],
-        which: &[usize],
-        kept: &[Bind],
-        target: &Target,
-        probe: Probe,
-    ) -> Result<Result<OneLaunch, String>, String> {
-        let made = match Persistent::routed(specs, target, probe) {
-            Ok(made) => made,
-            Err(e) => return Ok(Err(e.to_string())),
-        };
-        let mut instructions = instructions(program, &made, specs, which);
-        let packets = chosen(&instructions, &made.steps, specs, kept)
-            .and_then(|chosen| link(&mut instructions, &made.steps, specs, kept, &chosen));
-        match packets {
-            Some(packets) => OneLaunch::with(made, instructions, packets, target, probe).map(Ok),
-            None => {
-                Ok(Err("the mixture's steps do not follow one another as each block's own choice needs".to_owned()))
-            }
-        }
+        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch {
+            rows,
+            among,
+            one_chooses,
+            ..one
+        })
     }
 
     fn with(
@@ -188,8 +195,23 @@ impl OneLaunch {
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
         let (block, words) = (made.block, made.words);
-        let (rows, own, one_chooses) = (1, None, None);
-        Ok(OneLaunch { rows, own, job, entry, block, shared, words, instructions, packets, probe, one_chooses })
+        let (rows, own, among, one_chooses) = (1, None, (1, 0), None);
+        let sums = instructions.iter().filter(|i| i.sum.is_some()).count() as u32;
+        Ok(OneLaunch {
+            rows,
+            own,
+            job,
+            entry,
+            block,
+            shared,
+            words,
+            instructions,
+            packets,
+            among,
+            sums,
+            probe,
+            one_chooses,
+        })
     }
 
     /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`; `address` says
@@ -207,7 +229,8 @@ impl OneLaunch {
         let mut all = Vec::with_capacity(self.words * self.instructions.len());
         for i in &self.instructions {
             let begin = all.len();
-            all.push(u64::from(i.step) | if i.meets { MEETS_BEHIND } else { 0 });
+            let sum = i.sum.map_or(0, |n| (u64::from(n) + 1) * SUM);
+            all.push(u64::from(i.step) | if i.meets { MEETS_BEHIND } else { 0 } | sum);
             let place = |at: Option<u64>| Number::Bind(Bind::U64(at.map_or(0, |at| packets + at)));
             let weigh = Number::Bind(i.hands.map_or(Bind::Null, |h| h.1));
             let links = [place(i.takes), place(i.hands.map(|h| h.0)), weigh, place(i.values)];
@@ -237,10 +260,82 @@ impl OneLaunch {
     }
 }
 
-/// The program's launches as instructions that hand nothing over yet.
-fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[usize]) -> Vec<Instruction> {
-    let mut all = vec![];
-    for (launch, &at) in program.launches.iter().zip(which) {
+/// What becomes an instruction: a launch, or a product and the launch that adds up its rows over several devices.
+struct Part<'p> {
+    launch: &'p Launch,
+    spec: Spec,
+    args: Vec<Bind>,
+    /// Of the devices whose parts are put together, and the rank of this one.
+    among: Option<(usize, usize)>,
+}
+
+/// A program's launches, a product and the sum of its rows as one where weights stream.
+fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<Part<'p>>, String> {
+    let streams = Inside::of(target, 1, 1).streams;
+    let mut all: Vec<Part<'p>> = vec![];
+    for launch in &program.launches {
+        let job = jobs.get(launch.job.0 as usize).ok_or("a launch without a job")?;
+        let (spec, args) = (job.spec.with(None), launch.args.clone());
+        let among = match &spec {
+            Spec::Reduce(sum) => {
+                let rank = named(&spec, &args, "rank").and_then(|b| if let Bind::U32(n) = b { Some(n) } else { None });
+                Some((sum.ranks, rank.ok_or("a sum without a rank")? as usize))
+            }
+            _ => None,
+        };
+        let part = Part { launch, spec, args, among };
+        let summed = all.last().filter(|_| streams).and_then(|product| summed(program, product, &part));
+        match (summed, all.last_mut()) {
+            (Some(summed), Some(product)) => *product = summed,
+            _ => all.push(part),
+        }
+    }
+    Ok(all)
+}
+
+/// A product that makes the sum of its rows, if that is what follows it, and nothing else needs this device's part.
+fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Option<Part<'p>> {
+    let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else { return None };
+    let made = named(&product.spec, &product.args, "y0")?;
+    let rows = matches!(*matvec.segments, [ref one] if one.rows == reduce.cols);
+    let others = program.launches.iter().filter(|l| !std::ptr::eq(*l, product.launch) && !std::ptr::eq(*l, sum.launch));
+    let alone = named(&sum.spec, &sum.args, "x") == Some(made)
+        && matches!(made, Bind::Buffer(id) if !program.kept.iter().any(|kept| kept.buffer == id))
+        && others.flat_map(|l| &l.args).all(|arg| *arg != made);
+    if !rows || !alone || reduce.join || reduce.gathered || product.among.is_some() || matvec.finish != Finish::Store {
+        return None;
+    }
+    let (y, residual) = (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
+    // A launch may write where the one before read; a step may not while others of its blocks still read there.
+    let place = |bind: Bind| match bind {
+        Bind::Buffer(id) => program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes),
+        _ => None,
+    };
+    let reads = ["x", "aux"].into_iter().filter_map(|name| named(&product.spec, &product.args, name)).filter_map(place);
+    let written = place(y)?;
+    if reads.into_iter().any(|read| read.start < written.end && written.start < read.end) {
+        return None;
+    }
+    let finish = if reduce.residual { Finish::Add } else { Finish::Store };
+    let spec = Spec::Matvec(MatvecSpec { finish, ..matvec.clone() });
+    let names = product.spec.arguments().iter().map(|d| d.name);
+    let args = product.args.iter().zip(names).map(|(&bind, name)| match name {
+        "y0" => y,
+        "residual" => residual,
+        _ => bind,
+    });
+    Some(Part { launch: product.launch, spec, args: args.collect(), among: sum.among })
+}
+
+/// The argument of this name.
+fn named(spec: &Spec, args: &[Bind], name: &str) -> Option<Bind> {
+    args.get(spec.arguments().iter().position(|d| d.name == name)?).copied()
+}
+
+/// The program's parts as instructions that hand nothing over yet.
+fn instructions(parts: &[Part<'_>], made: &Persistent, specs: &[Spec], which: &[usize]) -> Vec<Instruction> {
+    let (mut all, mut sums) = (vec![], 0..);
+    for (Part { launch, args, among, .. }, &at) in parts.iter().zip(which) {
         let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
         let shares = match (step.of_all_blocks, step.shares) {
             (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
@@ -256,12 +351,13 @@ fn instructions(program: &Program, made: &Persistent, specs: &[Spec], which: &[u
             }
         };
         let names = spec.arguments().iter().map(|d| d.name);
-        let args = launch.args.iter().zip(names).map(|(&bind, name)| match name {
+        let args = args.iter().zip(names).map(|(&bind, name)| match name {
             "blocks" if step.of_all_blocks => Number::Blocks,
             _ => Number::Bind(if let Bind::Dim(dim) = bind { Bind::Dim(spread(dim, step.parts)) } else { bind }),
         });
         let (name, args, step) = (launch.name.clone(), args.collect(), at as u32);
-        all.push(Instruction { name, step, shares, args, takes: None, hands: None, values: None, meets: true });
+        let sum = among.and_then(|_| sums.next());
+        all.push(Instruction { name, step, shares, args, takes: None, hands: None, values: None, meets: true, sum });
     }
     all
 }

@@ -15,6 +15,7 @@ mod draft;
 mod embed;
 mod pages;
 mod rank;
+mod sole;
 mod staged;
 mod step;
 mod tables;

@@ -45,6 +45,17 @@ impl GpuRunner {
         Ok(true)
     }
 
+    /// Each step of a token is a launch from here on.
+    pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
+        if !self.resident.persistent.is_empty() {
+            // What is replayed may not go while it runs.
+            self.resident.stream.synchronize()?;
+            self.forget_tokens();
+            self.resident.persistent.clear();
+        }
+        Ok(())
+    }
+
     /// What was recorded of as many sequences as have one launch.
     fn forget_tokens(&mut self) {
         let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);

@@ -5,11 +5,12 @@
 //! bit for bit. Their kernels meet inside (`kjit_kernels::reduce`). What the first one answers counts.
 
 use super::GpuRunner;
+use super::sole::Sole;
 use crate::gguf::Gguf;
 use crate::gpu::meeting::{MeetingPlace, Way};
 use crate::gpu::open::plan_for;
 use crate::gpu::plan::{Bind, Choice, Room};
-use crate::gpu::resident::Whose;
+use crate::gpu::resident::{Persistent, Whose};
 use crate::graph::Graph;
 use crate::sample::Sampler;
 use crate::session::{After, Given, Late, OpenOptions, SessionError, Task, Want};
@@ -28,6 +29,8 @@ pub(super) struct Others {
     runners: Vec<GpuRunner>,
     /// Of all of them.
     streams: Vec<Stream>,
+    /// Whether another model is on them as well.
+    sole: Option<Arc<Sole>>,
 }
 
 impl Others {
@@ -115,6 +118,7 @@ impl GpuRunner {
         let (Some(first), Some(device)) = (shards.first(), devices.first()) else {
             return Err(SessionError::Device("there is no device".to_owned()).into());
         };
+        let sole = Sole::on(devices);
         let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
         let places = match unreached {
             None => MeetingPlace::of(devices, room, Way::Devices)?,
@@ -129,6 +133,12 @@ impl GpuRunner {
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // A token is one launch on all of them or on none: they wait for each other within it.
+        let has = |r: &GpuRunner| r.resident.persistent.len();
+        let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
+        if !everywhere || sole.shared() {
+            runners.iter_mut().try_for_each(GpuRunner::launch_tokens)?;
+        }
         let proven = |runners: &[GpuRunner]| {
             prove(runners, 0, runners.len()).map_err(|error| match error {
                 lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
@@ -143,15 +153,17 @@ impl GpuRunner {
                     // What was recorded when it was opened meets in the old one.
                     runner.recordings.clear();
                     runner.resident.meeting = Some(place);
+                    Persistent::again(&mut runner.resident)?;
                 }
                 in_host_too(&why, proven(&runners))?;
                 unreached = Some(why);
             }
             done => in_host_too(unreached.as_deref().unwrap_or_default(), done)?,
         }
-        let streams = runners.iter().map(|r| r.resident.stream.clone()).collect();
+        let streams: Vec<Stream> = runners.iter().map(|r| r.resident.stream.clone()).collect();
+        sole.opened(&streams);
         let mut leader = runners.remove(0);
-        leader.others = Others { runners, streams };
+        leader.others = Others { runners, streams, sole: Some(sole) };
         leader.remark(unreached.map(|why| format!("sums go through the host's memory: {why}")).into_iter().collect());
         Ok(leader)
     }
@@ -178,7 +190,17 @@ impl GpuRunner {
         mut theirs: Vec<Follower<'_>>,
         ours: impl FnOnce(&mut GpuRunner) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
+        let sole = self.others.sole.clone();
+        let _busy = sole.as_deref().map(Sole::begin);
         let mut others = std::mem::take(&mut self.others.runners);
+        if sole.as_ref().is_some_and(|sole| sole.shared()) {
+            let all = std::iter::once(&mut *self).chain(&mut others);
+            let done = all.into_iter().try_for_each(GpuRunner::launch_tokens);
+            if let Err(error) = done {
+                self.others.runners = others;
+                return Err(error);
+            }
+        }
         let mut own: Vec<Vec<Own<'_>>> = others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
         let (mine, rest) = std::thread::scope(|scope| {
             let parts = others.iter_mut().zip(&mut own).zip(&mut theirs);

@@ -1,0 +1,75 @@
+// sums.h: sums over several devices in a kernel of many steps (persist.h): a token of each device's share of a
+// model is one launch there, and what each has made of a row becomes one row on all of them in its midst.
+//
+// The devices meet by the words and inboxes of reduce.h, whose meetings these are: the launch's first has the
+// number that is next, and the launch counts all of them at its end. So prompts, which are launches, and tokens
+// take turns as they like.
+//
+// A product that makes a part hands it over by itself (stream.h): who ends a row sends it to the other devices,
+// waits for theirs, and has the sum, so nobody meets for it. Two halves of an inbox are enough: whoever sends
+// for the meeting after the next one has a whole vector that was made of the next one's sums, so all that the
+// other devices sent for that was there, and who sent it had read all of this one. Elsewhere a sum is a step
+// of its own (Reduce<S>::inside).
+//
+// Blocks that deal rows in another way than the other device's do not wait for each other in a circle: each
+// sends a row before it waits for one that is not in front of it.
+#pragma once
+#include "peer.h"
+
+#ifndef KJ_RANKS
+#define KJ_RANKS 1  // devices
+#endif
+
+struct SumsPlace {
+    u32 *words, *late;  // as reduce.h has them, and so on
+    u64 *inbox, *to[KJ_RANKS];
+    u64 room, limit;
+    u32 rank, met, count;
+};
+
+struct Sums {
+    STEP SumsPlace& place() {
+        LDS_ARRAY(SumsPlace, only, 1);
+        return only[0];
+    }
+
+    // By a block, which has a barrier behind it. At `p`: words, late, inbox, room, limit, rank, how many sums a
+    // launch has, then KJ_RANKS − 1 inboxes of others.
+    STEP void open(const u64* p) {
+        SumsPlace& s = place();
+        if (thread_id() != 0) return;
+        s.words = (u32*)p[0], s.late = (u32*)p[1], s.inbox = (u64*)p[2];
+        s.room = p[3], s.limit = p[4], s.rank = (u32)p[5], s.count = (u32)p[6];
+        UNROLL for (u32 i = 0; i + 1 < KJ_RANKS; i++) s.to[i] = (u64*)p[7 + i];
+        s.met = own_word(s.words);
+    }
+
+    // Meetings before sum number `index` of the launch.
+    STEP u32 met(u32 index) { return peer_behind(place().met, index); }
+
+    // The sum, in the order of ranks, of what each device has at this place of its row; `v` is this one's.
+    STEP float sum(u32 index, u32 at, float v) {
+        Meeting::delay(105);
+        const SumsPlace& s = place();
+        const u32 before = met(index), number = before + 1;
+        const u64 half = (u64)(before & 1) * KJ_RANKS * s.room;
+        const u64 packet = (u64)number << 32 | as_u32(v);
+        UNROLL for (u32 i = 0; i + 1 < KJ_RANKS; i++)
+            peer_store(s.to[i] + half + s.rank * s.room + at, packet);
+        PeerWaiting waiting = {0, 0, false};
+        float sum = 0;
+        NO_UNROLL for (u32 r = 0; r < KJ_RANKS; r++) {
+            const u64* slot = s.inbox + half + r * s.room + at;
+            const float part =
+                r == s.rank ? v : peer_take(slot, number, waiting, s.words + 2, s.late, s.limit);
+            sum = r == 0 ? part : sum + part;
+        }
+        return sum;
+    }
+
+    // Behind the last step, when all blocks have come there.
+    STEP void close() {
+        const SumsPlace& s = place();
+        if (block_id() == 0 && thread_id() == 0) own_store(s.words, peer_behind(s.met, s.count));
+    }
+};
