@@ -18,12 +18,11 @@
 //! Sums run over `k` in the same order for every element, whatever the tokens and tasks are: results do not depend on
 //! the split.
 
-use super::dot::six_bits;
 use super::product::Part;
 use super::scratch::Scratch;
-use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles, unsigned};
-use super::unpack::{self, Described, Id};
-use kjit_kernels::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset};
+use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
+use super::unpack;
+use kjit_kernels::format::{Encoding, Format};
 
 /// Columns of a pass. A multiple of every block's length, and of [`TILE_UNIT`].
 const KC: usize = 256;
@@ -158,18 +157,13 @@ impl TileJob for TileProduct<'_> {
             let n = KC.min(cols - k0);
             let units = n.div_ceil(TILE_UNIT);
             for p in 0..panels {
-                // Each row's bytes of a pass are few and far from the next row's: they are asked for 32 rows before (14 % of
-                // Q4_K's products with 128 tokens).
-                let (next, k1) = if p + 1 < panels { (p + 1, k0) } else { (0, k0 + KC) };
                 for r in 0..LANES.min(rows - p * LANES) {
-                    if k1 < cols && next * LANES + r < rows {
-                        let bytes = w.part(row + next * LANES + r, k1, KC.min(cols - k1));
-                        for line in (0..bytes.len()).step_by(64) {
-                            V::soon(bytes.as_ptr().wrapping_add(line));
-                        }
-                    }
+                    ask_for_next::<V>(&self.0, (p, panels), (k0, KC), r);
                     // SAFETY: the instructions are there.
-                    unsafe { fill::<V>(w.format, w.part(row + p * LANES + r, k0, n), &mut floats[..n], r, panel) };
+                    unsafe {
+                        unpack::decode::<V>(w.format, w.part(row + p * LANES + r, k0, n), &mut floats[..n]);
+                        put::<V>(&floats[..n], r, panel);
+                    }
                 }
                 let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
                 for (b, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
@@ -194,6 +188,25 @@ impl TileJob for TileProduct<'_> {
         unsafe {
             V::end();
             Given { part: &self.0, sums, blocks }.run::<V>(turned);
+        }
+    }
+}
+
+/// Asks for what the panel behind number `p` has of row `r`, in this pass of so many columns from `k0` on, or the next one. Each
+/// row's bytes of a pass are few and far from the next row's, so they are asked for 32 rows before (14 % of Q4_K's products with
+/// 128 tokens).
+#[inline(always)]
+pub(super) fn ask_for_next<V: Tiles>(
+    part: &Part<'_>,
+    (p, panels): (usize, usize),
+    (k0, pass): (usize, usize),
+    r: usize,
+) {
+    let (next, k) = if p + 1 < panels { (p + 1, k0) } else { (0, k0 + pass) };
+    if k < part.w.cols && next * LANES + r < part.rows {
+        let bytes = part.w.part(part.row + next * LANES + r, k, pass.min(part.w.cols - k));
+        for line in (0..bytes.len()).step_by(64) {
+            V::soon(bytes.as_ptr().wrapping_add(line));
         }
     }
 }
@@ -242,109 +255,6 @@ impl Given<'_> {
             }
         }
     }
-}
-
-/// GGUF types.
-const Q4_K: u32 = 12;
-
-/// The GGUF type whose codes are looked up. (Of Q4_0 and Q4_1, in blocks of 32, that was slower than decoding: 11.8 ns
-/// for 64 weights of an EPYC instead of 8.4.)
-const LOOKED_UP: u32 = Q4_K;
-
-/// Where scales and offsets of six bits, the block's scale and its offset lie.
-#[expect(clippy::panic, reason = "at compile time")]
-const fn six_bits_at(f: &BlockFormat) -> [usize; 3] {
-    assert!(f.planes.len() == 1 && f.planes[0].bits == 4 && f.elems == 256 && f.group == 32);
-    match (f.group_scale, f.scale, f.offset) {
-        (GroupScale::SixBitPairs(at), BlockScale::F16(scale), Offset::MinusScaled(offset)) => {
-            [at as usize, scale as usize, offset as usize]
-        }
-        _ => panic!("no such scales"),
-    }
-}
-
-/// Puts `floats.len()` columns of a row into a panel, as [`put`] does; `floats` is room for them.
-///
-/// # Safety
-/// As [`TileJob::run`] asks of the processor.
-#[inline(always)]
-unsafe fn fill<V: Tiles>(format: &Format, row: &[u8], floats: &mut [f32], r: usize, panel: &mut [f32]) {
-    // SAFETY: the instructions are there.
-    unsafe {
-        if format.ggml_id == LOOKED_UP {
-            nibbles::<V, Id<LOOKED_UP>>(row, floats.len(), r, panel);
-        } else {
-            unpack::decode::<V>(format, row, floats);
-            put::<V>(floats, r, panel);
-        }
-    }
-}
-
-/// [`fill`] of [`LOOKED_UP`]: 64 columns at a time, whose values are split once for each 32. (No closures: they do not
-/// carry the caller's instruction set.)
-///
-/// # Safety
-/// As [`fill`].
-#[inline(always)]
-unsafe fn nibbles<V: Tiles, F: Described>(row: &[u8], cols: usize, r: usize, panel: &mut [f32]) {
-    let f = const { F::BLOCK };
-    let bias = f32::from(const { unsigned(F::BLOCK.value).bias });
-    let mut values = [0.0; 16];
-    for (i, v) in values.iter_mut().enumerate() {
-        *v = i as f32 - bias;
-    }
-    let tiles = cols.div_ceil(TILE_UNIT) * 4;
-    assert!(r < LANES && panel.len() >= 2 * tiles * TILE && row.len() >= cols / f.elems * f.bytes);
-    // SAFETY: the instructions are there; blocks are in the row, and 32 columns of two tiles have 16 floats of each of the
-    // row's in the panel, as was checked.
-    unsafe {
-        let first = panel.as_mut_ptr().add((r / TILE_ROWS * tiles) * TILE + r % TILE_ROWS * (STEP / 2));
-        for (i, block) in row.chunks_exact(f.bytes).take(cols / f.elems).enumerate() {
-            let (s, o) = eights::<V, F>(block);
-            let (at, to) = (block.as_ptr(), first.add(16 * i * TILE));
-            look_up::<V>(V::codes::<F, 0>(at, at), &values, [s[0], s[1]], [o[0], o[1]], to);
-            look_up::<V>(V::codes::<F, 1>(at, at), &values, [s[2], s[3]], [o[2], o[3]], to.add(4 * TILE));
-            look_up::<V>(V::codes::<F, 2>(at, at), &values, [s[4], s[5]], [o[4], o[5]], to.add(8 * TILE));
-            look_up::<V>(V::codes::<F, 3>(at, at), &values, [s[6], s[7]], [o[6], o[7]], to.add(12 * TILE));
-        }
-    }
-}
-
-/// One row's 64 columns of a unit, from its first tile on.
-///
-/// # Safety
-/// As [`fill`]; four tiles have the row's 16 floats each.
-#[inline(always)]
-unsafe fn look_up<V: Tiles>(codes: V::Codes, values: &[f32; 16], scales: [f32; 2], offsets: [f32; 2], to: *mut f32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (high, low) = ([to.cast(), to.add(2 * TILE).cast()], [to.add(TILE).cast(), to.add(3 * TILE).cast()]);
-        V::split_codes(codes, values, scales, offsets, high, low);
-    }
-}
-
-/// Scales and offsets of the eight groups of a block.
-///
-/// # Safety
-/// As [`fill`].
-#[inline(always)]
-unsafe fn eights<V: Tiles, F: Described>(block: &[u8]) -> ([f32; 8], [f32; 8]) {
-    let [at, scale, offset] = const { six_bits_at(&F::BLOCK) };
-    // SAFETY: the instructions are there.
-    let (scale, offset) = unsafe {
-        let scale = V::half(u16::from_le_bytes([block[scale], block[scale + 1]]));
-        (scale, V::half(u16::from_le_bytes([block[offset], block[offset + 1]])))
-    };
-    let mut packed = [0; 12];
-    packed.copy_from_slice(&block[at..][..12]);
-    let (s, o) = six_bits(packed);
-    let (s, o) = (s.to_le_bytes(), o.to_le_bytes());
-    let (mut scales, mut offsets) = ([0.0; 8], [0.0; 8]);
-    for g in 0..8 {
-        scales[g] = scale * f32::from(s[g]);
-        offsets[g] = -(offset * f32::from(o[g]));
-    }
-    (scales, offsets)
 }
 
 /// Puts row `r` of 32 into a panel: for each 16 rows, by units, tiles of first and of second halves in turns.
@@ -464,42 +374,6 @@ mod tests {
         }
     }
 
-    /// The panels of a row by both ways.
-    struct Panels<'a>(&'static Format, &'a [u8], usize, [&'a mut [f32]; 2]);
-
-    impl TileJob for Panels<'_> {
-        #[inline(always)]
-        unsafe fn run<V: Tiles>(self) {
-            let Panels(format, row, cols, [filled, put_in]) = self;
-            let mut floats = vec![f32::NAN; cols];
-            for r in 0..LANES {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    fill::<V>(format, row, &mut floats, r, filled);
-                    unpack::decode::<V>(format, row, &mut floats);
-                    put::<V>(&floats, r, put_in);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn values_that_are_looked_up_are_split_as_decoded_ones_bit_for_bit() {
-        let mut rng = Rng::new();
-        let format = ALL.iter().find(|f| f.ggml_id == LOOKED_UP).unwrap();
-        for cols in [256, 512] {
-            let bytes = weights(&mut rng, format, 1, cols);
-            for isa in Isa::with_tiles() {
-                let mut panels = [0; 2].map(|_| vec![f32::NAN; LANES * cols]);
-                let [a, b] = &mut panels;
-                // SAFETY: the job asks for nothing.
-                unsafe { isa.run_tiles(Panels(format, &bytes, cols, [a, b])) };
-                let bits = |p: &[f32]| p.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                assert!(bits(&panels[0]) == bits(&panels[1]), "{format}, {cols} columns, {}; {rng}", isa.name());
-            }
-        }
-    }
-
     /// Tiles of halves, or of bytes, from so many tokens on.
     #[test]
     fn the_formats_that_gain_take_tiles_for_shorter_prompts() {
@@ -507,7 +381,7 @@ mod tests {
             let format = Format::by_name(name).unwrap();
             (1..=PAYS).find(|&tokens| has(format, 256, tokens) || byte_tiles::has(format, tokens))
         };
-        for (name, from) in [("Q4_K", 32), ("Q6_K", 32), ("Q4_0", 128), ("F16", 64)] {
+        for (name, from) in [("Q4_K", 32), ("Q5_K", 32), ("Q6_K", 32), ("Q4_0", 128), ("F16", 64)] {
             assert_eq!(least(name), Some(from), "{name}");
         }
         assert_eq!(least("F32"), None);

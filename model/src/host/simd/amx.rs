@@ -81,37 +81,6 @@ unsafe impl Tiles for Avx512 {
         }
     }
 
-    /// A group has 16 values at most, which are split once and then looked up: both halves of each in one register.
-    #[inline(always)]
-    unsafe fn split_codes(
-        codes: __m512i,
-        values: &[f32; 16],
-        scales: [f32; 2],
-        offsets: [f32; 2],
-        high: [*mut u16; 2],
-        low: [*mut u16; 2],
-    ) {
-        // SAFETY: the instructions are there; 32 elements are writable at each pointer.
-        unsafe {
-            let values = _mm512_loadu_ps(values.as_ptr());
-            let (step, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32.cast_signed()));
-            let twice = _mm512_add_epi8(codes, codes);
-            let places = [_mm512_castsi512_si256(twice), _mm512_extracti64x4_epi64::<1>(twice)];
-            for i in 0..2 {
-                let x = _mm512_mul_ps(values, _mm512_set1_ps(scales[i]));
-                let x = _mm512_add_ps(x, _mm512_set1_ps(offsets[i]));
-                let first = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), step), upper);
-                let rest = _mm512_cvtneps_pbh(_mm512_sub_ps(x, _mm512_castsi512_ps(first)));
-                let table =
-                    _mm512_or_si512(first, _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(rest)));
-                let place = _mm512_cvtepu8_epi16(places[i]);
-                _mm512_storeu_si512(low[i].cast(), _mm512_permutexvar_epi16(place, table));
-                let place = _mm512_or_si512(place, _mm512_set1_epi16(1));
-                _mm512_storeu_si512(high[i].cast(), _mm512_permutexvar_epi16(place, table));
-            }
-        }
-    }
-
     /// Words of 16 bits are packed within quarters of a register, which are then put in order.
     #[inline(always)]
     unsafe fn scaled_bytes(codes: __m512i, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8) {
@@ -187,17 +156,30 @@ unsafe impl Tiles for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn byte_block(b: ByteBlock) {
-        let tokens = if b.half { &[0][..] } else { &[0, 16] };
-        for &tokens in tokens {
-            // What the next block wants of its tokens comes from the second cache.
-            for line in (0..8_192).step_by(64) {
-                Self::soon(b.x_soon.cast::<u8>().wrapping_add(tokens * 512 + line));
+    unsafe fn looked_up(codes: __m512i, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8) {
+        // SAFETY: the instructions are there; 64 bytes are writable at each pointer.
+        unsafe {
+            let [a, b] = tables;
+            for (i, to) in [high, low].into_iter().enumerate() {
+                let first = _mm512_broadcast_i32x4(_mm_loadu_si128(a[i].as_ptr().cast()));
+                let second = _mm_loadu_si128(b[i].as_ptr().cast());
+                let table = _mm512_mask_broadcast_i32x4(first, 0xff00, second);
+                _mm512_storeu_si512(to.cast(), _mm512_shuffle_epi8(table, codes));
             }
-            // SAFETY: the caller's promise.
-            unsafe {
-                sixteen(&b, 0, tokens);
-                sixteen(&b, 16, tokens);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn byte_block(b: ByteBlock) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for rows in [0, 16] {
+                match (b.half, b.x_soon.is_null()) {
+                    (true, _) => byte_tiles_of_sixteen(&b, rows),
+                    (_, true) => byte_tiles(&b, rows),
+                    (_, false) => byte_tiles_ahead(&b, rows),
+                }
+                byte_sums(&b, rows);
             }
         }
     }
@@ -217,11 +199,112 @@ static SCALES: [[[u8; 16]; 4]; 2] = {
 /// Eighths of a register whose quarters have some of one and some of another, in order.
 static QUARTERS: [u64; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// The products of a unit of 64 columns, at these bytes of the rows and of the tokens: each with a tile of sums of its own, so
-/// that none waits for the one before (52 cycles, where another can begin after 16), and each load into a tile that the last
-/// products but one have read. (Six tiles of sums, of 32 tokens, leave two for what is loaded: 0.8 cycles a weight, with 32
-/// tokens, of which by count 0.3.)
+/// Eight lines that the next unit will want, from one place on.
+macro_rules! soon {
+    ($at:literal) => {
+        concat!(".irp line, 0, 64, 128, 192, 256, 320, 384, 448\n prefetcht0 [{p} + ", $at, " + \\line]\n .endr")
+    };
+}
+
+/// The products of a unit of 64 columns of 16 rows and 32 tokens, at these bytes of the rows and of the tokens: `a h` of each
+/// 16 tokens in a tile of sums, `a l + b h` in another. Three products stand between two that add to the same tile (they would
+/// wait for each other: 52 cycles, where another can begin after 16), and each load is into a tile that the last product has
+/// not read. (Six tiles of sums, of 32 tokens and four products, left two for what is loaded: 0.8 cycles a weight, with 32
+/// tokens, of which by count 0.3.) What is asked for stands in four places.
 macro_rules! byte_unit {
+    ($w:literal, $x:literal, $($soon:expr),+) => {
+        byte_unit!(@ $w, $x, [$($soon),+])
+    };
+    (@ $w:literal, $x:literal, [$s0:expr, $s1:expr, $s2:expr, $s3:expr]) => {
+        concat!(
+            "tileloadd tmm4, [{w} + {ws} + ", $w, "]\n",
+            "tileloadd tmm5, [{x} + {xs} + ", $x, "]\n",
+            "tdpbssd tmm0, tmm4, tmm5\n",
+            $s0, "\n",
+            "tileloadd tmm6, [{x} + {xs} + 4096 + ", $x, "]\n",
+            "tdpbssd tmm1, tmm4, tmm6\n",
+            $s1, "\n",
+            "tileloadd tmm7, [{x} + {xs} + 4160 + ", $x, "]\n",
+            "tdpbssd tmm3, tmm4, tmm7\n",
+            $s2, "\n",
+            "tileloadd tmm6, [{x} + {xs} + 64 + ", $x, "]\n",
+            "tdpbssd tmm2, tmm4, tmm6\n",
+            $s3, "\n",
+            "tileloadd tmm7, [{w} + {ws} + 1024 + ", $w, "]\n",
+            "tdpbssd tmm1, tmm7, tmm5\n",
+            "tdpbssd tmm3, tmm7, tmm6"
+        )
+    };
+}
+
+/// 16 rows of a block with all tokens; the sums go to `room`.
+macro_rules! byte_units {
+    ($block:ident, $rows:ident, [$($unit:expr),+ $(,)?] $($operands:tt)*) => {
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+            $($unit,)+
+            "tilestored [{room} + {ws}], tmm0",
+            "tilestored [{room} + {ws} + 1024], tmm1",
+            "tilestored [{room} + {ws} + 2048], tmm2",
+            "tilestored [{room} + {ws} + 3072], tmm3",
+            w = in(reg) $block.w.add($rows / 16 * 2048),
+            x = in(reg) $block.x,
+            room = in(reg) $block.room,
+            ws = in(reg) 64usize,
+            xs = in(reg) 128usize
+            $($operands)*,
+            options(nostack, preserves_flags),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+        )
+    };
+}
+
+/// Whatever comes next is in the first cache.
+///
+/// # Safety
+/// As [`Tiles::byte_block`].
+#[inline(never)]
+unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
+    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses are those of its promise.
+    unsafe {
+        byte_units!(
+            b,
+            rows,
+            [
+                byte_unit!("0", "0", "", "", "", ""),
+                byte_unit!("2048", "2048", "", "", "", ""),
+                byte_unit!("4096", "8192", "", "", "", ""),
+                byte_unit!("6144", "10240", "", "", "", ""),
+            ]
+        );
+    }
+}
+
+/// The block that follows has other tokens, or other columns of them: half of what it wants is asked for.
+///
+/// # Safety
+/// As [`Tiles::byte_block`].
+#[inline(never)]
+unsafe fn byte_tiles_ahead(b: &ByteBlock, rows: usize) {
+    // SAFETY: as above. What is only asked for need not be there.
+    unsafe {
+        byte_units!(
+            b,
+            rows,
+            [
+                byte_unit!("0", "0", soon!("0"), soon!("512"), soon!("1024"), soon!("1536")),
+                byte_unit!("2048", "2048", soon!("2048"), soon!("2560"), soon!("3072"), soon!("3584")),
+                byte_unit!("4096", "8192", soon!("4096"), soon!("4608"), soon!("5120"), soon!("5632")),
+                byte_unit!("6144", "10240", soon!("6144"), soon!("6656"), soon!("7168"), soon!("7680")),
+            ],
+            p = in(reg) b.x_soon.wrapping_add(rows * 128)
+        );
+    }
+}
+
+/// The first 16 tokens alone.
+macro_rules! byte_unit_of_sixteen {
     ($w:literal, $x:literal) => {
         concat!(
             "tileloadd tmm4, [{w} + {ws} + ",
@@ -238,58 +321,50 @@ macro_rules! byte_unit {
             "tileloadd tmm7, [{w} + {ws} + 1024 + ",
             $w,
             "]\n",
-            "tdpbssd tmm2, tmm7, tmm5\n",
-            "tdpbssd tmm3, tmm7, tmm6"
+            "tdpbssd tmm1, tmm7, tmm5"
         )
     };
 }
 
-/// 16 rows of a block with 16 tokens.
+/// # Safety
+/// As [`Tiles::byte_block`].
+#[inline(never)]
+unsafe fn byte_tiles_of_sixteen(b: &ByteBlock, rows: usize) {
+    // SAFETY: as above.
+    unsafe {
+        byte_units!(
+            b,
+            rows,
+            [
+                byte_unit_of_sixteen!("0", "0"),
+                byte_unit_of_sixteen!("2048", "2048"),
+                byte_unit_of_sixteen!("4096", "8192"),
+                byte_unit_of_sixteen!("6144", "10240"),
+            ]
+        );
+    }
+}
+
+/// Scales the sums of 16 rows, and adds them.
 ///
 /// # Safety
 /// As [`Tiles::byte_block`].
 #[inline(always)]
-unsafe fn sixteen(b: &ByteBlock, rows: usize, tokens: usize) {
-    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses are those of its promise.
+unsafe fn byte_sums(b: &ByteBlock, rows: usize) {
+    // SAFETY: four tiles of sums, 32 scales each, and 32 rows of 32 sums, says the caller.
     unsafe {
-        asm!(
-            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-            byte_unit!("0", "0"),
-            byte_unit!("2048", "2048"),
-            byte_unit!("4096", "8192"),
-            byte_unit!("6144", "10240"),
-            "tilestored [{room} + {ws}], tmm0",
-            "tilestored [{room} + {ws} + 1024], tmm1",
-            "tilestored [{room} + {ws} + 2048], tmm2",
-            "tilestored [{room} + {ws} + 3072], tmm3",
-            w = in(reg) b.w.add(rows / 16 * 2048),
-            x = in(reg) b.x.add(tokens),
-            room = in(reg) b.room,
-            ws = in(reg) 64usize,
-            xs = in(reg) 128usize,
-            options(nostack, preserves_flags),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-        );
-        let (first, second) = (_mm512_set1_ps(65536.0), _mm512_set1_ps(256.0));
-        let of_tokens = _mm512_loadu_ps(b.x_scales.add(tokens));
+        let of_tokens = [0, 16].map(|t| _mm512_loadu_ps(b.x_scales.add(t)));
         for r in 0..16 {
-            let sums = |kind: usize| _mm512_load_si512(b.room.add(kind * 256 + 16 * r).cast());
-            let middle = _mm512_cvtepi32_ps(_mm512_add_epi32(sums(1), sums(2)));
-            let sum = _mm512_fmadd_ps(middle, second, _mm512_cvtepi32_ps(sums(3)));
-            let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums(0)), first, sum);
-            let scale = _mm512_mul_ps(_mm512_set1_ps(*b.w_scales.add(rows + r)), of_tokens);
-            let c = b.c.add((rows + r) * 32 + tokens);
-            _mm512_storeu_ps(c, _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(c)));
+            let of_row = _mm512_set1_ps(*b.w_scales.add(rows + r));
+            for (i, of_tokens) in of_tokens.into_iter().enumerate() {
+                let sums = |kind: usize| _mm512_load_si512(b.room.add((2 * i + kind) * 256 + 16 * r).cast());
+                let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(sums(0)), sums(1));
+                let c = b.c.add((rows + r) * 32 + 16 * i);
+                let scale = _mm512_mul_ps(of_row, of_tokens);
+                _mm512_storeu_ps(c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(c)));
+            }
         }
     }
-}
-
-/// Eight lines that the next unit will want, from one place on.
-macro_rules! soon {
-    ($at:literal) => {
-        concat!(".irp line, 0, 64, 128, 192, 256, 320, 384, 448\n prefetcht0 [{p} + ", $at, " + \\line]\n .endr")
-    };
 }
 
 /// Goes through a block's units: loads sums, adds each unit's products, stores sums.

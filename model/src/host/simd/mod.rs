@@ -252,23 +252,15 @@ pub unsafe trait Tiles: Vector {
     /// `x` must be valid for 32 elements, `high` and `low` for as many.
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
 
-    /// Splits 64 weights of codes of 4 bits, `values[code] · scale + offset` with a scale and an offset for each 32, rounded
-    /// as decoding rounds.
-    ///
-    /// `high` and `low` must each be valid for 32 elements.
-    unsafe fn split_codes(
-        codes: Self::Codes,
-        values: &[f32; 16],
-        scales: [f32; 2],
-        offsets: [f32; 2],
-        high: [*mut u16; 2],
-        low: [*mut u16; 2],
-    );
-
     /// 64 codes less their bias, times the scale of their 16, as two signed bytes each: `256 · high + low`.
     ///
     /// `high` and `low` must each be valid for 64 bytes; products fit 16 bits.
     unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8);
+
+    /// The two bytes of 64 codes of 4 bits, looked up: of the first 32 in one pair of tables, of the others in another.
+    ///
+    /// `high` and `low` must each be valid for 64 bytes.
+    unsafe fn looked_up(codes: Self::Codes, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8);
 
     /// Two rows of 32 halves, one behind the other, as 32 pairs.
     ///
@@ -316,7 +308,7 @@ pub struct TileBlock {
     pub c: *mut f32,
 }
 
-/// `c[r][t] += d[r] d[t] (65536 Σ a h + 256 Σ (a l + b h) + Σ b l)` of signed bytes, for 32 rows and 32 tokens of 256 columns.
+/// `c[r][t] += s[r] d[t] (256 Σ a h + Σ (a l + b h))` of signed bytes, for 32 rows and 32 tokens of 256 columns.
 #[derive(Clone, Copy)]
 pub struct ByteBlock {
     /// For each 16 rows, by 64 columns: a tile of `a`, and one of `b`.
@@ -327,7 +319,7 @@ pub struct ByteBlock {
     pub x: *const f32,
     /// Of 32 tokens.
     pub x_scales: *const f32,
-    /// Of the block that follows; only a hint.
+    /// Of the block that follows, null if it is the same; only a hint.
     pub x_soon: *const f32,
     /// Only the first 16 tokens are wanted; the others' sums are anything then.
     pub half: bool,

@@ -254,21 +254,6 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
-    unsafe fn split_codes(
-        codes: Self::Codes,
-        values: &[f32; 16],
-        scales: [f32; 2],
-        offsets: [f32; 2],
-        high: [*mut u16; 2],
-        low: [*mut u16; 2],
-    ) {
-        for (i, codes) in codes.as_chunks::<LANES>().0.iter().enumerate() {
-            let x = codes.map(|c| values[usize::from(c)] * scales[i] + offsets[i]);
-            // SAFETY: 32 elements each, says the caller.
-            unsafe { Self::split(x.as_ptr(), high[i], low[i]) };
-        }
-    }
-
     unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8) {
         for (i, code) in codes.into_iter().enumerate() {
             let w = (i16::from(code) - bias) * scales[i / 16];
@@ -277,6 +262,14 @@ unsafe impl super::Tiles for Plain {
                 *high.add(i) = ((w + 128) >> 8) as u8;
                 *low.add(i) = w as u8;
             }
+        }
+    }
+
+    unsafe fn looked_up(codes: Self::Codes, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8) {
+        for (i, code) in codes.into_iter().enumerate() {
+            let [a, b] = tables[i / 32].map(|table| table[usize::from(code)]);
+            // SAFETY: 64 bytes each, says the caller.
+            unsafe { (*high.add(i), *low.add(i)) = (a, b) };
         }
     }
 
@@ -303,7 +296,7 @@ unsafe impl super::Tiles for Plain {
         let tile = super::TILE_ROWS * 16;
         for r in 0..LANES {
             for t in 0..LANES {
-                let (mut high, mut middle, mut low) = (0i32, 0i32, 0i32);
+                let (mut high, mut middle) = (0i32, 0i32);
                 for k in 0..256 {
                     let (unit, word, byte) = (k / 64, k % 64 / 4, k % 4);
                     // SAFETY: tiles of rows, and words of tokens, which the caller vouches for.
@@ -313,10 +306,10 @@ unsafe impl super::Tiles for Plain {
                         let x = b.x.add(unit / 2 * 2048 + (unit % 2 * 16 + word) * LANES + t).cast::<i8>().add(byte);
                         let [a, b] = [*w, *w.add(4 * tile)].map(i32::from);
                         let [h, l] = [*x, *x.add(4096)].map(i32::from);
-                        (high, middle, low) = (high + a * h, middle + a * l + b * h, low + b * l);
+                        (high, middle) = (high + a * h, middle + a * l + b * h);
                     }
                 }
-                let sum = high as f32 * 65536.0 + (middle as f32 * 256.0 + low as f32);
+                let sum = (256 * high + middle) as f32;
                 // SAFETY: 32 scales each, and 32 rows of 32 sums.
                 unsafe { *b.c.add(r * LANES + t) += sum * (*b.w_scales.add(r) * *b.x_scales.add(t)) };
             }
