@@ -12,7 +12,7 @@ use kjit_model::graph::{Graph, Op};
 use kjit_model::placement::{shard, shard_of_rank};
 use kjit_model::session::{KvType, OpenOptions, Persistence};
 use support::files::{model_path, tiny_models};
-use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2};
+use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 
 const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
 
@@ -289,6 +289,17 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
             assert_eq!(plan.persistent.len(), sequences);
         }
     }
+    // By itself where that was measured to be faster: of shares of two, from two sequences on where a layer is small.
+    let auto = |graph: &Graph, sequences| {
+        let options = OpenOptions { sequences, ..options(4096) };
+        let plan = plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+        plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
+    };
+    let large = kjit_model::arch::build(&Shape { types: |_| "Q8_0", ..LLAMA_8B }.open()).unwrap();
+    let share = |graph: &Graph, ranks| shard(graph, 0, ranks).unwrap();
+    assert_eq!((auto(&share(&large, 2), 1), auto(&share(&large, 2), 8)), (vec![1], vec![1, 2]));
+    assert_eq!((auto(&share(&whole, 2), 1), auto(&share(&whole, 2), 8)), (vec![], vec![2]));
+    assert!(auto(&share(&whole, 4), 8).is_empty(), "it was not measured there");
     // Parts that a library brings come between launches.
     let gathered = planned(&shard_of_rank(&whole, 0, 2).unwrap(), 1);
     assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));

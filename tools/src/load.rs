@@ -140,8 +140,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some((steps, most)), _) => {
+                let least = gpu.plan().persistent.first().map_or(1, |one| one.rows);
                 match most {
                     1 => say(format_args!("a token is one launch of {steps} steps")),
+                    n if n == least => {
+                        say(format_args!("a token of each of {n} sequences is one launch of {steps} steps"))
+                    }
                     n => say(format_args!("a token of each of up to {n} sequences is one launch of {steps} steps")),
                 }
                 if let Some(why) = gpu.plan().persistent.first().and_then(|one| one.one_chooses.as_ref()) {

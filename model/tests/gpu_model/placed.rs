@@ -12,6 +12,7 @@ use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{OpenOptions, Persistence, Probe, Session, Want};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 #[test]
@@ -147,7 +148,10 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
     let Some(second) = second(&engine) else { return };
     let devices = [device(&engine), second];
     let mut whole = 0;
-    for path in tiny_models() {
+    // Three sessions and more of each compile kernels of their own: few models.
+    let some = ["tiny-llama-q4_0", "tiny-llama-q8_0", "tiny-qwen3-f16", "tiny-moe-q8_0", "tiny-tied-q8_0"];
+    let taken = |path: &PathBuf| some.iter().any(|name| path.ends_with(format!("{name}.gguf")));
+    for path in tiny_models().into_iter().filter(taken) {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let label = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -210,5 +214,5 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             assert!(seen.iter().all(|x| *x < 2e-2), "{label}, {n} sequences, {most:?} in one launch: off by {seen:?}");
         }
     }
-    assert!(whole > 2, "{whole} tiny models are one launch on each of two");
+    assert_eq!(whole, some.len(), "tiny models that are one launch on each of two");
 }

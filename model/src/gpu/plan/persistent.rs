@@ -19,7 +19,7 @@
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
-use crate::graph::{Graph, State, StateKind};
+use crate::graph::{Graph, Op, State, StateKind};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
 use kjit_kernels::matvec::MatvecSpec;
@@ -34,27 +34,41 @@ const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
 /// Elements of a head up to which it is.
 const HEAD: usize = 128;
 
-/// Whether a token of this model is one launch if nobody says what it is to be.
+/// From how many sequences on, a token each, a token of this model is one launch if nobody says what it is to be; none: never.
 ///
 /// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 574 and 509, Q4_K_M 544 and 483,
 /// Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1 and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871;
 /// not faster: F16 189 and 191, 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496.
-/// An H200 was measured with the kernel before (8b Q4_1 617 and 607, qwen3-8b 601 and 581; gemma3-12b, with heads of 256, no
-/// faster), and not with this one. Other cards were not measured.
-pub(super) fn gains(graph: &Graph, target: &Target) -> bool {
+/// gemma3-12b, with heads of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
+///
+/// Shares of two H200: 8b Q8_0 (122 MB a layer) 733 and 664, 70b Q4_K_M (262 MB) 146 and 143; 8b Q4_K_M (74 MB) 840 and 880,
+/// two sequences 1500 and 1125. More devices were not measured.
+pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma || graph.states.is_empty() || !graph.states.iter().all(heads) {
-        return false;
+        return None;
     }
     let (mut bytes, mut gaining) = (0, 0);
-    for weight in graph.weights.iter().filter(|w| w.tensor.starts_with("blk.") && w.rows > 1) {
+    // Those that are read: a device's share has the whole model's beside them.
+    let mut read: Vec<_> = graph.ops.iter().flat_map(|op| op.weights()).collect();
+    read.sort_unstable();
+    read.dedup();
+    for weight in read.into_iter().map(|id| graph.weight(id)).filter(|w| w.tensor.starts_with("blk.") && w.rows > 1) {
         if weight.experts > 1 {
-            return false;
+            return None;
         }
         bytes += weight.bytes();
         gaining += if GAIN.contains(&weight.format.name) { weight.bytes() } else { 0 };
     }
-    bytes / graph.states.len() >= WORTH && 2 * gaining >= bytes
+    let each = bytes / graph.states.len();
+    let ranks = graph.ops.iter().find_map(|op| if let Op::Reduce(sum) = op { Some(sum.ranks) } else { None });
+    let from = match ranks {
+        None => 1,
+        Some(2) if each >= 2 * WORTH => 1,
+        Some(2) => 2,
+        Some(_) => return None,
+    };
+    (each >= WORTH && 2 * gaining >= bytes).then_some(from)
 }
 
 /// Sequences that have a token each in one launch, at most. An H100, 8b Q4_K_M, tokens/s of one launch beside launches: one

@@ -81,10 +81,13 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (mut persistent, no_persistent) = match options.persistent {
-        Persistence::On => planner.one_launches(&decode, sequences)?,
+        Persistence::On => planner.one_launches(&decode, 1, sequences)?,
         // Where it was seen to be faster. Nobody asked, so that nothing is said where it cannot be.
-        Persistence::Auto if gains(graph, target) => (planner.one_launches(&decode, sequences)?.0, None),
-        Persistence::Auto | Persistence::Off => (vec![], None),
+        Persistence::Auto => match gains(graph, target) {
+            Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
+            None => (vec![], None),
+        },
+        Persistence::Off => (vec![], None),
     };
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();
     let context = request.context();
@@ -295,10 +298,11 @@ impl<'a> Planner<'a> {
         Ok(lower.program.finish(products, head, first))
     }
 
-    /// What is one launch: a token of one sequence, or of each of a few; or why nothing is.
+    /// What is one launch: a token of so many sequences, or of each of a few more; or why nothing is.
     fn one_launches(
         &mut self,
         decode: &Program,
+        from: usize,
         sequences: usize,
     ) -> Result<(Vec<OneLaunch>, Option<String>), PlanError> {
         let &Request { target, options, .. } = self.request;
@@ -306,14 +310,14 @@ impl<'a> Planner<'a> {
             return Ok((vec![], Some("the CPU computes a part of each token".to_owned())));
         }
         let mut all = vec![];
-        for n in 1..=sequences.min(SIDE_BY_SIDE) {
+        for n in from..=sequences.min(SIDE_BY_SIDE) {
             let one = match sequences {
                 1 => OneLaunch::of(decode, self.jobs.all(), target, options.probe),
                 _ => self.of_columns(n as u32)?,
             };
             match one {
                 Ok(one) => all.push(one),
-                Err(why) if n == 1 => return Ok((vec![], Some(why))),
+                Err(why) if n == from => return Ok((vec![], Some(why))),
                 // For so many columns there is no room.
                 Err(_) => break,
             }

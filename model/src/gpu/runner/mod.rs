@@ -316,8 +316,8 @@ impl GpuRunner {
         &self.resident.plan
     }
 
-    /// Steps that one launch does for a token of one sequence, and of how many it has a token each at most; none where each
-    /// step is a launch.
+    /// Steps that one launch does for a token of one sequence (or of the fewest that have one), and of how many it has a token
+    /// each at most; none where each step is a launch.
     pub fn persistent(&self) -> Option<(usize, usize)> {
         let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
