@@ -130,22 +130,22 @@ STEP u32 own_count(u32* p) {
 #endif
 }
 
-// The number of meetings so far, and the number behind it by so many. It never goes back to 0, which memory
-// that nobody wrote to has; even and odd go on in turn.
+// The number of meetings behind so many by `by`. It never goes back to 0, which memory that nobody wrote to
+// has; even and odd go on in turn.
 STEP u32 peer_behind(u32 met, u32 by) {
     const u32 sum = met + by;
     return sum < met || sum == 0xffffffffu ? sum - 0xfffffffeu : sum;
 }
 
-// A thread's waiting for another device: turns of its loop, when it began to look at the clock, whether it has
-// an end.
+// A thread's waiting for another device: turns of its loop, when it began to look at the clock, whether it
+// has an end.
 struct PeerWaiting {
     u64 since;
     u32 turns;
     bool over;
 };
-// After a look that found nothing. `over`, of this device: whether somebody has waited in vain; `late`, of the
-// host, says so, too.
+// After a look that found nothing. `over`, of this device: whether somebody has waited in vain; `late`, of
+// the host, says so, too.
 STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
     if (++w.turns % 256 != 0) return;
     w.over = atomic_load(over) != 0;

@@ -482,6 +482,8 @@ struct StreamRows {
                        const u8* memory, RingAt at, Shared& lds) {
         // Results of a round that a thread ends: of as many columns as there are.
         constexpr u32 ALL = COLUMNS * MOST, EACH_ENDS = CEIL_DIV(ALL, KJ_BLOCK);
+        // A thread that waited for one before it sent the next could wait in a circle (sums.h).
+        static_assert(KJ_RANKS == 1 || EACH_ENDS == 1, "a thread sends what it ends before it waits");
         const Links links = links_of(instruction);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory);
         const u32 sums = kept_place(lds.sum) + wave_id() % R::SHARE * MOST * 4;

@@ -197,7 +197,27 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             assert!(off(got, want) < 5e-4, "{label}, row {i}: off by {}", off(got, want));
         }
         assert_eq!(answer(&mut one), tokens, "{label}");
-        drop(one);
+        // Another model on the devices, in the midst of an answer: from the next token on both are launches.
+        one.truncate(0);
+        let mut seen = vec![];
+        let mut beside = std::thread::scope(|scope| {
+            let mut opening = None;
+            one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
+                seen.push(token);
+                let open = || scope.spawn(|| One::of(made(Persistence::On, Probe::None, 1).unwrap()));
+                let opened = opening.get_or_insert_with(open).is_finished();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                let end = opened && seen.len() >= 12 || seen.len() == 60;
+                if end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+            opening.unwrap().join().unwrap()
+        });
+        assert!(seen.starts_with(&tokens), "{label}: {seen:?}, not {tokens:?}");
+        assert_eq!(beside.on_gpu().persistent(), None);
+        assert_eq!((answer(&mut beside), answer(&mut one)), (tokens.clone(), tokens.clone()), "{label}");
+        assert_eq!(one.on_gpu().persistent(), None);
+        drop((one, beside));
         let mut late = One::of(made(Persistence::On, Probe::Delays, 1).unwrap());
         assert!(said(&mut late) == rows, "{label}: other bits where waves are late");
         for round in 0..20 {

@@ -316,7 +316,14 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     let alone = named(&sum.spec, &sum.args, "x") == Some(made)
         && matches!(made, Bind::Buffer(id) if !program.kept.iter().any(|kept| kept.buffer == id))
         && others.flat_map(|l| &l.args).all(|arg| *arg != made);
-    if !rows || !alone || reduce.join || reduce.gathered || product.among.is_some() || matvec.finish != Finish::Store {
+    if !rows
+        || !alone
+        || reduce.join
+        || reduce.gathered
+        || reduce.stretches
+        || product.among.is_some()
+        || matvec.finish != Finish::Store
+    {
         return None;
     }
     let (y, residual) = (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);

@@ -39,6 +39,7 @@ use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::product::tiled_index;
 use pages::Pages;
+use std::sync::Arc;
 
 /// What is drawn where a slot's own options say how.
 const DRAW: Choice = Choice::Draw { top_k: 1, temperature: 1.0, top_p: 1.0, min_p: 0.0 };
@@ -50,6 +51,8 @@ const NUMBERS: usize = 64;
 pub struct GpuRunner {
     /// The other devices that compute the model with this one: the first to go.
     others: together::Others,
+    /// Whether another model is on the devices that compute this one together.
+    sole: Option<Arc<sole::Sole>>,
     /// Likewise, where the others are other processes'.
     far: Option<rank::Leaving>,
     resident: Resident,
@@ -193,6 +196,7 @@ impl GpuRunner {
         let captures = shown && resident.aside.is_none();
         let mut runner = GpuRunner {
             others: together::Others::default(),
+            sole: None,
             far: None,
             resident,
             graph,

@@ -10,6 +10,9 @@ impl GpuRunner {
     /// what was recorded of a token is recorded anew. `at`: tokens that are in the sequence at hand. Until it is
     /// there this is a look; once, it allocates and waits for what is on its way.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
+        if self.leave_one_launch()? {
+            return Ok(true);
+        }
         if !self.one_launch_late {
             return Ok(false);
         }
@@ -47,6 +50,7 @@ impl GpuRunner {
 
     /// Each step of a token is a launch from here on.
     pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
+        self.one_launch_late = false;
         if !self.resident.persistent.is_empty() {
             // What is replayed may not go while it runs.
             self.resident.stream.synchronize()?;

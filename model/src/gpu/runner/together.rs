@@ -29,8 +29,6 @@ pub(super) struct Others {
     runners: Vec<GpuRunner>,
     /// Of all of them.
     streams: Vec<Stream>,
-    /// Whether another model is on them as well.
-    sole: Option<Arc<Sole>>,
 }
 
 impl Others {
@@ -118,7 +116,6 @@ impl GpuRunner {
         let (Some(first), Some(device)) = (shards.first(), devices.first()) else {
             return Err(SessionError::Device("there is no device".to_owned()).into());
         };
-        let sole = Sole::on(devices);
         let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
         let places = match unreached {
             None => MeetingPlace::of(devices, room, Way::Devices)?,
@@ -136,6 +133,7 @@ impl GpuRunner {
         // A token is one launch on all of them or on none: they wait for each other within it.
         let has = |r: &GpuRunner| r.resident.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
+        let sole = Sole::on(devices)?;
         if !everywhere || sole.shared() {
             runners.iter_mut().try_for_each(GpuRunner::launch_tokens)?;
         }
@@ -161,9 +159,10 @@ impl GpuRunner {
             done => in_host_too(unreached.as_deref().unwrap_or_default(), done)?,
         }
         let streams: Vec<Stream> = runners.iter().map(|r| r.resident.stream.clone()).collect();
-        sole.opened(&streams);
+        sole.opened(&streams, runners.iter().filter(|r| has(r) > 0).count());
+        runners.iter_mut().for_each(|r| r.sole = Some(Arc::clone(&sole)));
         let mut leader = runners.remove(0);
-        leader.others = Others { runners, streams, sole: Some(sole) };
+        leader.others = Others { runners, streams };
         leader.remark(unreached.map(|why| format!("sums go through the host's memory: {why}")).into_iter().collect());
         Ok(leader)
     }
@@ -190,17 +189,8 @@ impl GpuRunner {
         mut theirs: Vec<Follower<'_>>,
         ours: impl FnOnce(&mut GpuRunner) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
-        let sole = self.others.sole.clone();
-        let _busy = sole.as_deref().map(Sole::begin);
+        let _busy = self.sole.as_ref().map(Sole::begin);
         let mut others = std::mem::take(&mut self.others.runners);
-        if sole.as_ref().is_some_and(|sole| sole.shared()) {
-            let all = std::iter::once(&mut *self).chain(&mut others);
-            let done = all.into_iter().try_for_each(GpuRunner::launch_tokens);
-            if let Err(error) = done {
-                self.others.runners = others;
-                return Err(error);
-            }
-        }
         let mut own: Vec<Vec<Own<'_>>> = others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
         let (mine, rest) = std::thread::scope(|scope| {
             let parts = others.iter_mut().zip(&mut own).zip(&mut theirs);
