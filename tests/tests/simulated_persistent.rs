@@ -14,7 +14,9 @@ use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -122,8 +124,21 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
                 assert!(off(got, want) < 5e-4, "row {i}, {way}: off by {}", off(got, want));
             }
             assert!(first.get_or_insert(got.clone()).0 == got.0, "other bits {way}");
-            // Another model on one of them: of two such launches each could wait for what the other keeps from beginning.
-            let mut beside = opened(&all[..2], &on);
+            // Another model on one of them: of two such launches each could wait for what the other keeps from beginning. It is
+            // opened in the midst of an answer, and waits for its end. (Here kernels of two models do not lie beside each
+            // other, so the answer does not go on; on cards it does.)
+            let mut beside = std::thread::scope(|scope| {
+                let mut opening = None;
+                one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
+                    assert_eq!(token, want.1[0]);
+                    opening = Some(scope.spawn(|| opened(&all[..2], &on)));
+                    std::thread::sleep(Duration::from_secs(3));
+                    ControlFlow::Break(())
+                })
+                .unwrap();
+                opening.unwrap().join().unwrap()
+            });
+            one.truncate(0);
             assert_eq!(beside.on_gpu().persistent(), None);
             assert!(said(&mut beside) == want && said(&mut one) == want, "what becomes launches has their bits");
             assert_eq!(one.on_gpu().persistent(), None);

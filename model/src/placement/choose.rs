@@ -26,7 +26,7 @@ pub enum PlacementError {
     Ranks(String),
     /// [`Persistence::On`] with several stages.
     #[error(
-        "--persistent on is one launch of one device, or of each with --split tensor: leave it out where layers are divided"
+        "--persistent on is one launch on one device, or on each with --split tensor: leave it out where layers are divided"
     )]
     Persistent,
     /// [`OpenOptions::stream`] with several stages.

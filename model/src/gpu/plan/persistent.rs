@@ -42,7 +42,8 @@ const HEAD: usize = 128;
 /// gemma3-12b, with heads of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
 ///
 /// Shares of two H200: 8b Q8_0 (122 MB a layer) 733 and 664, 70b Q4_K_M (262 MB) 146 and 143; 8b Q4_K_M (74 MB) 840 and 880,
-/// two sequences 1500 and 1125. More devices were not measured.
+/// two sequences 1500 and 1125. Of two H100 608 and 535, 119 and 109; 795 and 748, 1433 and 1075. More devices were not
+/// measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma || graph.states.is_empty() || !graph.states.iter().all(heads) {

@@ -82,9 +82,13 @@ impl Sole {
                     one.devices.join(", ")
                 )));
             }
+            // What it ran ahead of its last answer ends by itself, while no call begins: one may record, and a stream that is
+            // waited for meanwhile records nothing. In a call each device has waited for its own before it left.
+            if state.calls == 0 {
+                // A device that was lost says so to its own model.
+                one.streams.get().into_iter().flatten().for_each(|stream| drop(stream.synchronize()));
+            }
             drop(state);
-            // A device that was lost says so to its own model.
-            one.streams.get().into_iter().flatten().for_each(|stream| drop(stream.synchronize()));
         }
         Ok(sole)
     }
