@@ -140,7 +140,10 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
             });
             one.truncate(0);
             assert_eq!(beside.on_gpu().persistent(), None);
-            assert!(said(&mut beside) == want && said(&mut one) == want, "what becomes launches has their bits");
+            assert!(said(&mut beside) == want, "what becomes launches has their bits");
+            // What it ran ahead ends first, for the same reason.
+            drop(beside);
+            assert!(said(&mut one) == want, "what becomes launches has their bits");
             assert_eq!(one.on_gpu().persistent(), None);
         }
         (0..3).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
