@@ -41,7 +41,7 @@ const HEAD: usize = 128;
 /// not faster: F16 189 and 191, 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496.
 /// gemma3-12b, with heads of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
 ///
-/// Shares of two H200: 8b Q8_0 (122 MB a layer) 733 and 664, 70b Q4_K_M (262 MB) 146 and 143; 8b Q4_K_M (74 MB) 840 and 880,
+/// Shares of two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143; 8b Q4_K_M (66 MB) 840 and 880,
 /// two sequences 1500 and 1125. Of two H100 608 and 535, 119 and 109; 795 and 748, 1433 and 1075. More devices were not
 /// measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {

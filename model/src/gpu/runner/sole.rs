@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long a model that is opened waits for another to leave its one launch: it does between two tokens, but whoever takes
-/// these may take his time, or be the one who opens.
+/// these may be slow, or be the one who opens.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A model on several devices.
