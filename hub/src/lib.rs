@@ -43,7 +43,7 @@ mod settings;
 pub use error::Error;
 pub use hub::{Hub, Local, Pulled};
 pub use names::{Named, USUAL, models};
-pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME};
+pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME, is_address};
 pub use remove::Removed;
 pub use settings::{ENDPOINT, Settings, Token};
 

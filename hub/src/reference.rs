@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`.
+/// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`. `hf.co/ORG/REPO`,
+/// `huggingface.co/ORG/REPO` and the address of a repository or of a file on the hub's pages mean the same.
 ///
 /// ```
 /// use kjit_hub::{Pick, Reference};
@@ -91,6 +92,8 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Reference, BadReference> {
         let bad = |why| BadReference { text: text.to_owned(), why };
+        let address = address(text);
+        let text = address.as_deref().unwrap_or(text);
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("does not begin with hf:"))?;
         let (place, word) = rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
         let (place, revision) = place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
@@ -126,6 +129,26 @@ impl FromStr for Reference {
         Ok(Reference { repo: repo.to_owned(), revision: revision.map(str::to_owned), pick })
     }
 }
+
+/// `hf:…` for an address of the hub's pages: `https://huggingface.co/ORG/REPO/blob/REVISION/FILE` and the like.
+fn address(text: &str) -> Option<String> {
+    let bare = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
+    let bare = HOSTS.iter().find_map(|host| bare.strip_prefix(host))?;
+    let bare = bare.split(['?', '#']).next()?.trim_end_matches('/');
+    let parts: Vec<&str> = bare.splitn(5, '/').collect();
+    Some(match parts.as_slice() {
+        [org, repo, "tree", revision] => format!("{SCHEME}{org}/{repo}@{revision}"),
+        [org, repo, "blob" | "resolve", revision, file] => format!("{SCHEME}{org}/{repo}@{revision}:{file}"),
+        _ => format!("{SCHEME}{bare}"),
+    })
+}
+
+/// Whether a text begins as an address of the hub does.
+pub fn is_address(text: &str) -> bool {
+    address(text).is_some()
+}
+
+const HOSTS: [&str; 4] = ["huggingface.co/", "hf.co/", "www.huggingface.co/", "www.hf.co/"];
 
 /// Letters, digits, and what joins them.
 fn of_name(byte: u8) -> bool {
@@ -181,6 +204,23 @@ mod tests {
             assert_eq!((read.repo(), read.revision(), read.pick()), (repo, revision, &pick), "{text}");
             assert_eq!(read.to_string(), again);
             assert_eq!(again.parse(), Ok(read));
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_hubs_pages_are_references() {
+        for (text, again) in [
+            ("hf.co/a/b:Q4_0", "hf:a/b:Q4_0"),
+            ("huggingface.co/a/b", "hf:a/b"),
+            ("https://huggingface.co/a/b/", "hf:a/b"),
+            ("https://hf.co/a/b/tree/v1", "hf:a/b@v1"),
+            ("https://huggingface.co/a/b/blob/main/c/x.gguf", "hf:a/b@main:c/x.gguf"),
+            ("https://huggingface.co/a/b/resolve/main/x.gguf?download=true", "hf:a/b@main:x.gguf"),
+        ] {
+            assert_eq!(text.parse::<Reference>().unwrap().to_string(), again, "{text}");
+        }
+        for text in ["https://huggingface.co/", "hf.co/a", "hf.co/a/b/blob/main", "https://example.org/a/b"] {
+            assert!(text.parse::<Reference>().is_err(), "{text}");
         }
     }
 

@@ -6,30 +6,15 @@ use std::path::Path;
 
 /// A flag of llama.cpp, and what to do here.
 const FLAGS: &[(&[&str], &str)] = &[
-    (
-        &["-ngl", "--n-gpu-layers", "--gpu-layers"],
-        "leave it out: what fits the device stays there, the rest is copied to it (--memory SIZE: how much it may take)",
-    ),
-    (
-        &["-cnv", "--conversation", "-i", "--interactive", "--interactive-first"],
-        "leave it out: `kjit run MODEL` without a prompt is a chat",
-    ),
+    (&["-i", "--interactive", "--interactive-first"], "leave it out: `kjit run MODEL` without a prompt is a chat"),
     (&["-no-cnv", "--no-conversation"], "leave it out and give a prompt; --raw feeds it without the chat template"),
     (&["-st", "--single-turn"], "leave it out: with a prompt there is one answer"),
-    (
-        &["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"],
-        "the model stands by itself: kjit run hf:ORG/REPO:QUANT …",
-    ),
-    (&["-t", "-tb", "--threads-batch"], "give --threads N"),
+    (&["-hfr", "-hff", "--hf-file", "-mu", "--model-url"], "the model stands by itself: kjit run hf:ORG/REPO:QUANT …"),
+    (&["-tb", "--threads-batch"], "give --threads N"),
     (&["-ub", "--ubatch-size", "--batch-size"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
     (&["-b", "--batch"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
     (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "give --kv-type f16 or q8_0, for keys and values alike"),
-    (&["-fa", "--flash-attn", "--mlock", "--no-mmap", "-kvu"], "leave it out: kjit does what is best by itself"),
-    (&["-sys", "--system-prompt"], "give --system TEXT"),
-    (&["--n-predict", "--predict"], "give -n N"),
-    (&["--ctx-size"], "give -c N"),
-    (&["--temperature"], "give --temp T"),
-    (&["-s"], "give --seed N"),
+    (&["-kvu"], "leave it out: kjit decides this itself"),
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
     (&["-ts", "--tensor-split", "-sm", "--split-mode"], "kjit computes on one device: give --device"),
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),

@@ -16,6 +16,7 @@ mod load;
 mod model;
 mod ranks;
 mod report;
+mod spelling;
 mod table;
 mod template;
 
@@ -30,10 +31,14 @@ fn main() -> ExitCode {
     kjit_engine::child_main();
     interrupt::listen();
     kjit_model::gguf::end_on_a_file_cut_short();
-    let mut cli = match Cli::try_parse() {
+    let (arguments, note) = spelling::translate(std::env::args_os().collect());
+    let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => return wrong_usage(&e),
     };
+    if let Some(note) = note.filter(|_| !cli.shared.quiet) {
+        report::say(note);
+    }
     if let Err(e) = one_device(&cli).and_then(|()| ranks::prepare(&mut cli)) {
         return report::failed(&e);
     }

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::report::{bytes, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
-use kjit_hub::{Event, Hub, Reference, SCHEME, Settings};
+use kjit_hub::{Event, Hub, Pick, Reference, SCHEME, Settings};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -22,26 +22,34 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// For clap: `hf:…` is a reference, everything else a path.
+    /// For clap: `hf:…` and addresses of the hub are references, and so is `ORG/REPO[:QUANT]` where no such file
+    /// is here. Everything else is a path.
     pub fn parser() -> impl TypedValueParser<Value = ModelName> {
         OsStringValueParser::new().try_map(|value: OsString| -> Result<ModelName, String> {
             let text = value.to_str().unwrap_or_default();
+            let read = |text: &str| text.parse().map(ModelName::Hub).map_err(|e: kjit_hub::BadReference| e.to_string());
             if text.starts_with(SCHEME) {
-                return text.parse().map(ModelName::Hub).map_err(|e: kjit_hub::BadReference| e.to_string());
+                return read(text);
             }
-            let elsewhere =
-                ["https://", "http://", "hf.co/", "huggingface.co/"].iter().any(|begin| text.starts_with(begin));
-            if elsewhere && !Path::new(&value).exists() {
-                return Err("a model is a file or a folder that is here, or hf:ORG/REPO:QUANT on the hub".to_owned());
+            if Path::new(&value).exists() {
+                return Ok(ModelName::File(value.into()));
             }
-            Ok(ModelName::File(value.into()))
+            if kjit_hub::is_address(text) {
+                return read(text);
+            }
+            if text.contains("://") {
+                return Err("a model is a file or a folder that is here, or ORG/REPO:QUANT on the hub".to_owned());
+            }
+            let reference: Option<Reference> = format!("{SCHEME}{text}").parse().ok();
+            let of_hub = reference.filter(|r| !matches!(r.pick(), Pick::File(_)));
+            Ok(of_hub.map_or_else(|| ModelName::File(value.into()), ModelName::Hub))
         })
     }
 
     /// Where the file is. One of the hub that is not here is fetched, unless `HF_HUB_OFFLINE` forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
         match self {
-            ModelName::File(path) => Ok(Cow::Borrowed(path)),
+            ModelName::File(path) => found(path),
             ModelName::Hub(reference) => {
                 let local = fetching(shared, |hub, watch| hub.get(reference, watch))?;
                 Ok(Cow::Owned(local.path().to_owned()))
@@ -52,7 +60,7 @@ impl ModelName {
     /// Where the file is, if it is here: nothing is fetched.
     pub fn here(&self) -> anyhow::Result<Cow<'_, Path>> {
         match self {
-            ModelName::File(path) => Ok(Cow::Borrowed(path)),
+            ModelName::File(path) => found(path),
             ModelName::Hub(reference) => {
                 let hub = hub()?;
                 let (what, cache) = (reference.to_string(), hub.cache().to_owned());
@@ -78,6 +86,31 @@ impl fmt::Display for ModelName {
             ModelName::Hub(reference) => reference.fmt(f),
         }
     }
+}
+
+/// Names of ollama's library, and where the hub has that model as GGUF.
+const FAMILIES: &[(&str, &str)] = &[
+    ("llama3.1", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"),
+    ("llama3.2", "bartowski/Llama-3.2-3B-Instruct-GGUF"),
+    ("llama3.3", "bartowski/Llama-3.3-70B-Instruct-GGUF"),
+    ("qwen2.5", "Qwen/Qwen2.5-7B-Instruct-GGUF"),
+    ("qwen3", "Qwen/Qwen3-8B-GGUF"),
+    ("gemma3", "ggml-org/gemma-3-4b-it-GGUF"),
+    ("mistral", "bartowski/Mistral-7B-Instruct-v0.3-GGUF"),
+    ("phi4", "bartowski/phi-4-GGUF"),
+    ("gpt-oss", "ggml-org/gpt-oss-20b-GGUF"),
+    ("smollm2", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
+];
+
+/// A path as it is; a single word that is no file here is told how a model of the hub is named.
+fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
+    let word = path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
+    if let Some(word) = word.filter(|_| !path.exists()) {
+        let base = word.split(':').next().unwrap_or(word);
+        let repo = FAMILIES.iter().find(|(name, _)| *name == base).map_or("ORG/REPO:QUANT", |(_, repo)| repo);
+        anyhow::bail!("'{word}' is no file or folder here: name a model of the hub, for example `kjit run {repo}`");
+    }
+    Ok(Cow::Borrowed(path))
 }
 
 /// The hub as the environment has it.

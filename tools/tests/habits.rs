@@ -29,16 +29,11 @@ fn bare(c: &mut Command) -> &mut Command {
 fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
     for (arguments, wanted) in [
         (&["-m", "x.gguf", "-p", "hi"][..], "kjit run x.gguf"),
-        (&["run", "-m", "x.gguf", "-p", "hi"], "kjit run x.gguf"),
-        (&["bench", "--model=x.gguf"], "kjit bench x.gguf"),
-        (&["run", "x.gguf", "-ngl", "99"], "--memory SIZE"),
-        (&["run", "x.gguf", "--n-gpu-layers=99"], "--memory SIZE"),
-        (&["run", "x.gguf", "-cnv"], "is a chat"),
-        (&["run", "-hf", "org/model"], "hf:ORG/REPO"),
-        (&["run", "x.gguf", "-p", "hi", "-t", "4"], "--threads"),
+        (&["run", "x.gguf", "-i"], "is a chat"),
+        (&["run", "x.gguf", "-p", "hi", "-tb", "4"], "--threads"),
         (&["run", "x.gguf", "-p", "hi", "-b", "512"], "--prefill-chunk"),
         (&["ls"], "kjit list"),
-        (&["run", "https://hf.co/a/b", "-p", "x"], "hf:ORG/REPO"),
+        (&["run", "https://example.org/a/b", "-p", "x"], "ORG/REPO"),
         (&["chat", "x.gguf"], "kjit run MODEL"),
         (&["pull", "smollm2"], "hf:ORG/REPO"),
         (&["fetch", "smollm2"], "kjit pull"),
@@ -51,6 +46,73 @@ fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
     // What is no word of theirs is clap's to explain; and help is help.
     assert!(error_line(kjit().args(["run", "x.gguf", "--no-such-flag"]), 2).contains("--no-such-flag"));
     assert!(stdout(kjit().args(["run", "-h"])).contains("Examples"));
+}
+
+#[test]
+fn flags_and_names_of_llama_cpp_and_ollama_run() {
+    let model = smollm2();
+    let model = model.to_str().unwrap();
+    let answer = |arguments: &[&str]| {
+        let output = kjit().env("HF_HUB_OFFLINE", "1").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let ours = answer(&[
+        "run",
+        model,
+        "-p",
+        "Hi",
+        "-n",
+        "3",
+        "-c",
+        "64",
+        "--temp",
+        "0",
+        "--seed",
+        "1",
+        "--threads",
+        "1",
+        "--system",
+        "Be.",
+        "--device",
+        "cpu",
+    ]);
+    let theirs = answer(&[
+        "run",
+        "-p",
+        "Hi",
+        "--n-predict",
+        "3",
+        "--ctx-size",
+        "64",
+        "--temperature",
+        "0",
+        "-s",
+        "1",
+        "-t",
+        "1",
+        "-sys",
+        "Be.",
+        "-ngl",
+        "99",
+        "-fa",
+        "on",
+        "--no-mmap",
+        "-m",
+        model,
+        "--device",
+        "cpu",
+    ]);
+    assert_eq!(ours.0, theirs.0);
+    assert_eq!(said(&theirs.1, "note: -ngl, -fa, --no-mmap left out").len(), 1, "{}", theirs.1);
+    let refused =
+        |name: &str| error_line(kjit().env("HF_HUB_OFFLINE", "1").args(["run", name, "-p", "x", "--device", "cpu"]), 1);
+    // Names of the hub, which is not asked here.
+    for name in ["a/b:Q4_0", "hf.co/a/b:Q4_0", "https://huggingface.co/a/b/blob/main/x.gguf"] {
+        assert!(refused(name).contains("HF_HUB_OFFLINE"), "{name}: {}", refused(name));
+    }
+    assert!(refused("llama3.2").contains("kjit run bartowski/Llama-3.2-3B-Instruct-GGUF"));
+    assert!(refused("nothing").contains("ORG/REPO"));
 }
 
 #[test]

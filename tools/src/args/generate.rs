@@ -23,10 +23,10 @@ pub struct Run {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// At most this many tokens (default: until the model ends, or the context is full)
-    #[arg(short = 'n', long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
     /// System message of the chat
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// Feed the prompt as it is, without the model's chat template
     #[arg(long)]

@@ -41,7 +41,7 @@ pub struct Shared {
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
     /// Threads for work on the CPU (default: all cores)
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
+    #[arg(short, long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
     pub threads: Option<u16>,
     /// Where compiled kernels are kept (default: $KJIT_CACHE_DIR, else the user's cache folder)
     #[arg(long, global = true, value_name = "DIR")]

@@ -8,7 +8,7 @@ use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
 #[derive(Debug, Clone, Args)]
 pub struct Setup {
     /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
-    #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short = 'c', long = "context", alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -149,7 +149,7 @@ impl From<Whole> for Persistence {
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
     /// Temperature; 0 takes the likeliest token, the same each time
-    #[arg(long, default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, alias = "temperature", default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
     pub temp: f32,
     /// Choose among the K likeliest (0: all)
     #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
@@ -170,6 +170,6 @@ pub struct Sampling {
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub frequency_penalty: f32,
     /// Seed of the choice (default: another each time)
-    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
