@@ -5,7 +5,9 @@ mod support;
 use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
-use kjit_model::serve::{Constraint, Event, Failure, Reason, Refused, Request, Scheduler, SchedulerOptions, Status};
+use kjit_model::serve::{
+    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions, Status,
+};
 use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -120,6 +122,25 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
     let status = scheduler.status();
     assert!(status.prompt_tokens <= 300 + 20 * 21, "{} tokens of prompts were computed", status.prompt_tokens);
     assert_eq!(status.prompt_tokens + status.cached_tokens, 20 * 320);
+}
+
+#[test]
+fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
+    // Keys and values alone, and a scan beside attention: its states are found at borders.
+    for name in [TINY, "../archs/falcon-h1.gguf"] {
+        let Some(session) = session(name, 6, 400) else { return };
+        let text: Vec<u32> = prompt(5, 300).into_iter().map(|id| id % session.n_vocab() as u32).collect();
+        let options = SchedulerOptions { token_budget: Some(16), ..SchedulerOptions::default() };
+        let scheduler = Scheduler::start(session, options).unwrap();
+        let ask = |owner: u8| ask(&scheduler, &text, 2, |r| r.owner = Owner([owner; 32]));
+        // At once: another's prompt is on its way, and one's own is.
+        let cached: Vec<usize> = all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
+        assert!(cached[..2] == [0, 0] && cached[2] >= 256, "{name}: {cached:?}");
+        // It is there, and not for others, whoever asks for it in between.
+        let cached = [3, 1, 4, 2, 1].map(|owner| ask(owner).got().cached());
+        assert!(cached[0] == 0 && cached[2] == 0, "{name}: {cached:?}");
+        assert!([1, 3, 4].iter().all(|&i| cached[i] >= 256), "{name}: {cached:?}");
+    }
 }
 
 #[test]

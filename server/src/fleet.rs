@@ -1,6 +1,7 @@
 //! A worker of a fleet: `POST /v1/inference`, and the announcements to the hive. Both are kjit's own to
 //! define; docs/serve.md has them.
 
+use crate::caller::Caller;
 use crate::fields::Fields;
 use crate::generation::{Ended, Piece, Reading, Wanted, collect, start};
 use crate::openai::completions::Text;
@@ -30,9 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const USUAL_TOKENS: usize = 128;
 
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
-pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let at = place(&mut f, &service)?;
+    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let text = f.needed_text("prompt")?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);
@@ -55,7 +56,7 @@ pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String
         logprobs: None,
         constraint: None,
         reading: Reading::Plain,
-        client,
+        caller,
         lookup: loaded.lookup,
     };
     start(&loaded, wanted, 0, to)?;

@@ -20,6 +20,7 @@
 )]
 
 mod base64;
+mod caller;
 mod connection;
 mod constrain;
 mod conversation;

@@ -234,6 +234,55 @@ fn nobody_is_let_in_who_should_not_be() {
 }
 
 #[test]
+fn what_one_key_asked_is_not_told_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    std::fs::write(&keys, "alpha\nbeta\n").unwrap();
+    let keys = ["--api-key-file", keys.to_str().unwrap(), "--max-sequences", "12"];
+    let secret = "The number of the account at the bank, which nobody else may ever know, is 482913.";
+    let cached = |server: &Served, key: &str, salt: Value| {
+        let body = chat(secret, json!({ "max_tokens": 1, "cache_salt": salt })).to_string();
+        let header = format!("Authorization: Bearer {key}");
+        let answer = server.ask("POST", "/v1/chat/completions", &[&header], body.as_bytes());
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let counted = |server: &Served| {
+        let status = server.ask("GET", "/status", &["Authorization: Bearer beta"], b"").json();
+        status["tokens"]["cached"].as_u64().unwrap()
+    };
+    let server = Served::start(&keys);
+    assert_eq!(cached(&server, "alpha", Value::Null), 0);
+    assert_eq!((cached(&server, "beta", Value::Null), counted(&server)), (0, 0), "another's prompt");
+    assert!(cached(&server, "alpha", Value::Null) > 20 && cached(&server, "beta", Value::Null) > 20, "one's own");
+    // However a key is sent, it is the same.
+    let odd = server.ask(
+        "POST",
+        "/v1/completions",
+        &["Authorization: bearer  alpha "],
+        json!({ "prompt": secret, "max_tokens": 1, "cache_salt": "x" }).to_string().as_bytes(),
+    );
+    assert_eq!(odd.json()["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{odd:?}");
+    // Salts, each with its key.
+    assert_eq!(cached(&server, "alpha", json!("one")), 0);
+    assert_eq!((cached(&server, "alpha", json!("two")), cached(&server, "beta", json!("one"))), (0, 0));
+    assert!(cached(&server, "alpha", json!("one")) > 20);
+    let header = ["Authorization: Bearer alpha"];
+    let wrong = server.ask("POST", "/v1/completions", &header, br#"{"prompt": "x", "cache_salt": ""}"#);
+    assert!(wrong.status == 400 && wrong.body.contains("'cache_salt'"), "{wrong:?}");
+    let ollama =
+        br#"{"prompt": "x", "raw": true, "stream": false, "cache_salt": "one", "options": {"num_predict": 1}}"#;
+    assert_eq!(server.ask("POST", "/api/generate", &header, ollama).status, 200);
+
+    // Shared on purpose; salts keep texts apart all the same.
+    let shared = Served::start(&[&keys[..], &["--share-prefixes"]].concat());
+    assert_eq!(cached(&shared, "alpha", Value::Null), 0);
+    assert!(cached(&shared, "beta", Value::Null) > 20);
+    assert_eq!((cached(&shared, "alpha", json!("one")), cached(&shared, "beta", json!("two"))), (0, 0));
+    assert!(cached(&shared, "beta", json!("one")) > 20);
+}
+
+#[test]
 fn the_page_is_whole_and_machines_can_read_how_things_are() {
     let server = Served::start(&[]);
     let page = server.get("/");

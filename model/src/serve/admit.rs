@@ -28,7 +28,8 @@ impl Worker {
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // Who waits for another's prompt need not compute the same.
-                let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
+                let shared =
+                    |r: &Running| r.job.owner == job.owner && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
                 let mut later = || match marks {
                     false => running.iter().any(shared),
                     true => match borders::wait(running, prefixes, job) {
@@ -85,8 +86,9 @@ impl Worker {
             return Ok((id, fed));
         }
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
-        let running = self.running.iter().filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
-        let source = if self.reuse { self.kept.source(&job.tokens, running) } else { Source::None };
+        let his = self.running.iter().filter(|r| r.job.owner == job.owner);
+        let running = his.filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
+        let source = if self.reuse { self.kept.source(job.owner, &job.tokens, running) } else { Source::None };
         let full = self.running.len() + self.kept.len() >= session.sequences();
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
@@ -130,10 +132,10 @@ impl Worker {
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
         let paged = self.session.as_ref().is_some_and(|s| s.pages().is_some());
         if good && paged {
-            self.keep(id, &tokens);
+            self.keep(job.owner, id, &tokens);
         }
         let good = good && !paged;
-        let gone = if good { self.kept.keep(id, tokens) } else { vec![id] };
+        let gone = if good { self.kept.keep(job.owner, id, tokens) } else { vec![id] };
         if let Some(session) = &mut self.session {
             // Their places are free whatever is said.
             gone.into_iter().for_each(|id| drop(session.remove(id)));

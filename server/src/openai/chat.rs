@@ -2,6 +2,7 @@
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
+use crate::caller::Caller;
 use crate::constrain::Follow;
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
@@ -31,11 +32,13 @@ struct Asked {
     logprobs: Option<usize>,
     follow: Follow,
     parallel: bool,
+    caller: Caller,
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let (loaded, asked) = read(&service, &body).await?;
+pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+    let (loaded, asked) = read(&service, &body, caller).await?;
+    let caller = asked.caller;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
         let loaded = loaded.clone();
@@ -58,7 +61,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             logprobs: asked.logprobs,
             constraint: constraints.next(),
             reading: prompt.reading(&follow),
-            client: client.clone(),
+            caller: caller.clone(),
             lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;
@@ -77,7 +80,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     Ok(json_response(&document(&loaded, &manner, answers)))
 }
 
-async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal> {
+async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, Asked), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -86,7 +89,7 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal>
         ("function_call", "is an old form: give tool_choice"),
         ("verbosity", "is not supported"),
     ])?;
-    let at = place(&mut f, service)?;
+    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
     let mut turns = turns(&mut f)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -143,6 +146,7 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal>
         logprobs,
         follow,
         parallel,
+        caller,
     };
     Ok((loaded, asked))
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`: text goes on.
 
 use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
+use crate::caller::Caller;
 use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::{Done, Piece, Reading, Wanted, collect, start};
@@ -77,12 +78,12 @@ struct Manner {
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     f.refuse(&[("suffix", "is not supported: give the model's own words for it in the prompt")])?;
-    let at = place(&mut f, &service)?;
+    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -134,7 +135,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             logprobs,
             constraint: constraints.next(),
             reading: Reading::Plain,
-            client: client.clone(),
+            caller: caller.clone(),
             lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;

@@ -56,6 +56,8 @@ async fn vectors(service: &Arc<Service>, loaded: &Lease, texts: Vec<Text>) -> Re
 pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
+    // Nothing is kept of texts that become vectors.
+    f.text("cache_salt")?;
     let at = place(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
     let packed = match f.text("encoding_format")?.as_deref() {
@@ -90,6 +92,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
 pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&["options"]);
+    f.text("cache_salt")?;
     let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
     if f.flag("truncate")? == Some(true) {
         return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
