@@ -151,6 +151,9 @@ fn card(service: &Service, worker: &Worker, port: u16) -> Value {
     map.insert("ready".to_owned(), (seen.card.is_some() && !service.stopping()).into());
     let Some(loaded) = seen.loaded else { return card };
     let status = loaded.scheduler.status();
+    if status.state == kjit_model::serve::State::Short {
+        map.insert("ready".to_owned(), false.into());
+    }
     let device = &loaded.device;
     map.insert("running".to_owned(), status.running.into());
     map.insert("queued".to_owned(), status.waiting.into());

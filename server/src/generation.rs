@@ -158,6 +158,7 @@ pub fn refused(why: &Refused) -> Refusal {
 /// A failure in HTTP's terms, of a request whose constraint this field asked for.
 pub fn failed(why: &Failure, field: &str) -> Refusal {
     match why {
+        Failure::Memory(_) => Refusal::unavailable(5, why.to_string()),
         Failure::Device(_) | Failure::Stopped => Refusal::unavailable(1, why.to_string()),
         Failure::Constraint(_) => Refusal::field(field, why),
         Failure::Request(_) | Failure::Panic(_) => Refusal::internal(why.to_string()),

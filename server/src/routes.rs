@@ -248,6 +248,7 @@ async fn health(State(service): Shared) -> Response {
         None if at == 0 && seen.card.is_none() => "loading",
         _ if service.stopping() => "stopping",
         None | Some(Is::Ready) => "ok",
+        Some(Is::Short) => "short of memory",
         Some(Is::Reopening) => "reopening",
         // It is loaded again by who asks for it; the other models are there meanwhile.
         Some(Is::Ended) if several => "ok",

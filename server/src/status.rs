@@ -89,6 +89,7 @@ fn away(seen: &Seen) -> &'static str {
 fn word(state: State) -> &'static str {
     match state {
         State::Ready => "ready",
+        State::Short => "short of memory",
         State::Reopening => "reopening",
         State::Stopping => "stopping",
         State::Ended => "ended",

@@ -18,7 +18,8 @@ impl Worker {
     /// Lets requests in while there are slots, and room for their tokens.
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
-        while self.running.len() < slots {
+        self.crowded &= !self.running.is_empty();
+        while self.running.len() < slots && !self.crowded {
             let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
             self.running.iter().for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
             let (running, reuse) = (&self.running, self.reuse);
@@ -58,7 +59,11 @@ impl Worker {
                 self.end(job, End::Done(Reason::Length));
                 continue;
             }
-            match self.place(&mut job) {
+            let mut placed = self.place(&mut job);
+            while matches!(placed, Err(SessionError::Memory { .. })) && self.forget_oldest() {
+                placed = self.place(&mut job);
+            }
+            match placed {
                 Ok((id, fed)) => {
                     if job.start(fed.min(job.prompt)) {
                         self.seen.queued.add(job.usage.queued);
@@ -73,6 +78,7 @@ impl Worker {
                     self.end(job, End::Failed(Failure::Device(why)));
                     return;
                 }
+                Err(error @ SessionError::Memory { .. }) => self.lacks_memory(job, &error),
                 Err(error) => self.end(job, End::Failed(Failure::Request(error.to_string()))),
             }
         }
@@ -127,6 +133,7 @@ impl Worker {
     /// A sequence has ended. What is in it stays while nobody needs its place.
     pub fn finish(&mut self, r: Running, end: End) {
         let Running { id, fed, job, .. } = r;
+        self.crowded = false;
         let mut tokens = job.tokens.clone();
         tokens.truncate(fed);
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
@@ -146,19 +153,8 @@ impl Worker {
     /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first; then the youngest sequence is put back
     /// into the queue, to be computed again when there is room. The oldest always goes on.
     pub fn make_room(&mut self, more: usize) {
-        let Some(session) = &mut self.session else { return };
         let held = |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);
-        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens {
-            let Some(oldest) = self.kept.oldest(None) else { break };
-            // It was kept, so it is there.
-            let _ = session.remove(oldest);
-        }
-        while held(&self.running) > self.held_tokens && self.running.len() > 1 {
-            let Some(Running { id, mut job, .. }) = self.running.pop() else { break };
-            job.sampler = session.sampler(id).ok().cloned();
-            let _ = session.remove(id);
-            self.seen.preempted += 1;
-            self.shared.lock().waiting.push_front(job);
-        }
+        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens && self.forget_oldest() {}
+        while held(&self.running) > self.held_tokens && self.put_back_youngest() {}
     }
 }

@@ -19,6 +19,7 @@ mod choose;
 mod compose;
 mod kept;
 mod masks;
+mod memory;
 mod paged;
 mod prefixes;
 mod request;

@@ -127,18 +127,9 @@ impl Worker {
                 session.release_pages(&[page]);
                 continue;
             }
-            if self.running.len() < 2 {
+            if !self.put_back_youngest() {
                 return take;
             }
-            let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return take };
-            job.sampler = session.sampler(id).ok().cloned();
-            let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
-            self.keep(job.owner, id, &tokens);
-            if let Some(session) = &mut self.session {
-                let _ = session.remove(id);
-            }
-            self.seen.preempted += 1;
-            self.shared.lock().waiting.push_front(job);
         }
     }
 

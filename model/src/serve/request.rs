@@ -224,6 +224,9 @@ pub enum Failure {
     /// The device failed; the model is opened again. The same request may be made once more.
     #[error("the device failed while this was computed; ask again: {0}")]
     Device(String),
+    /// Memory for it could not be had, though nobody else had any of it. There may be more when other programs have ended.
+    #[error("there is no memory for this now; ask again later: {0}")]
+    Memory(String),
     /// The session cannot do this.
     #[error("{0}")]
     Request(String),

@@ -119,7 +119,7 @@ impl Shared {
         inner.usual = usual;
         let state = match (seen.state, inner.status.state) {
             (_, State::Ended) => State::Ended,
-            (State::Ready, State::Stopping) => State::Stopping,
+            (State::Ready | State::Short, State::Stopping) => State::Stopping,
             (state, _) => state,
         };
         // What the handles count is theirs.
