@@ -205,7 +205,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
     ask(&scheduler, &prompt(1, 4), 2, |_| {}).got();
     let of_process = std::fs::read_to_string("/proc/self/statm").unwrap();
     let size = of_process.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
-    let limit = libc::rlimit { rlim_cur: size, rlim_max: libc::RLIM_INFINITY };
+    let limit = libc::rlimit { rlim_cur: size + (8 << 20), rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a limit is read from where the pointer says.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     let mut taken: Vec<Vec<u8>> = Vec::with_capacity(4096);

@@ -43,8 +43,8 @@ pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Re
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     let tokens = {
-        let loaded = loaded.clone();
-        service.work(move || Text::Words(text).tokens(&loaded)).await?
+        let of = loaded.clone();
+        service.prepare(&loaded, &caller, move |cancel| Text::Words(text).tokens(&of, cancel)).await?
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     let wanted = Wanted {

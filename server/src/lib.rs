@@ -24,6 +24,7 @@ mod caller;
 mod connection;
 mod constrain;
 mod conversation;
+mod desk;
 mod fields;
 mod fleet;
 mod generation;

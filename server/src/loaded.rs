@@ -1,7 +1,9 @@
 //! The model, opened and given to the scheduler.
 
 use crate::options::{Options, Served};
+use crate::refusal::Refusal;
 use kjit_engine::Engine;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::device::{DeviceChoice, DeviceTaken};
@@ -11,7 +13,7 @@ use kjit_model::model::OpenError;
 use kjit_model::placement::{DivideError, PlacementError};
 use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions, State};
 use kjit_model::session::{OpenOptions, Output, Session, SessionError};
-use kjit_model::tokenizer::Tokenizer;
+use kjit_model::tokenizer::{Limit, Stopped, Tokenizer};
 use kjit_model::{Model, arch};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -61,6 +63,8 @@ pub struct Loaded {
     vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
     /// Held by who opens it: when that failed last, and why.
     opening: Mutex<Option<(Instant, String)>>,
+    /// Held by those who wait for it, without a thread.
+    pub turn: tokio::sync::Mutex<()>,
     others: Arc<Others>,
     /// It has less than it would have where nothing else is loaded.
     lacks_room: bool,
@@ -134,6 +138,7 @@ impl Loaded {
             grammars: OnceLock::new(),
             vectors: Mutex::new(None),
             opening: Mutex::new(None),
+            turn: tokio::sync::Mutex::new(()),
             others: Arc::clone(others),
             lacks_room,
             _listed: listed,
@@ -143,6 +148,22 @@ impl Loaded {
     /// What answers call it.
     pub fn name(&self) -> &str {
         self.served.name()
+    }
+
+    /// A prompt's tokens, as long as they fit and somebody waits for them.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn tokens(
+        &self,
+        cancel: &Cancel,
+        encode: impl FnOnce(&Tokenizer, &Limit) -> Result<Vec<u32>, Stopped>,
+    ) -> Result<Vec<u32>, Refusal> {
+        let limit = Limit { most: Some(self.context), cancel: cancel.clone() };
+        encode(&self.tokenizer, &limit).map_err(|why| match why {
+            Stopped::TooMany { least } => Refusal::longer(least, self.context),
+            Stopped::Cancelled => Refusal::internal(why.to_string()),
+        })
     }
 
     /// How the model writes reasoning and calls of tools.

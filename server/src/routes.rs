@@ -183,7 +183,7 @@ async fn completions(State(service): Shared, request: Request) -> Response {
 }
 
 async fn embeddings(State(service): Shared, request: Request) -> Response {
-    answered(service, request, |service, body, _| openai::embeddings::answer(service, body)).await
+    answered(service, request, openai::embeddings::answer).await
 }
 
 async fn inference(State(service): Shared, request: Request) -> Response {
@@ -199,7 +199,7 @@ async fn ollama_generate(State(service): Shared, request: Request) -> Response {
 }
 
 async fn ollama_embed(State(service): Shared, request: Request) -> Response {
-    answered(service, request, |service, body, _| openai::embeddings::ollama(service, body)).await
+    answered(service, request, openai::embeddings::ollama).await
 }
 
 async fn show(State(service): Shared, request: Request) -> Response {

@@ -18,6 +18,7 @@ use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::SampleOptions;
+use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,11 +78,11 @@ pub async fn generate(service: Arc<Service>, body: Bytes, caller: Caller) -> Res
             return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
         }
         let (worker, follow) = (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
-        let prepare = move || {
-            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, None, 1)? };
-            Ok((Text::Words(text).tokens(&worker), constraints))
+        let prepare = move |cancel: &Cancel| {
+            let tokens = Text::Words(text).tokens(&worker, cancel)?;
+            Ok((tokens, follow.constraints(&worker, None, 1, cancel)?))
         };
-        let (tokens, constraints) = service.work(prepare).await??;
+        let (tokens, constraints) = service.prepare(&loaded, &caller, prepare).await?;
         return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, caller).await;
     }
     let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
@@ -109,13 +110,13 @@ async fn converse(
         follow.strict_tools(offered)?;
     }
     let worker = loaded.clone();
-    let prepare = move || {
-        let prompt: Prompt = conversation.prompt(&worker)?;
-        let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, Some(&prompt), 1)? };
+    let prepare = move |cancel: &Cancel| {
+        let prompt: Prompt = conversation.prompt(&worker, cancel)?;
+        let constraints = follow.constraints(&worker, Some(&prompt), 1, cancel)?;
         let reading = prompt.reading(&follow);
         Ok((prompt.tokens, constraints, reading))
     };
-    let prepared: Prepared = service.work(prepare).await??;
+    let prepared: Prepared = service.prepare(&loaded, &caller, prepare).await?;
     run(loaded, asked, prepared, kind, caller).await
 }
 

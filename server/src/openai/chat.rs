@@ -15,6 +15,7 @@ use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::SampleOptions;
+use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -41,13 +42,13 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     let caller = asked.caller;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
-        let loaded = loaded.clone();
-        let prepare = move || {
-            let prompt = conversation.prompt(&loaded)?;
-            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, Some(&prompt), n)? };
+        let of = loaded.clone();
+        let prepare = move |cancel: &Cancel| {
+            let prompt = conversation.prompt(&of, cancel)?;
+            let constraints = follow.constraints(&of, Some(&prompt), n, cancel)?;
             Ok((prompt, follow, constraints))
         };
-        service.work(prepare).await??
+        service.prepare(&loaded, &caller, prepare).await?
     };
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
