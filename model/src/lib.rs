@@ -44,6 +44,7 @@
 )]
 
 pub mod arch;
+pub mod cancel;
 pub mod catalogue;
 pub mod chat;
 pub mod constrain;

@@ -5,7 +5,9 @@ mod support;
 use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
-use kjit_model::serve::{Constraint, Event, Failure, Reason, Refused, Request, Scheduler, SchedulerOptions, Status};
+use kjit_model::serve::{
+    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions, State, Status,
+};
 use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -123,6 +125,25 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
 }
 
 #[test]
+fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
+    // Keys and values alone, and a scan beside attention: its states are found at borders.
+    for name in [TINY, "../archs/falcon-h1.gguf"] {
+        let Some(session) = session(name, 6, 400) else { return };
+        let text: Vec<u32> = prompt(5, 300).into_iter().map(|id| id % session.n_vocab() as u32).collect();
+        let options = SchedulerOptions { token_budget: Some(16), ..SchedulerOptions::default() };
+        let scheduler = Scheduler::start(session, options).unwrap();
+        let ask = |owner: u8| ask(&scheduler, &text, 2, |r| r.owner = Owner([owner; 32]));
+        // At once: another's prompt is on its way, and one's own is.
+        let cached: Vec<usize> = all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
+        assert!(cached[..2] == [0, 0] && cached[2] >= 256, "{name}: {cached:?}");
+        // It is there, and not for others, whoever asks for it in between.
+        let cached = [3, 1, 4, 2, 1].map(|owner| ask(owner).got().cached());
+        assert!(cached[0] == 0 && cached[2] == 0, "{name}: {cached:?}");
+        assert!([1, 3, 4].iter().all(|&i| cached[i] >= 256), "{name}: {cached:?}");
+    }
+}
+
+#[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     // A scan beside attention.
     let Some(path) = support::files::model_path("archs/falcon-h1.gguf") else { return };
@@ -164,6 +185,46 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
     let status = scheduler.status();
     assert!(status.preempted >= 2, "{status:?}");
     assert!(status.held_tokens <= 150, "{status:?}");
+}
+
+/// In a process of its own, with some hundred kilobytes of memory left.
+#[test]
+fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
+    const CHILD: &str = "KJIT_TEST_LITTLE_MEMORY";
+    const NAME: &str = "who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        // What is given back is everybody's: one arena.
+        child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env("MALLOC_ARENA_MAX", "1");
+        let out = child.output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        return;
+    }
+    let options = SchedulerOptions { token_budget: Some(512), ..SchedulerOptions::default() };
+    let Some(scheduler) = scheduler(2, 4000, options) else { return };
+    ask(&scheduler, &prompt(1, 4), 2, |_| {}).got();
+    let of_process = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let size = of_process.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    let limit = libc::rlimit { rlim_cur: size + (8 << 20), rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a limit is read from where the pointer says.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    let mut taken: Vec<Vec<u8>> = Vec::with_capacity(4096);
+    for bytes in [1 << 20, 64 << 10] {
+        let mut one = vec![];
+        while taken.len() < 4096 && one.try_reserve_exact(bytes).is_ok() {
+            taken.push(std::mem::take(&mut one));
+        }
+    }
+    taken.truncate(taken.len() - 4);
+    let long = || ask(&scheduler, &prompt(2, 2000), 2, |_| {}).got();
+    let failed = long();
+    let state = scheduler.status().state;
+    drop(taken);
+    assert!(matches!(&failed.end, Err(Failure::Memory(why)) if why.contains("bytes")), "{:?}", failed.end);
+    assert_eq!(state, State::Short);
+    // Nobody asks: it is tried.
+    until(&scheduler, |s| s.state == State::Ready);
+    assert_eq!(long().reason(), Reason::Length);
 }
 
 #[test]

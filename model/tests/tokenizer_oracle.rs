@@ -5,7 +5,7 @@ mod support;
 use std::path::PathBuf;
 
 use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer, Vocabulary};
+use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
 use serde_json::Value;
 use support::files::model_path;
 
@@ -50,6 +50,17 @@ fn check(name: &str, file: &str) {
         let (plain, special) = (ids(&case["plain"]), ids(&case["special"]));
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PLAIN), plain, "plain, {what}");
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PROMPT), special, "special, {what}");
+
+        // No text that fits is refused, by its bytes or by what was counted; one token less is too few.
+        for (options, ids) in [(EncodeOptions::PLAIN, &plain), (EncodeOptions::PROMPT, &special)] {
+            let within =
+                |most| tokenizer.encode_within(&text, options, &Limit { most: Some(most), ..Limit::default() });
+            assert_eq!(within(ids.len()).as_ref(), Ok(ids), "within, {what}");
+            if let Some(fewer) = ids.len().checked_sub(1) {
+                let least = within(fewer);
+                assert!(matches!(least, Err(Stopped::TooMany { least }) if least > fewer), "{least:?}, {what}");
+            }
+        }
 
         let same_unless = |key: &str| case[key].as_str().map_or(text.clone(), unhex);
         let decoded = tokenizer.decode(&plain).unwrap();

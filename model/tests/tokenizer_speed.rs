@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::{EncodeOptions, Tokenizer};
+use kjit_model::tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
 use support::files::model_path;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -107,6 +107,35 @@ fn a_megabyte_without_a_break_is_not_quadratic() {
             timed(&format!("{name}, {c:?}, then a word"), tokenizer, &text, limit);
         }
         timed(&format!("{name}, no UTF-8"), tokenizer, &[0xFF; 200_000], limit);
+    });
+}
+
+#[test]
+fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_that_is_cancelled() {
+    let texts = [b" ".repeat(8 << 20), b"a".repeat(8 << 20), prose(8 << 20)];
+    let limit = Limit { most: Some(512), ..Limit::default() };
+    each(|name, tokenizer| {
+        for (i, text) in texts.iter().enumerate() {
+            let start = now();
+            let got = tokenizer.encode_within(text, EncodeOptions::PROMPT, &limit);
+            let took = now() - start;
+            assert!(took < Duration::from_secs(1), "{name}, text {i}: {took:?}");
+            match got {
+                Err(Stopped::TooMany { least }) => assert!(least > 512, "{name}, text {i}: {least}"),
+                // White space is nothing, and a word that is unknown one token.
+                Ok(ids) => assert!(ids.len() < 10 && i < 2, "{name}, text {i}: {ids:?}"),
+                stopped @ Err(Stopped::Cancelled) => panic!("{stopped:?}"),
+            }
+        }
+    });
+    each(|name, tokenizer| {
+        let limit = Limit::default();
+        limit.cancel.cancel();
+        for text in &texts[1..] {
+            let start = now();
+            assert_eq!(tokenizer.encode_within(text, EncodeOptions::PROMPT, &limit), Err(Stopped::Cancelled), "{name}");
+            assert!(now() - start < Duration::from_secs(1), "{name}");
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat;
 use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply};
 use kjit_model::serve::Constraint;
@@ -107,7 +108,17 @@ impl Follow {
     ///
     /// # Errors
     /// The field's name, and why not.
-    pub fn constraints(&self, loaded: &Loaded, prompt: Option<&Prompt>, n: usize) -> Result<Vec<Constrained>, Refusal> {
+    pub fn constraints(
+        &self,
+        loaded: &Loaded,
+        prompt: Option<&Prompt>,
+        n: usize,
+        cancel: &Cancel,
+    ) -> Result<Vec<Constrained>, Refusal> {
+        if self.nothing() {
+            return Ok(vec![]);
+        }
+        waited_for(cancel)?;
         let field = match &self.form {
             _ if self.must_call => "tool_choice",
             Some((_, field)) => field,
@@ -130,23 +141,34 @@ impl Follow {
             (None, Some((form, _))) => form.alone(grammars),
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
-        let made = made.map_err(|why| self.culprit(grammars, field, &why))?;
+        let made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
         Ok((0..n).map(|_| Constrained { constraint: made.clone(), field }).collect())
     }
 
     /// Which field is to blame where all of them together cannot be kept.
-    fn culprit(&self, grammars: &Grammars, field: &str, why: &GrammarError) -> Refusal {
+    fn culprit(&self, grammars: &Grammars, field: &str, why: &GrammarError, cancel: &Cancel) -> Refusal {
         if let Some((form, field)) = &self.form
             && let Err(why) = form.alone(grammars)
         {
             return Refusal::field(field, why);
         }
         for (schema, tool) in &self.tools {
+            if let Err(left) = waited_for(cancel) {
+                return left;
+            }
             if let Err(why) = grammars.json_schema(schema) {
                 return Refusal::field(&format!("tools[{}].function.parameters", tool.index), why);
             }
         }
         Refusal::field(field, why)
+    }
+}
+
+/// Whether somebody waits for what is made.
+fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
+    match cancel.is_cancelled() {
+        true => Err(Refusal::internal("nobody waits for this")),
+        false => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fields::Fields;
 use crate::generation::Reading;
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -90,13 +91,13 @@ impl Conversation {
     /// The prompt. It takes as long as the template and the text are long: not for an async thread.
     ///
     /// # Errors
-    /// The model has no template, or it refuses the conversation.
-    pub fn prompt(mut self, loaded: &Loaded) -> Result<Prompt, Refusal> {
+    /// The model has no template, or it refuses the conversation; the prompt is too long.
+    pub fn prompt(mut self, loaded: &Loaded, cancel: &Cancel) -> Result<Prompt, Refusal> {
         let template = loaded.template.as_ref().map_err(|why| Refusal::field("messages", why))?;
         let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
         let variables = (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
         let render = |turns: &[Turn], tools: Option<&str>| {
-            template.render_with(&messages(turns), tools, variables.as_deref(), true).map_err(wrong)
+            template.render_within(&messages(turns), tools, variables.as_deref(), true, cancel).map_err(wrong)
         };
         let (mut rendered, mut form) = (render(&self.turns, self.tools.as_deref())?, template.form());
         let offered = self.tools.is_some();
@@ -108,7 +109,8 @@ impl Conversation {
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
         }
-        Ok(Prompt { tokens: loaded.tokenizer.encode_chat(&rendered), form, rendered, offered })
+        let tokens = loaded.tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
+        Ok(Prompt { tokens, form, rendered, offered })
     }
 }
 

@@ -1,6 +1,7 @@
 //! A worker of a fleet: `POST /v1/inference`, and the announcements to the hive. Both are kjit's own to
 //! define; docs/serve.md has them.
 
+use crate::caller::Caller;
 use crate::fields::Fields;
 use crate::generation::{Ended, Piece, Reading, Wanted, collect, start};
 use crate::openai::completions::Text;
@@ -30,9 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const USUAL_TOKENS: usize = 128;
 
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
-pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    let at = place(&mut f, &service)?;
+    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let text = f.needed_text("prompt")?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?.unwrap_or(USUAL_TOKENS);
@@ -42,8 +43,8 @@ pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     let tokens = {
-        let loaded = loaded.clone();
-        service.work(move || Text::Words(text).tokens(&loaded)).await?
+        let of = loaded.clone();
+        service.prepare(&loaded, &caller, move |cancel| Text::Words(text).tokens(&of, cancel)).await?
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     let wanted = Wanted {
@@ -55,7 +56,7 @@ pub async fn inference(service: Arc<Service>, body: Bytes, client: Option<String
         logprobs: None,
         constraint: None,
         reading: Reading::Plain,
-        client,
+        caller,
         lookup: loaded.lookup,
     };
     start(&loaded, wanted, 0, to)?;
@@ -150,6 +151,9 @@ fn card(service: &Service, worker: &Worker, port: u16) -> Value {
     map.insert("ready".to_owned(), (seen.card.is_some() && !service.stopping()).into());
     let Some(loaded) = seen.loaded else { return card };
     let status = loaded.scheduler.status();
+    if status.state == kjit_model::serve::State::Short {
+        map.insert("ready".to_owned(), false.into());
+    }
     let device = &loaded.device;
     map.insert("running".to_owned(), status.running.into());
     map.insert("queued".to_owned(), status.waiting.into());

@@ -1,5 +1,6 @@
 //! One answer: from tokens that the scheduler hands out to pieces of text, reasoning and calls.
 
+use crate::caller::Caller;
 use crate::constrain::Constrained;
 use crate::models::Lease;
 use crate::refusal::Refusal;
@@ -33,7 +34,7 @@ pub struct Wanted {
     /// What the answer's text consists of.
     pub reading: Reading,
     /// Who asks.
-    pub client: Option<String>,
+    pub caller: Caller,
     /// Whether tokens may be drafted.
     pub lookup: bool,
 }
@@ -121,7 +122,8 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
         constraint: wanted.constraint.map(|c| c.constraint),
         logprobs: wanted.logprobs,
         lookup: wanted.lookup,
-        client: wanted.client,
+        client: wanted.caller.client,
+        owner: wanted.caller.owner,
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {
@@ -156,6 +158,7 @@ pub fn refused(why: &Refused) -> Refusal {
 /// A failure in HTTP's terms, of a request whose constraint this field asked for.
 pub fn failed(why: &Failure, field: &str) -> Refusal {
     match why {
+        Failure::Memory(_) => Refusal::unavailable(5, why.to_string()),
         Failure::Device(_) | Failure::Stopped => Refusal::unavailable(1, why.to_string()),
         Failure::Constraint(_) => Refusal::field(field, why),
         Failure::Request(_) | Failure::Panic(_) => Refusal::internal(why.to_string()),

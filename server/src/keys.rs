@@ -4,6 +4,10 @@ use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
+/// A key that was let in: its digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub [u8; 32]);
+
 /// The keys that are let in; none: everybody.
 #[derive(Debug, Default, Clone)]
 pub struct Keys(Vec<[u8; 32]>);
@@ -20,14 +24,14 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whether these headers have one of the keys. Digests are compared, all of each and of all keys, so that
+    /// Which of the keys these headers have; none where everybody is let in. Digests are compared, all of each and of all keys, so that
     /// the time says nothing of where two differ.
     ///
     /// # Errors
     /// They have not.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
         if self.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let given = match given.split_at_checked(7) {
@@ -37,7 +41,7 @@ impl Keys {
         let given: [u8; 32] = Sha256::digest(given).into();
         let same = |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
         let found = self.0.iter().fold(false, |found, key| found | same(key));
-        if found { Ok(()) } else { Err(Refusal::no_key()) }
+        if found { Ok(Some(Key(given))) } else { Err(Refusal::no_key()) }
     }
 }
 

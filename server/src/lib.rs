@@ -20,9 +20,11 @@
 )]
 
 mod base64;
+mod caller;
 mod connection;
 mod constrain;
 mod conversation;
+mod desk;
 mod fields;
 mod fleet;
 mod generation;

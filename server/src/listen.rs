@@ -1,6 +1,7 @@
 //! Sockets and signals: takes connections until it is told to stop, and then finishes what runs.
 
 use crate::connection::Connection;
+use crate::desk::PLACES;
 use crate::fleet;
 use crate::loaded::Loaded;
 use crate::options::{Limits, Options};
@@ -55,8 +56,8 @@ pub enum ServeError {
 
 /// Threads that look after connections: what computes has its own.
 const THREADS: usize = 2;
-/// Threads for prompts that are being rendered and tokenised.
-const WORKERS: usize = 8;
+/// Threads for what takes a while: requests that are prepared, and as many for what looks at the device or opens a model.
+const WORKERS: usize = 4 * PLACES;
 /// After the time for what runs is over: for the last words to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 

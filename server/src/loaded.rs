@@ -1,7 +1,9 @@
 //! The model, opened and given to the scheduler.
 
 use crate::options::{Options, Served};
+use crate::refusal::Refusal;
 use kjit_engine::Engine;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat::{ChatTemplate, Form};
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::device::{DeviceChoice, DeviceTaken};
@@ -9,17 +11,20 @@ use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Pooling};
 use kjit_model::model::OpenError;
 use kjit_model::placement::{DivideError, PlacementError};
-use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions};
+use kjit_model::serve::{Reopen, Scheduler, SchedulerOptions, State};
 use kjit_model::session::{OpenOptions, Output, Session, SessionError};
-use kjit_model::tokenizer::Tokenizer;
+use kjit_model::tokenizer::{Limit, Stopped, Tokenizer};
 use kjit_model::{Model, arch};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Memory that a model takes to make vectors beside its weights, keys and values, and what is left to who answers: rows of a
 /// prompt, launches that are recorded later.
 const BESIDE_WEIGHTS: u64 = 1 << 30;
+
+/// So long the second opening is not tried again when it failed.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// A model that answers.
 pub struct Loaded {
@@ -55,7 +60,11 @@ pub struct Loaded {
     /// Made when the first answer is constrained.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Makes vectors of texts where the model itself makes text: a second opening, made when somebody asks.
-    vectors: OnceLock<Result<(Scheduler, Option<Listed>), String>>,
+    vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
+    /// Held by who opens it: when that failed last, and why.
+    opening: Mutex<Option<(Instant, String)>>,
+    /// Held by those who wait for it, without a thread.
+    pub turn: tokio::sync::Mutex<()>,
     others: Arc<Others>,
     /// It has less than it would have where nothing else is loaded.
     lacks_room: bool,
@@ -127,7 +136,9 @@ impl Loaded {
             engine,
             n_vocab,
             grammars: OnceLock::new(),
-            vectors: OnceLock::new(),
+            vectors: Mutex::new(None),
+            opening: Mutex::new(None),
+            turn: tokio::sync::Mutex::new(()),
             others: Arc::clone(others),
             lacks_room,
             _listed: listed,
@@ -137,6 +148,22 @@ impl Loaded {
     /// What answers call it.
     pub fn name(&self) -> &str {
         self.served.name()
+    }
+
+    /// A prompt's tokens, as long as they fit and somebody waits for them.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn tokens(
+        &self,
+        cancel: &Cancel,
+        encode: impl FnOnce(&Tokenizer, &Limit) -> Result<Vec<u32>, Stopped>,
+    ) -> Result<Vec<u32>, Refusal> {
+        let limit = Limit { most: Some(self.context), cancel: cancel.clone() };
+        encode(&self.tokenizer, &limit).map_err(|why| match why {
+            Stopped::TooMany { least } => Refusal::longer(least, self.context),
+            Stopped::Cancelled => Refusal::internal(why.to_string()),
+        })
     }
 
     /// How the model writes reasoning and calls of tools.
@@ -161,26 +188,41 @@ impl Loaded {
         if self.encoder {
             return Ok(self.scheduler.clone());
         }
-        let vectors = self.vectors.get_or_init(|| self.pooled(options));
-        vectors.as_ref().map(|(scheduler, _)| scheduler.clone()).map_err(String::clone)
+        let mut failed = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(vectors) = self.opened().filter(|vectors| vectors.status().state != State::Ended) {
+            return Ok(vectors);
+        }
+        // There may have been no memory: it is tried again, but not for each of many.
+        if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
+            return Err(why.clone());
+        }
+        let made = self.pooled(options).inspect_err(|why| *failed = Some((Instant::now(), why.clone())))?;
+        let vectors = made.0.clone();
+        *self.vectors.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        Ok(vectors)
     }
 
     /// Ends both openings: what runs is finished first, for so long at most.
     pub fn stop(&self, rest: Duration) {
         self.scheduler.stop(rest);
-        if let Some(Ok((vectors, _))) = self.vectors.get() {
+        if let Some(vectors) = self.opened() {
             vectors.stop(Duration::ZERO);
         }
     }
 
+    /// What makes vectors, if it was opened.
+    fn opened(&self) -> Option<Scheduler> {
+        let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
+        vectors.as_ref().map(|(scheduler, _)| scheduler.clone())
+    }
+
     /// Whether something that was asked of it is not done.
     pub fn is_busy(&self) -> bool {
-        let vectors = self.vectors.get().and_then(|made| made.as_ref().ok()).map(|(scheduler, _)| scheduler);
         let busy = |scheduler: &Scheduler| {
             let status = scheduler.status();
             status.running + status.waiting > 0
         };
-        busy(&self.scheduler) || vectors.is_some_and(busy)
+        busy(&self.scheduler) || self.opened().as_ref().is_some_and(busy)
     }
 
     /// Whether it has less than it would have where nothing else is loaded: layers that are copied for each step, or fewer

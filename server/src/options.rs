@@ -57,6 +57,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Who is let in.
     pub keys: Keys,
+    /// Kept beginnings of texts are shared by all keys; else a key goes on from its own alone.
+    pub share_prefixes: bool,
     /// Pages that are let in.
     pub origins: Origins,
     /// Listening elsewhere than on loopback without a key was asked for.

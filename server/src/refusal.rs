@@ -54,6 +54,12 @@ impl Refusal {
         Refusal { code: Some("context_length_exceeded"), field: Some("messages".into()), ..Refusal::bad(message) }
     }
 
+    /// The same, of one that was not counted to its end.
+    pub fn longer(least: usize, context: usize) -> Refusal {
+        let message = format!("the prompt has {least} tokens or more, the context has room for {context}: shorten it");
+        Refusal { message, ..Refusal::too_long(least, None, context) }
+    }
+
     /// 401
     pub fn no_key() -> Refusal {
         let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";

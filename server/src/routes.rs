@@ -1,5 +1,7 @@
 //! The routes, and what every request goes through before it reaches one.
 
+use crate::caller::Caller;
+use crate::keys::Key;
 use crate::models::Seen;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
@@ -50,14 +52,18 @@ pub fn routes(service: &Arc<Service>) -> Router {
 }
 
 /// Who is let in, whose request it is, what it came to.
-async fn guard(State(service): Shared, request: Request, next: Next) -> Response {
+async fn guard(State(service): Shared, mut request: Request, next: Next) -> Response {
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let id = request_id(request.headers());
     let origin = service.options.origins.allowed(request.headers());
     let mut response = match admit(&service, &method, &path, request.headers()) {
         Err(refusal) => refusal.response(Dialect::of(&path)),
-        Ok(()) if method == Method::OPTIONS && origin.is_some() => preflight(),
-        Ok(()) => next.run(request).await,
+        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(),
+        Ok(key) => {
+            let caller = Caller::of(key, request.headers(), service.options.share_prefixes);
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
     };
     service.metrics.answered(route_name(&path), response.status().as_u16());
     let headers = response.headers_mut();
@@ -72,17 +78,15 @@ async fn guard(State(service): Shared, request: Request, next: Next) -> Response
     response
 }
 
-fn admit(service: &Service, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+fn admit(service: &Service, method: &Method, path: &str, headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
     service.options.origins.check(headers)?;
     // The page has nothing in it; whoever watches whether the server lives needs no key.
     let open = matches!(path, "/" | "/health") || method == Method::OPTIONS;
-    if !open {
-        service.options.keys.check(headers)?;
-    }
+    let key = if open { None } else { service.options.keys.check(headers)? };
     if service.stopping() && method == Method::POST {
         return Err(Refusal::unavailable(30, "the server is stopping"));
     }
-    Ok(())
+    Ok(key)
 }
 
 /// What is counted is of these.
@@ -151,29 +155,21 @@ async fn body(service: &Service, body: Body) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Whom a request is from, for the turns that clients take: the key's owner as far as it is told, else the
-/// connection is nobody.
-fn client(headers: &HeaderMap) -> Option<String> {
-    use sha2::{Digest, Sha256};
-    let key = headers.get(header::AUTHORIZATION)?;
-    let digest = Sha256::digest(key.as_bytes());
-    Some(digest.iter().take(8).map(|b| format!("{b:02x}")).collect())
-}
-
 /// Reads the body and answers, in the dialect of the path.
 async fn answered<F>(
     service: Arc<Service>,
-    request: Request,
-    answer: impl FnOnce(Arc<Service>, Bytes, Option<String>) -> F,
+    mut request: Request,
+    answer: impl FnOnce(Arc<Service>, Bytes, Caller) -> F,
 ) -> Response
 where
     F: Future<Output = Result<Response, Refusal>>,
 {
     let dialect = Dialect::of(request.uri().path());
-    let client = client(request.headers());
+    let caller: Caller = request.extensions_mut().remove().unwrap_or_default();
     let answer = async {
         let bytes = body(&service, request.into_body()).await?;
-        answer(service, bytes, client).await
+        let caller = Caller { bytes: bytes.len(), ..caller };
+        answer(service, bytes, caller).await
     };
     answer.await.unwrap_or_else(|refusal| refusal.response(dialect))
 }
@@ -187,7 +183,7 @@ async fn completions(State(service): Shared, request: Request) -> Response {
 }
 
 async fn embeddings(State(service): Shared, request: Request) -> Response {
-    answered(service, request, |service, body, _| openai::embeddings::answer(service, body)).await
+    answered(service, request, openai::embeddings::answer).await
 }
 
 async fn inference(State(service): Shared, request: Request) -> Response {
@@ -203,11 +199,11 @@ async fn ollama_generate(State(service): Shared, request: Request) -> Response {
 }
 
 async fn ollama_embed(State(service): Shared, request: Request) -> Response {
-    answered(service, request, |service, body, _| openai::embeddings::ollama(service, body)).await
+    answered(service, request, openai::embeddings::ollama).await
 }
 
 async fn show(State(service): Shared, request: Request) -> Response {
-    let answer = async |service: Arc<Service>, body: Bytes, _: Option<String>| {
+    let answer = async |service: Arc<Service>, body: Bytes, _: Caller| {
         let asked: Option<Value> = serde_json::from_slice(&body).ok();
         let name = asked.as_ref().and_then(|asked| asked.get("model").or(asked.get("name"))?.as_str());
         let card = service.meant(name)?.1.card.ok_or_else(Refusal::loading)?;
@@ -252,6 +248,7 @@ async fn health(State(service): Shared) -> Response {
         None if at == 0 && seen.card.is_none() => "loading",
         _ if service.stopping() => "stopping",
         None | Some(Is::Ready) => "ok",
+        Some(Is::Short) => "short of memory",
         Some(Is::Reopening) => "reopening",
         // It is loaded again by who asks for it; the other models are there meanwhile.
         Some(Is::Ended) if several => "ok",

@@ -1,12 +1,20 @@
 //! What all requests share: the models, and what is counted.
 
+use crate::caller::Caller;
+use crate::desk::Desk;
+use crate::generation::refused;
 use crate::metrics::Metrics;
 use crate::models::{Keep, Lease, Models, Seen};
 use crate::openai::unix_time;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
+use kjit_model::cancel::Cancel;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So long a request is prepared at most: what is bounded by its size takes far less.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all requests share.
 pub struct Service {
@@ -20,6 +28,8 @@ pub struct Service {
     pub started_unix: u64,
     /// Which models are loaded.
     pub models: Models,
+    /// Requests that are prepared.
+    pub desk: Arc<Desk>,
     stopping: AtomicBool,
 }
 
@@ -32,6 +42,7 @@ impl Service {
             metrics: Metrics::default(),
             started: Instant::now(),
             started_unix: unix_time(),
+            desk: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -84,6 +95,38 @@ impl Service {
         self.models.get(at, self.options.max_queue, keep).await
     }
 
+    /// Does the work that a request of this model takes before it can wait for an answer, when it is its turn. It counts
+    /// as waiting until then. What is done is told when nobody waits for it any more.
+    ///
+    /// # Errors
+    /// Too many wait; it takes too long; what `work` says.
+    pub async fn prepare<T: Send + 'static>(
+        &self,
+        loaded: &Lease,
+        caller: &Caller,
+        work: impl FnOnce(&Cancel) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        loaded.scheduler.may_come(self.desk.waiting()).map_err(|why| refused(&why))?;
+        let lost = || Refusal::internal("nothing is prepared any more");
+        let place = self.desk.place(caller).await.ok_or_else(lost)?;
+        let left = Left(Cancel::default());
+        let cancel = left.0.clone();
+        let done = self.work(move || {
+            let made = work(&cancel);
+            // The thread is free now, however long somebody waited for it.
+            drop(place);
+            made
+        });
+        match tokio::time::timeout(PATIENCE, done).await {
+            Ok(made) => made?,
+            Err(_) => {
+                let seconds = PATIENCE.as_secs();
+                let why = format!("to read its prompt and schemas takes longer than {seconds} s: make them smaller");
+                Err(Refusal::unavailable(10, why))
+            }
+        }
+    }
+
     /// Does work that takes a while on a thread for such.
     ///
     /// # Errors
@@ -92,5 +135,14 @@ impl Service {
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|_| Refusal::internal("an internal fault while this was prepared"))
+    }
+}
+
+/// Says, when it is dropped, that nobody waits any more.
+struct Left(Cancel);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }

@@ -45,7 +45,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         },
         "device": { "label": loaded.device.label, "name": loaded.device.name, "arch": loaded.device.arch, "memory": memory },
         "kernels": { "compiled": compiled, "cached": cached },
-        "queue": { "waiting": s.waiting, "limit": s.max_queue, "refused": s.refused },
+        "queue": { "waiting": s.waiting + service.desk.waiting(), "limit": s.max_queue, "refused": s.refused },
         "slots": {
             "all": s.slots, "running": s.running, "prefilling": s.prefilling, "kept": s.kept_slots,
             "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "kept_states": s.kept_states, "context": s.context,
@@ -89,6 +89,7 @@ fn away(seen: &Seen) -> &'static str {
 fn word(state: State) -> &'static str {
     match state {
         State::Ready => "ready",
+        State::Short => "short of memory",
         State::Reopening => "reopening",
         State::Stopping => "stopping",
         State::Ended => "ended",

@@ -5,7 +5,10 @@ mod served;
 mod support;
 
 use serde_json::{Value, json};
-use served::Served;
+use served::{Served, answer, request};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 use support::{error_line, kjit, smollm2};
 
 fn chat(question: &str, more: Value) -> Value {
@@ -231,6 +234,115 @@ fn nobody_is_let_in_who_should_not_be() {
     assert_eq!(server.ask("GET", "/health", &["X-Request-Id: mine-1"], b"").header("x-request-id"), Some("mine-1"));
     let forged = server.ask("GET", "/health", &["X-Request-Id: a b\"c"], b"");
     assert!(forged.header("x-request-id").unwrap().starts_with("req-"), "{forged:?}");
+}
+
+#[test]
+fn what_one_key_asked_is_not_told_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys");
+    std::fs::write(&keys, "alpha\nbeta\n").unwrap();
+    let keys = ["--api-key-file", keys.to_str().unwrap(), "--max-sequences", "12"];
+    let secret = "The number of the account at the bank, which nobody else may ever know, is 482913.";
+    let cached = |server: &Served, key: &str, salt: Value| {
+        let body = chat(secret, json!({ "max_tokens": 1, "cache_salt": salt })).to_string();
+        let header = format!("Authorization: Bearer {key}");
+        let answer = server.ask("POST", "/v1/chat/completions", &[&header], body.as_bytes());
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let counted = |server: &Served| {
+        let status = server.ask("GET", "/status", &["Authorization: Bearer beta"], b"").json();
+        status["tokens"]["cached"].as_u64().unwrap()
+    };
+    let server = Served::start(&keys);
+    assert_eq!(cached(&server, "alpha", Value::Null), 0);
+    assert_eq!((cached(&server, "beta", Value::Null), counted(&server)), (0, 0), "another's prompt");
+    assert!(cached(&server, "alpha", Value::Null) > 20 && cached(&server, "beta", Value::Null) > 20, "one's own");
+    // However a key is sent, it is the same.
+    let odd = server.ask(
+        "POST",
+        "/v1/completions",
+        &["Authorization: bearer  alpha "],
+        json!({ "prompt": secret, "max_tokens": 1, "cache_salt": "x" }).to_string().as_bytes(),
+    );
+    assert_eq!(odd.json()["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{odd:?}");
+    // Salts, each with its key.
+    assert_eq!(cached(&server, "alpha", json!("one")), 0);
+    assert_eq!((cached(&server, "alpha", json!("two")), cached(&server, "beta", json!("one"))), (0, 0));
+    assert!(cached(&server, "alpha", json!("one")) > 20);
+    let header = ["Authorization: Bearer alpha"];
+    let wrong = server.ask("POST", "/v1/completions", &header, br#"{"prompt": "x", "cache_salt": ""}"#);
+    assert!(wrong.status == 400 && wrong.body.contains("'cache_salt'"), "{wrong:?}");
+    let ollama =
+        br#"{"prompt": "x", "raw": true, "stream": false, "cache_salt": "one", "options": {"num_predict": 1}}"#;
+    assert_eq!(server.ask("POST", "/api/generate", &header, ollama).status, 200);
+
+    // Shared on purpose; salts keep texts apart all the same.
+    let shared = Served::start(&[&keys[..], &["--share-prefixes"]].concat());
+    assert_eq!(cached(&shared, "alpha", Value::Null), 0);
+    assert!(cached(&shared, "beta", Value::Null) > 20);
+    assert_eq!((cached(&shared, "alpha", json!("one")), cached(&shared, "beta", json!("two"))), (0, 0));
+    assert!(cached(&shared, "beta", json!("one")) > 20);
+}
+
+/// What they ask is made before anybody can be answered: it waits by itself, and ends when they leave.
+#[test]
+fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
+    // In processor time that is shared with the flood and with other tests; a minute and more before.
+    const SOON: Duration = Duration::from_secs(15);
+    let server = Served::start(&["--max-queue", "40", "--max-body", "16MiB"]);
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    };
+    let neighbour = || {
+        let start = Instant::now();
+        server.good("/v1/completions", &json!({ "prompt": "Hi", "max_tokens": 1 }));
+        let took = start.elapsed();
+        assert!(took < SOON, "{took:?}");
+    };
+    let all = |body: &Value| -> Vec<TcpStream> {
+        let body = body.to_string();
+        let send = |_| {
+            let mut stream = server.connect();
+            stream.write_all(request("POST", "/v1/chat/completions", &[], body.as_bytes()).as_bytes()).unwrap();
+            stream.write_all(body.as_bytes()).unwrap();
+            stream
+        };
+        (0..16).map(send).collect()
+    };
+    neighbour();
+    let before = memory();
+    let properties: serde_json::Map<String, Value> =
+        (0..10_000).map(|i| (format!("p{i}"), json!({ "type": "integer" }))).collect();
+    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+    let flood = all(&chat("Go", json!({ "response_format": format })));
+    server.wait_for("they wait", |s| s["queue"]["waiting"].as_u64() > Some(8));
+    neighbour();
+    // They leave: what they asked for is nobody's.
+    drop(flood);
+    server.wait_for("they are gone", |s| s["queue"]["waiting"] == 0);
+    neighbour();
+
+    // White space without end cannot fit, and is not read.
+    let flood = all(&chat(&" ".repeat(8_000_000), json!({})));
+    neighbour();
+    for mut stream in flood {
+        let answer = answer(&mut stream).unwrap();
+        assert!(answer.status == 400 && answer.body.contains("the context has room for 1024"), "{answer:?}");
+    }
+    neighbour();
+    let after = memory();
+    assert!(after < before + 400, "{before} MiB before, {after} MiB after");
+    // As many as may wait, and no more.
+    let refused = Served::start(&["--max-queue", "2"]);
+    let mut asked: Vec<TcpStream> = (0..8).map(|_| refused.connect()).collect();
+    let body = chat("Go", json!({ "response_format": format })).to_string();
+    let head = request("POST", "/v1/chat/completions", &[], body.as_bytes());
+    asked.iter_mut().for_each(|stream| stream.write_all((head.clone() + &body).as_bytes()).unwrap());
+    refused.wait_for("some are sent away", |s| s["queue"]["refused"].as_u64() >= Some(4));
 }
 
 #[test]

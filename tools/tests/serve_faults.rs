@@ -64,6 +64,45 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
 }
 
+/// Kept texts held the memory that others needed: all of them failed, for ever.
+#[test]
+fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_that_run() {
+    const CONTEXT: u64 = 400_000;
+    let mut command = served::command();
+    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf"));
+    command.args(["--port", "0", "--device", "cpu", "--threads", "2", "--max-sequences", "8"]);
+    let server = Served::by(command.args(["-c", &CONTEXT.to_string()]));
+    let asked = |i: usize| {
+        let prompt: Vec<usize> = (0..40).map(|k| (i * 131 + k * k * 7 + k * 37 + 5) % 250).collect();
+        let body = json!({ "prompt": prompt, "max_tokens": 60, "ignore_eos": true }).to_string();
+        let mut stream = server.connect();
+        stream.write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes()).unwrap();
+        stream
+    };
+    let all = |which: std::ops::Range<usize>| {
+        let streams: Vec<TcpStream> = which.map(asked).collect();
+        streams.into_iter().map(|mut stream| answer(&mut stream).unwrap()).for_each(|answer| {
+            assert_eq!(answer.status, 200, "{answer:?}");
+        });
+    };
+    // Two are kept, and all threads are there.
+    all(0..2);
+    let status = server.wait_for("both are kept", |s| s["slots"]["kept"] == 2);
+    let each = CONTEXT * status["slots"]["bytes_per_token"].as_u64().unwrap();
+    let pid = i32::try_from(server.child.id()).unwrap();
+    let of_process = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let size = of_process.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size: u64 = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
+    let limit = libc::rlimit { rlim_cur: size + each / 2, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a limit is read from where the pointer says, of a child that was not waited for.
+    assert_eq!(unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) }, 0);
+    for first in [2, 6, 10] {
+        all(first..first + 4);
+    }
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(server.get("/status").json()["requests"]["failed"], 0);
+}
+
 #[test]
 fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     let serve = |more: &[&str]| {

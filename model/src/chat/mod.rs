@@ -21,6 +21,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cancel::Cancel;
 use crate::gguf::{self, Gguf, Value};
 use crate::tokenizer::Tokenizer;
 use jinja::{Data, Fault, Kind, Template};
@@ -298,6 +299,21 @@ impl ChatTemplate {
         variables: Option<&str>,
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
+        self.render_within(messages, tools, variables, add_generation_prompt, &Cancel::default())
+    }
+
+    /// The same, as long as somebody waits for it.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render_with`]; [`ChatError::Limit`] when nobody waits any more.
+    pub fn render_within(
+        &self,
+        messages: &str,
+        tools: Option<&str>,
+        variables: Option<&str>,
+        add_generation_prompt: bool,
+        cancel: &Cancel,
+    ) -> Result<String, ChatError> {
         let more: Vec<(String, Data)> = match variables {
             None => vec![],
             Some(json) => {
@@ -336,7 +352,7 @@ impl ChatTemplate {
                 Some((_, old)) => *old = value.clone(),
             }
         }
-        template.render(variables).map_err(|fault| failed(name, fault, false))
+        template.render(variables, cancel).map_err(|fault| failed(name, fault, false))
     }
 }
 

@@ -18,7 +18,8 @@ impl Worker {
     /// Lets requests in while there are slots, and room for their tokens.
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
-        while self.running.len() < slots {
+        self.crowded &= !self.running.is_empty();
+        while self.running.len() < slots && !self.crowded {
             let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
             self.running.iter().for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
             let (running, reuse) = (&self.running, self.reuse);
@@ -28,7 +29,8 @@ impl Worker {
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // Who waits for another's prompt need not compute the same.
-                let shared = |r: &Running| coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
+                let shared =
+                    |r: &Running| r.job.owner == job.owner && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
                 let mut later = || match marks {
                     false => running.iter().any(shared),
                     true => match borders::wait(running, prefixes, job) {
@@ -57,7 +59,11 @@ impl Worker {
                 self.end(job, End::Done(Reason::Length));
                 continue;
             }
-            match self.place(&mut job) {
+            let mut placed = self.place(&mut job);
+            while matches!(placed, Err(SessionError::Memory { .. })) && self.forget_oldest() {
+                placed = self.place(&mut job);
+            }
+            match placed {
                 Ok((id, fed)) => {
                     if job.start(fed.min(job.prompt)) {
                         self.seen.queued.add(job.usage.queued);
@@ -72,6 +78,7 @@ impl Worker {
                     self.end(job, End::Failed(Failure::Device(why)));
                     return;
                 }
+                Err(error @ SessionError::Memory { .. }) => self.lacks_memory(job, &error),
                 Err(error) => self.end(job, End::Failed(Failure::Request(error.to_string()))),
             }
         }
@@ -85,8 +92,9 @@ impl Worker {
             return Ok((id, fed));
         }
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
-        let running = self.running.iter().filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
-        let source = if self.reuse { self.kept.source(&job.tokens, running) } else { Source::None };
+        let his = self.running.iter().filter(|r| r.job.owner == job.owner);
+        let running = his.filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
+        let source = if self.reuse { self.kept.source(job.owner, &job.tokens, running) } else { Source::None };
         let full = self.running.len() + self.kept.len() >= session.sequences();
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
@@ -125,15 +133,16 @@ impl Worker {
     /// A sequence has ended. What is in it stays while nobody needs its place.
     pub fn finish(&mut self, r: Running, end: End) {
         let Running { id, fed, job, .. } = r;
+        self.crowded = false;
         let mut tokens = job.tokens.clone();
         tokens.truncate(fed);
         let good = self.reuse && !matches!(end, End::Failed(_)) && tokens.len() >= WORTH;
         let paged = self.session.as_ref().is_some_and(|s| s.pages().is_some());
         if good && paged {
-            self.keep(id, &tokens);
+            self.keep(job.owner, id, &tokens);
         }
         let good = good && !paged;
-        let gone = if good { self.kept.keep(id, tokens) } else { vec![id] };
+        let gone = if good { self.kept.keep(job.owner, id, tokens) } else { vec![id] };
         if let Some(session) = &mut self.session {
             // Their places are free whatever is said.
             gone.into_iter().for_each(|id| drop(session.remove(id)));
@@ -144,19 +153,8 @@ impl Worker {
     /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first; then the youngest sequence is put back
     /// into the queue, to be computed again when there is room. The oldest always goes on.
     pub fn make_room(&mut self, more: usize) {
-        let Some(session) = &mut self.session else { return };
         let held = |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);
-        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens {
-            let Some(oldest) = self.kept.oldest(None) else { break };
-            // It was kept, so it is there.
-            let _ = session.remove(oldest);
-        }
-        while held(&self.running) > self.held_tokens && self.running.len() > 1 {
-            let Some(Running { id, mut job, .. }) = self.running.pop() else { break };
-            job.sampler = session.sampler(id).ok().cloned();
-            let _ = session.remove(id);
-            self.seen.preempted += 1;
-            self.shared.lock().waiting.push_front(job);
-        }
+        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens && self.forget_oldest() {}
+        while held(&self.running) > self.held_tokens && self.put_back_youngest() {}
     }
 }

@@ -42,8 +42,9 @@ pub(super) fn wait(running: &[Running], prefixes: &Prefixes, job: &Job) -> Optio
         let prompt = r.job.tokens.get(..r.job.prompt).unwrap_or_default();
         Some((whole_pages(common(asked, prompt)), r.id)).filter(|(border, _)| *border > r.fed)
     };
-    let (border, id) = running.iter().filter_map(of).max_by_key(|(border, _)| *border)?;
-    let there = prefixes.find_copy(asked).is_some_and(|begun| begun.len >= border);
+    let his = running.iter().filter(|r| r.job.owner == job.owner);
+    let (border, id) = his.filter_map(of).max_by_key(|(border, _)| *border)?;
+    let there = prefixes.find_copy(job.owner, asked).is_some_and(|begun| begun.len >= border);
     (!there).then_some((id, border))
 }
 
@@ -53,10 +54,10 @@ impl Worker {
         if !self.reuse || !self.session.as_ref().is_some_and(has) {
             return vec![];
         }
-        let asked = asked(&new.job.tokens);
+        let (asked, owner) = (asked(&new.job.tokens), new.job.owner);
         let fed = |r: &Running| common(asked, r.job.tokens.get(..r.fed).unwrap_or_default());
-        let runs = self.running.iter().map(fed).max().unwrap_or(0);
-        let known = self.prefixes.find(asked).1.max(self.kept.known(asked)).max(runs);
+        let runs = self.running.iter().filter(|r| r.job.owner == owner).map(fed).max().unwrap_or(0);
+        let known = self.prefixes.find(owner, asked).1.max(self.kept.known(owner, asked)).max(runs);
         let on_gpu = self.session.as_ref().is_some_and(|session| session.gpu().is_some());
         let step = if on_gpu { self.budget.unwrap_or(BUDGET_ON_GPU) } else { 1 };
         let borders = [whole_pages(known), own_border(asked.len(), step)];
@@ -68,14 +69,14 @@ impl Worker {
         let mut due = vec![];
         for r in &mut self.running {
             if r.borders.contains(&r.fed) {
-                due.push((r.id, r.job.tokens.get(..r.fed).unwrap_or_default().to_vec()));
+                due.push((r.job.owner, r.id, r.job.tokens.get(..r.fed).unwrap_or_default().to_vec()));
             }
             r.borders.retain(|border| *border > r.fed);
         }
-        for (id, tokens) in due {
+        for (owner, id, tokens) in due {
             match &mut self.session {
                 Some(session) if session.pages().is_none() => drop(session.checkpoint(id)),
-                _ => self.keep(id, &tokens),
+                _ => self.keep(owner, id, &tokens),
             }
         }
     }

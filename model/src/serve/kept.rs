@@ -1,6 +1,7 @@
 //! Sequences that ended and stay in the session, because the next prompt may begin as they do: the next turn of a conversation, a system
 //! prompt that all have in common.
 
+use super::request::Owner;
 use crate::session::SequenceId;
 
 /// A beginning of so many tokens at least is worth a copy of a state.
@@ -9,6 +10,7 @@ pub(super) const WORTH: usize = 16;
 /// A sequence without a request.
 struct One {
     id: SequenceId,
+    owner: Owner,
     tokens: Vec<u32>,
     /// When it was last of use: a number that rises.
     used: u64,
@@ -49,16 +51,16 @@ impl Kept {
 
     /// A sequence ended with these tokens in it. What begins another is of no use beside it: it is given back, to be
     /// removed.
-    pub fn keep(&mut self, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
-        if self.all.iter().any(|one| common(&one.tokens, &tokens) == tokens.len()) {
+    pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
+        if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];
         }
         self.now += 1;
         let (gone, stay) = std::mem::take(&mut self.all)
             .into_iter()
-            .partition::<Vec<One>, _>(|one| common(&one.tokens, &tokens) == one.tokens.len());
+            .partition::<Vec<One>, _>(|one| one.owner == owner && common(&one.tokens, &tokens) == one.tokens.len());
         self.all = stay;
-        self.all.push(One { id, tokens, used: self.now });
+        self.all.push(One { id, owner, tokens, used: self.now });
         gone.into_iter().map(|one| one.id).collect()
     }
 
@@ -69,12 +71,17 @@ impl Kept {
         Some(self.all.swap_remove(at).id)
     }
 
-    /// Where the beginning of these tokens comes from, of what is kept and of those that run, with the tokens that are in them; one token at
-    /// least is left to feed. A sequence that goes on as it was is continued, and one that has little besides; else what it has may be of
+    /// Where the beginning of these tokens comes from, of what is kept of this owner's and of those that run, which are his, with the tokens
+    /// that are in them; one token at least is left to feed. A sequence that goes on as it was is continued, and one that has little besides; else what it has may be of
     /// use once more, and is copied.
-    pub fn source<'a>(&mut self, tokens: &[u32], running: impl Iterator<Item = (SequenceId, &'a [u32])>) -> Source {
+    pub fn source<'a>(
+        &mut self,
+        owner: Owner,
+        tokens: &[u32],
+        running: impl Iterator<Item = (SequenceId, &'a [u32])>,
+    ) -> Source {
         let asked = tokens.get(..tokens.len().saturating_sub(1)).unwrap_or_default();
-        let here = self.all.iter().enumerate().map(|(i, one)| (common(asked, &one.tokens), i)).max();
+        let here = self.of(owner).map(|(i, one)| (common(asked, &one.tokens), i)).max();
         let there = running.map(|(id, tokens)| (common(asked, tokens), id)).max();
         self.now += 1;
         match (here.filter(|(n, _)| *n >= WORTH), there.filter(|(n, _)| *n >= WORTH)) {
@@ -92,9 +99,9 @@ impl Kept {
         }
     }
 
-    /// Tokens that these have in common with one that is kept, at most.
-    pub fn known(&self, tokens: &[u32]) -> usize {
-        self.all.iter().map(|one| common(tokens, &one.tokens)).max().unwrap_or(0)
+    /// Tokens that these have in common with one that is kept of this owner's, at most.
+    pub fn known(&self, owner: Owner, tokens: &[u32]) -> usize {
+        self.of(owner).map(|(_, one)| common(tokens, &one.tokens)).max().unwrap_or(0)
     }
 
     /// Takes this one out, to go on.
@@ -106,6 +113,11 @@ impl Kept {
 
     pub fn clear(&mut self) {
         self.all.clear();
+    }
+
+    /// An owner's, each with its place.
+    fn of(&self, owner: Owner) -> impl Iterator<Item = (usize, &One)> {
+        self.all.iter().enumerate().filter(move |(_, one)| one.owner == owner)
     }
 }
 

@@ -19,6 +19,7 @@ mod choose;
 mod compose;
 mod kept;
 mod masks;
+mod memory;
 mod paged;
 mod prefixes;
 mod request;
@@ -29,7 +30,7 @@ mod step;
 mod waiting;
 mod worker;
 
-pub use request::{Alternative, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Sink, Usage};
+pub use request::{Alternative, Constraint, Event, Failure, Logprobs, Owner, Reason, Refused, Request, Sink, Usage};
 pub use scheduler::{Answer, Scheduler, SchedulerOptions};
 pub use status::{Histogram, State, Status};
 

@@ -3,6 +3,7 @@
 use super::admit::ROOM;
 use super::kept::{WORTH, common};
 use super::prefixes::{Begun, Prefixes};
+use super::request::Owner;
 use super::running::{Job, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
@@ -28,8 +29,8 @@ pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], 
     // One token at least is computed.
     let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).unwrap_or_default();
     let there = match session.graph().is_recurrent() {
-        true => prefixes.find_copy(asked).map_or(vec![], |begun| begun.pages),
-        false => prefixes.find(&job.tokens).0,
+        true => prefixes.find_copy(job.owner, asked).map_or(vec![], |begun| begun.pages),
+        false => prefixes.find(job.owner, &job.tokens).0,
     };
     let shared = there.into_iter().filter(|page| session.page_users(*page) > 1).count();
     let tokens = (job.tokens.len() + ROOM).min(session.context());
@@ -65,21 +66,22 @@ impl Worker {
         let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).filter(|_| self.reuse).unwrap_or_default();
         if session.graph().is_recurrent() {
             // Those that run are at other positions: what they leave behind is in the tree.
-            let begun = self.prefixes.find_copy(asked);
-            self.prefixes.touch_copy(asked);
+            let begun = self.prefixes.find_copy(job.owner, asked);
+            self.prefixes.touch_copy(job.owner, asked);
             let id = session.add(job.sampling.clone())?;
             let Some(Begun { pages, len, copy }) = begun else { return Ok((id, 0)) };
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;
             return Ok((id, len));
         }
-        let (pages, len) = self.prefixes.find(asked);
-        let runs = self.running.iter().filter_map(|r| Some((common(asked, r.job.tokens.get(..r.fed)?), r.id)));
+        let (pages, len) = self.prefixes.find(job.owner, asked);
+        let his = self.running.iter().filter(|r| r.job.owner == job.owner);
+        let runs = his.filter_map(|r| Some((common(asked, r.job.tokens.get(..r.fed)?), r.id)));
         if let Some((_, of)) = runs.max().filter(|(n, _)| *n >= WORTH && *n > len) {
             let n = self.running.iter().find(|r| r.id == of).map_or(0, |r| common(asked, &r.job.tokens).min(r.fed));
             let id = session.fork(of, n, job.sampling.clone())?;
             return Ok((id, session.len(id)?));
         }
-        self.prefixes.touch(asked);
+        self.prefixes.touch(job.owner, asked);
         let id = session.add(job.sampling.clone())?;
         if len > 0 {
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, None)?;
@@ -88,12 +90,12 @@ impl Worker {
     }
 
     /// What is in a sequence stays while nobody needs its pages, and its states that do not grow as they are now.
-    pub(super) fn keep(&mut self, id: SequenceId, tokens: &[u32]) {
-        self.keep_pages(id, tokens);
+    pub(super) fn keep(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
+        self.keep_pages(owner, id, tokens);
         let Some(session) = self.session.as_mut().filter(|_| self.reuse) else { return };
         if session.graph().is_recurrent()
             && session.reaches(id)
-            && let Some(copy) = self.prefixes.place_copy(tokens, session.copies())
+            && let Some(copy) = self.prefixes.place_copy(owner, tokens, session.copies())
             && !session.keep_states(id, copy).unwrap_or(false)
         {
             self.prefixes.forget_copy(copy);
@@ -101,9 +103,9 @@ impl Worker {
     }
 
     /// What is in a sequence that leaves stays while nobody needs its pages.
-    fn keep_pages(&mut self, id: SequenceId, tokens: &[u32]) {
+    fn keep_pages(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
         let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH) else { return };
-        let entered = self.prefixes.enter(tokens, session.pages_of(id));
+        let entered = self.prefixes.enter(owner, tokens, session.pages_of(id));
         session.hold_pages(&entered.held);
         session.release_pages(&entered.released);
     }
@@ -125,18 +127,9 @@ impl Worker {
                 session.release_pages(&[page]);
                 continue;
             }
-            if self.running.len() < 2 {
+            if !self.put_back_youngest() {
                 return take;
             }
-            let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return take };
-            job.sampler = session.sampler(id).ok().cloned();
-            let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
-            self.keep(id, &tokens);
-            if let Some(session) = &mut self.session {
-                let _ = session.remove(id);
-            }
-            self.seen.preempted += 1;
-            self.shared.lock().waiting.push_front(job);
         }
     }
 

@@ -23,6 +23,17 @@ pub trait Constraint: Send {
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 }
 
+/// Whose texts are kept: a request goes on from what others of the same owner computed, and from nobody else's. The
+/// default is one owner, of all requests that name none. A digest of a key, say: it is compared and never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Owner(pub [u8; 32]);
+
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Owner")
+    }
+}
+
 /// An answer that is asked for.
 pub struct Request {
     /// The prompt: at least one token.
@@ -41,6 +52,8 @@ pub struct Request {
     pub lookup: bool,
     /// Who asks: clients take turns.
     pub client: Option<String>,
+    /// Whose text it is: only requests of the same owner go on from it, wait for it or tell by times that it was there.
+    pub owner: Owner,
     /// Takes the events.
     pub sink: Sink,
 }
@@ -57,6 +70,7 @@ impl Request {
             logprobs: None,
             lookup: false,
             client: None,
+            owner: Owner::default(),
             sink,
         }
     }
@@ -210,6 +224,9 @@ pub enum Failure {
     /// The device failed; the model is opened again. The same request may be made once more.
     #[error("the device failed while this was computed; ask again: {0}")]
     Device(String),
+    /// Memory for it could not be had, though nobody else had any of it. There may be more when other programs have ended.
+    #[error("there is no memory for this now; ask again later: {0}")]
+    Memory(String),
     /// The session cannot do this.
     #[error("{0}")]
     Request(String),

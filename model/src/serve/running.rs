@@ -1,6 +1,6 @@
 //! A request on its way: what was asked, what is known of its tokens, and the events that it was given.
 
-use super::request::{Constraint, Event, Failure, Logprobs, Reason, Request, Sink, Usage};
+use super::request::{Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Usage};
 use crate::lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
@@ -27,6 +27,7 @@ pub(super) struct Job {
     pub logprobs: Option<usize>,
     pub lookup: bool,
     pub client: Option<String>,
+    pub owner: Owner,
     pub usage: Usage,
     pub submitted: Instant,
     /// When the last token was handed out.
@@ -61,6 +62,7 @@ impl Job {
             logprobs: request.logprobs,
             lookup: request.lookup,
             client: request.client,
+            owner: request.owner,
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,

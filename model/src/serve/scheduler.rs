@@ -119,7 +119,7 @@ impl Shared {
         inner.usual = usual;
         let state = match (seen.state, inner.status.state) {
             (_, State::Ended) => State::Ended,
-            (State::Ready, State::Stopping) => State::Stopping,
+            (State::Ready | State::Short, State::Stopping) => State::Stopping,
             (state, _) => state,
         };
         // What the handles count is theirs.
@@ -212,12 +212,20 @@ impl Scheduler {
         if let Some(asked) = request.logprobs.filter(|n| *n > MOST_LOGPROBS) {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
-        room(&mut inner)?;
+        room(&mut inner, 0)?;
         inner.waiting.push(Job::new(request, Arc::clone(&cancelled)));
         inner.status.taken += 1;
         drop(inner);
         shared.wake();
         Ok(Answer { cancelled, shared: Arc::clone(shared), attached: true })
+    }
+
+    /// Whether one more could wait, beside so many who are about to come: whoever works for it before asks this first.
+    ///
+    /// # Errors
+    /// As [`Scheduler::submit`], as far as it is known without the request.
+    pub fn may_come(&self, before: usize) -> Result<(), Refused> {
+        room(&mut self.handle.0.lock(), before)
     }
 
     /// An encoder's vector of a text, as the model pools it, not normalised.
@@ -236,7 +244,7 @@ impl Scheduler {
             return Err(Refused::NoEncoder { arch: facts.arch.clone() });
         }
         check(facts, &tokens)?;
-        room(&mut inner)?;
+        room(&mut inner, 0)?;
         inner.embeds.push_back(Embed { tokens, sink: Box::new(sink) });
         inner.status.taken += 1;
         drop(inner);
@@ -298,15 +306,15 @@ fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
     }
 }
 
-/// Whether another request can wait.
-fn room(inner: &mut Inner) -> Result<(), Refused> {
+/// Whether another request can wait, beside so many that are not here yet.
+fn room(inner: &mut Inner, before: usize) -> Result<(), Refused> {
     if let Some(why) = &inner.ended {
         return Err(why.clone());
     }
     if inner.stop.is_some() {
         return Err(Refused::Stopping);
     }
-    let waiting = inner.waiting.len() + inner.embeds.len();
+    let waiting = inner.waiting.len() + inner.embeds.len() + before;
     if waiting < inner.status.max_queue {
         return Ok(());
     }

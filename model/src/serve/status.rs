@@ -44,6 +44,8 @@ pub enum State {
     /// It takes requests.
     #[default]
     Ready,
+    /// Memory could not be had for a request that ran alone. Requests are taken, and tried; it is ready again when there is as much.
+    Short,
     /// The device failed; the model is being opened again. Requests are taken, and wait.
     Reopening,
     /// It finishes what it has.

@@ -103,10 +103,17 @@ impl Worker {
             self.drafted = drafted;
         }
         self.keep_at_borders();
+        let lacks = std::mem::take(&mut self.lacks);
+        if !lacks && ends.iter().all(|(_, end)| matches!(end, End::Done(_))) {
+            self.has_memory();
+        }
         // From the last on, so that the places of the others stay.
         for (at, end) in ends.into_iter().rev() {
             let r = self.running.remove(at);
             self.finish(r, end);
+        }
+        if lacks {
+            self.make_way();
         }
         None
     }
@@ -199,8 +206,21 @@ impl Worker {
         if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
             return Ok(None);
         }
+        let alone = self.running.len() == 1 && self.kept.len() == 0;
         let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
-        let given = given.map_err(refused)?;
+        if given.is_err() {
+            // A state that could not be made again is at its beginning.
+            r.fed = session.len(r.id).map_err(refused)?;
+        }
+        // The same where memory could not be had that others have.
+        let given = match given {
+            Err(error @ SessionError::Memory { .. }) if alone => return Err(self.short(&error, part.tokens.len())),
+            Err(SessionError::Memory { .. }) => {
+                self.lacks = true;
+                return Ok(None);
+            }
+            given => given.map_err(refused)?,
+        };
         r.forget_dry();
         let (n, before) = (part.tokens.len() - part.drafted, r.fed);
         self.seen.prompt_tokens += n.min(r.job.prompt.saturating_sub(r.fed)) as u64;

@@ -48,6 +48,12 @@ pub(super) struct Worker {
     pub pays_ahead: Pays,
     /// The last step had drafts.
     pub drafted: bool,
+    /// Memory was short: nobody is let in before one of those that run has ended.
+    pub crowded: bool,
+    /// Somebody who is not alone lacked memory in this step.
+    pub lacks: bool,
+    /// Tokens of the step that lacked memory last.
+    pub lacked: usize,
     pub budget: Option<usize>,
     pub held_tokens: usize,
     pub reuse: bool,
@@ -71,6 +77,9 @@ impl Worker {
             pays: Pays::default(),
             pays_ahead: Pays::default(),
             drafted: false,
+            crowded: false,
+            lacks: false,
+            lacked: 0,
             budget: options.token_budget,
             held_tokens: options.held_tokens.unwrap_or(usize::MAX),
             reuse: options.reuse,
@@ -138,6 +147,9 @@ impl Worker {
                     return Some(Refused::Stopping);
                 }
                 inner = self.shared.wait(inner, IDLE);
+                if self.seen.state == State::Short {
+                    break (None, vec![], None);
+                }
             }
         };
         gone.into_iter().for_each(|job| self.end(job, End::Done(Reason::Cancelled)));
@@ -154,6 +166,9 @@ impl Worker {
         }
         self.admit();
         let lost = if self.running.is_empty() { None } else { self.step() };
+        if self.seen.state == State::Short && self.running.is_empty() {
+            self.try_memory();
+        }
         self.publish();
         lost
     }
@@ -220,6 +235,7 @@ impl Worker {
         let made = made.and_then(|made| {
             made.map_err(|e| match e {
                 SessionError::Lost(why) => Failure::Device(why),
+                e @ SessionError::Memory { .. } => Failure::Memory(e.to_string()),
                 e => Failure::Request(e.to_string()),
             })
         });

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::error::TokenizerError;
+use super::limit::Limit;
 use super::pretokenize::Pretokenizer;
 use super::space::{SpaceCuts, escape};
 use super::table::{Merge, PairMap, TokenTable};
@@ -88,9 +89,18 @@ impl Bpe {
         }
     }
 
+    /// Whether every byte of a text becomes a token, or part of one.
+    pub fn has_every_byte(&self, table: &TokenTable) -> bool {
+        let is_token = |id: &Option<u32>| id.is_some_and(|id| id < self.n_vocab);
+        // A symbol that is no token is spelt: some byte of it must be one.
+        let spelt = |id: u32| table.text(id).unwrap_or_default().iter().any(|b| is_token(&table.get(&[*b])));
+        let symbols = || (self.n_vocab..table.len() as u32).all(spelt);
+        !self.pre.words_only && if self.pre.raw_utf8 { self.bytes.iter().all(is_token) } else { symbols() }
+    }
+
     /// A worker for one text of any number of fragments.
-    pub fn session<'t>(&'t self, table: &'t TokenTable) -> Session<'t> {
-        Session { bpe: self, table, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
+    pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
+        Session { bpe: self, table, limit, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
     }
 }
 
@@ -98,6 +108,7 @@ impl Bpe {
 pub struct Session<'t> {
     bpe: &'t Bpe,
     table: &'t TokenTable,
+    limit: &'t Limit,
     /// Where in `memory` the ids of a piece are.
     cache: HashMap<&'t [u8], (usize, usize)>,
     memory: Vec<u32>,
@@ -143,6 +154,9 @@ impl<'t> Session<'t> {
     }
 
     fn piece(&mut self, piece: &'t [u8], out: &mut Vec<u32>) {
+        if self.limit.is_over(out.len()) {
+            return;
+        }
         if piece.len() > CACHED_LEN {
             return self.merge(piece, out);
         }
@@ -159,7 +173,7 @@ impl<'t> Session<'t> {
     }
 
     fn merge(&mut self, piece: &[u8], out: &mut Vec<u32>) {
-        let Session { bpe, table, scratch, .. } = self;
+        let Session { bpe, table, limit, scratch, .. } = self;
         let whole = if bpe.pre.raw_utf8 {
             (bpe.pre.whole_lines && piece.iter().all(|&b| b == b'\n')).then(|| table.get(piece)).flatten()
         } else if bpe.pre.ignore_merges {
@@ -179,7 +193,7 @@ impl<'t> Session<'t> {
         if scratch.symbols.len() <= SCAN_LIMIT {
             bpe.merge_by_scan(scratch);
         } else {
-            bpe.merge_by_heap(scratch);
+            bpe.merge_by_heap(scratch, limit);
         }
         for symbol in &scratch.symbols {
             if symbol.id < bpe.n_vocab {
@@ -242,7 +256,7 @@ impl Bpe {
     }
 
     /// The same with a heap of candidates and a linked list: n log n.
-    fn merge_by_heap(&self, scratch: &mut Scratch) {
+    fn merge_by_heap(&self, scratch: &mut Scratch, limit: &Limit) {
         const NONE: u32 = u32::MAX;
         let Scratch { symbols, links, heap, .. } = scratch;
         let n = symbols.len() as u32;
@@ -260,6 +274,9 @@ impl Bpe {
             note(heap, symbols, i - 1, i);
         }
         while let Some(Reverse(c)) = heap.pop() {
+            if limit.cancel.is_cancelled() {
+                return;
+            }
             let (left, right) = (c.left as usize, c.right as usize);
             let (Some(&(before, next)), Some(&(_, after))) = (links.get(left), links.get(right)) else { return };
             let (Some(l), Some(&r)) = (symbols.get(left), symbols.get(right)) else { return };

@@ -10,6 +10,7 @@
 mod bpe;
 mod decode;
 mod error;
+mod limit;
 mod partition;
 mod plamo2;
 mod pretokenize;
@@ -28,11 +29,13 @@ use std::borrow::Cow;
 
 pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
+pub use limit::{Limit, Stopped};
 pub use special::SpecialIds;
 pub use vocabulary::{FimIds, Vocabulary};
 
 use crate::gguf::Gguf;
 use bpe::Bpe;
+use limit::Reach;
 use partition::{Fragment, Partition};
 use plamo2::Plamo2;
 use pretokenize::Pretokenizer;
@@ -62,6 +65,9 @@ impl EncodeOptions {
     pub const RAW_PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
 }
 
+/// What a chat template rendered: it may have written BOS.
+const CHAT: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
+
 /// A vocabulary with the algorithm that encodes with it.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -80,6 +86,8 @@ pub struct Tokenizer {
     raw_utf8: bool,
     /// Letters are made small first (BPE of whole words).
     lowercase: bool,
+    /// None where bytes may become nothing, or any number of them one token.
+    reach: Option<Reach>,
 }
 
 #[derive(Debug)]
@@ -185,7 +193,16 @@ impl Tokenizer {
                 "missing, though the vocabulary asks for EOS at the end of every text",
             ));
         }
+        let every_byte = match &algorithm {
+            Algorithm::Bpe(bpe) => bpe.has_every_byte(&table),
+            Algorithm::Rwkv(rwkv) => rwkv.has_every_byte(),
+            Algorithm::Spm(_) | Algorithm::Plamo2(_) => true,
+            // Words that are unknown are one token, however long.
+            Algorithm::WordPiece(_) | Algorithm::Unigram(_) => false,
+        };
+        let reach = every_byte.then(|| Reach::new(&table, &attrs));
         Ok(Tokenizer {
+            reach,
             table,
             attrs,
             algorithm,
@@ -204,6 +221,30 @@ impl Tokenizer {
     /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for bytes that
     /// are not, SentencePiece takes them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
+        self.encode_to(text, options, &Limit::default())
+    }
+
+    /// The same of a text that must have few enough tokens. One that has far more is not read, and of any other no more
+    /// than is wanted.
+    ///
+    /// # Errors
+    /// It has too many, or nobody waits for it any more.
+    pub fn encode_within(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Result<Vec<u32>, Stopped> {
+        let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
+        let least = self.reach.map_or(0, |reach| reach.fewest(text));
+        if too_many(least) {
+            return Err(Stopped::TooMany { least });
+        }
+        let ids = self.encode_to(text, options, limit);
+        match ids.len() {
+            _ if limit.cancel.is_cancelled() => Err(Stopped::Cancelled),
+            least if too_many(least) => Err(Stopped::TooMany { least }),
+            _ => Ok(ids),
+        }
+    }
+
+    /// The ids, until there are too many.
+    fn encode_to(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Vec<u32> {
         let mut out = Vec::new();
         let bos_and_end = match &self.algorithm {
             Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
@@ -223,8 +264,11 @@ impl Tokenizer {
                         Fragment::Text { start, end } => bpe.prepare(bytes(start, end), self.lowercase),
                     })
                     .collect();
-                let mut session = bpe.session(&self.table);
+                let mut session = bpe.session(&self.table, limit);
                 for (fragment, text) in fragments.iter().zip(&texts) {
+                    if limit.is_over(out.len()) {
+                        break;
+                    }
                     match *fragment {
                         Fragment::Token(id) => out.push(id),
                         Fragment::Text { .. } => session.encode(text, &mut out),
@@ -232,9 +276,12 @@ impl Tokenizer {
                 }
             }
             Algorithm::Spm(spm) => {
-                let mut session = spm.session(&self.table);
+                let mut session = spm.session(&self.table, limit);
                 let mut after_special = true;
                 for fragment in fragments {
+                    if limit.is_over(out.len()) {
+                        break;
+                    }
                     match fragment {
                         Fragment::Token(id) => out.push(id),
                         Fragment::Text { start, end } => {
@@ -245,10 +292,12 @@ impl Tokenizer {
                     after_special = matches!(fragment, Fragment::Token(_));
                 }
             }
-            Algorithm::WordPiece(a) => each(&fragments, &mut out, |text, out| a.encode(&self.table, text, out), bytes),
-            Algorithm::Unigram(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
-            Algorithm::Rwkv(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
-            Algorithm::Plamo2(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes),
+            Algorithm::WordPiece(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(&self.table, text, out), bytes, limit);
+            }
+            Algorithm::Unigram(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit),
+            Algorithm::Rwkv(a) => each(&fragments, &mut out, |text, out| a.encode(text, limit, out), bytes, limit),
+            Algorithm::Plamo2(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit),
         }
         out.extend(bos_and_end.1.filter(|_| options.add_special));
         out
@@ -257,7 +306,19 @@ impl Tokenizer {
     /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in front if the
     /// model wants it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
-        let ids = self.encode(prompt.as_bytes(), EncodeOptions { add_special: false, parse_special: true });
+        self.begun(self.encode(prompt.as_bytes(), CHAT))
+    }
+
+    /// The same of a prompt that must have few enough tokens.
+    ///
+    /// # Errors
+    /// As [`Self::encode_within`].
+    pub fn encode_chat_within(&self, prompt: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
+        self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
+    }
+
+    /// With BOS in front, if the model wants it and it is not there.
+    fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
         match self.special.bos {
             Some(bos) if self.add_bos && ids.first() != Some(&bos) => [&[bos], ids.as_slice()].concat(),
             _ => ids,
@@ -345,8 +406,12 @@ fn each<'t>(
     out: &mut Vec<u32>,
     encode: impl Fn(&'t [u8], &mut Vec<u32>),
     bytes: impl Fn(usize, usize) -> &'t [u8],
+    limit: &Limit,
 ) {
     for fragment in fragments {
+        if limit.is_over(out.len()) {
+            return;
+        }
         match *fragment {
             Fragment::Token(id) => out.push(id),
             Fragment::Text { start, end } => encode(bytes(start, end), out),

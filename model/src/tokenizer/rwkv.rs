@@ -1,6 +1,7 @@
 //! RWKV's vocabulary: at each place the longest token. Tokens are bytes, written with escapes.
 
 use super::error::TokenizerError;
+use super::limit::Limit;
 use super::table::TokenTable;
 use super::trie::Trie;
 
@@ -20,10 +21,20 @@ impl Rwkv {
         Ok(Rwkv { tokens: tokens.ok_or_else(too_many)?, unknown })
     }
 
-    /// Appends the ids of a text.
-    pub fn encode(&self, text: &[u8], out: &mut Vec<u32>) {
+    /// Whether every byte of a text becomes a token, or part of one.
+    pub fn has_every_byte(&self) -> bool {
+        let is_token = |b: u8| {
+            let mut found = false;
+            self.tokens.prefixes(&[b], |_, _| found = true);
+            found
+        };
+        self.unknown.is_some() || (0..=255).all(is_token)
+    }
+
+    /// Appends the ids of a text, until there are too many.
+    pub fn encode(&self, text: &[u8], limit: &Limit, out: &mut Vec<u32>) {
         let mut at = 0;
-        while at < text.len() {
+        while at < text.len() && !limit.is_over(out.len()) {
             let mut longest = (1, self.unknown);
             self.tokens.prefixes(text.get(at..).unwrap_or_default(), |len, id| longest = (len, Some(id)));
             out.extend(longest.1);

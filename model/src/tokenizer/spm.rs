@@ -4,6 +4,7 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use super::error::TokenizerError;
+use super::limit::Limit;
 use super::space::{SpaceCuts, character};
 use super::table::TokenTable;
 
@@ -46,8 +47,8 @@ impl Spm {
     }
 
     /// A worker for one text of any number of fragments.
-    pub fn session<'t>(&'t self, table: &'t TokenTable) -> Session<'t> {
-        Session { spm: self, table, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
+    pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
+        Session { spm: self, table, limit, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
     }
 }
 
@@ -55,6 +56,7 @@ impl Spm {
 pub struct Session<'t> {
     spm: &'t Spm,
     table: &'t TokenTable,
+    limit: &'t Limit,
     cache: HashMap<Box<[u8]>, (usize, usize)>,
     memory: Vec<u32>,
     scratch: Scratch,
@@ -113,6 +115,9 @@ impl Session<'_> {
     }
 
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u32>) {
+        if self.limit.is_over(out.len()) {
+            return;
+        }
         if piece.len() > CACHED_LEN {
             return self.join(piece, out);
         }
@@ -128,7 +133,7 @@ impl Session<'_> {
     }
 
     fn join(&mut self, piece: &[u8], out: &mut Vec<u32>) {
-        let Session { spm, table, scratch: Scratch { symbols, heap }, .. } = self;
+        let Session { spm, table, limit, scratch: Scratch { symbols, heap }, .. } = self;
         let token =
             |start: u32, len: u32| piece.get(start as usize..(start + len) as usize).and_then(|text| table.get(text));
         let note = |heap: &mut BinaryHeap<Candidate>, symbols: &[Symbol], left: u32, right: u32| {
@@ -157,6 +162,9 @@ impl Session<'_> {
             note(heap, symbols, i - 1, i);
         }
         while let Some(c) = heap.pop() {
+            if limit.cancel.is_cancelled() {
+                return;
+            }
             let (Some(&l), Some(&r)) = (symbols.get(c.left as usize), symbols.get(c.right as usize)) else { continue };
             if l.len == 0 || r.len == 0 || l.len + r.len != c.len {
                 continue;

@@ -2,6 +2,7 @@
 
 use super::answer::{Kind, Manner, document, nothing, stream_format};
 use super::keep::keep_alive;
+use crate::caller::Caller;
 use crate::constrain::{Constrained, Follow, Form};
 use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
 use crate::fields::Fields;
@@ -17,6 +18,7 @@ use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::SampleOptions;
+use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +38,13 @@ struct Asked {
 }
 
 /// `/api/chat`
-pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn chat(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     let messages = f.list("messages")?.unwrap_or_default();
     let empty = messages.is_empty();
     let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
-    let asked = read(&mut f, &service)?;
+    let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
     f.done()?;
     if empty {
         return load(&service, &asked, Kind::Chat).await;
@@ -50,11 +52,11 @@ pub async fn chat(service: Arc<Service>, body: Bytes, client: Option<String>) ->
     let loaded = service.model(asked.at, asked.keep).await?;
     let written = Some(written).filter(|written| !written.is_empty());
     let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
-    converse(&service, loaded, asked, conversation, offered, Kind::Chat, client).await
+    converse(&service, loaded, asked, conversation, offered, Kind::Chat, caller).await
 }
 
 /// `/api/generate`
-pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn generate(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.refuse(&[
         ("suffix", "is not supported"),
@@ -65,7 +67,7 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
     let text = f.text("prompt")?.unwrap_or_default();
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
-    let asked = read(&mut f, &service)?;
+    let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
     f.done()?;
     if text.is_empty() {
         return load(&service, &asked, Kind::Generate).await;
@@ -76,17 +78,17 @@ pub async fn generate(service: Arc<Service>, body: Bytes, client: Option<String>
             return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
         }
         let (worker, follow) = (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
-        let prepare = move || {
-            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, None, 1)? };
-            Ok((Text::Words(text).tokens(&worker), constraints))
+        let prepare = move |cancel: &Cancel| {
+            let tokens = Text::Words(text).tokens(&worker, cancel)?;
+            Ok((tokens, follow.constraints(&worker, None, 1, cancel)?))
         };
-        let (tokens, constraints) = service.work(prepare).await??;
-        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, client).await;
+        let (tokens, constraints) = service.prepare(&loaded, &caller, prepare).await?;
+        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, caller).await;
     }
     let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
     let turns = system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
     let conversation = Conversation { turns, tools: None, variables: asked.variables.clone() };
-    converse(&service, loaded, asked, conversation, vec![], Kind::Generate, client).await
+    converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
 }
 
 /// What is computed: a prompt, what the answer must be like, how it is read.
@@ -99,7 +101,7 @@ async fn converse(
     conversation: Conversation,
     offered: Vec<Tool>,
     kind: Kind,
-    client: Option<String>,
+    caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut follow = Follow { form: asked.form.clone(), parallel: true, ..Follow::default() };
     if follow.form.is_some() && !offered.is_empty() {
@@ -108,14 +110,14 @@ async fn converse(
         follow.strict_tools(offered)?;
     }
     let worker = loaded.clone();
-    let prepare = move || {
-        let prompt: Prompt = conversation.prompt(&worker)?;
-        let constraints = if follow.nothing() { vec![] } else { follow.constraints(&worker, Some(&prompt), 1)? };
+    let prepare = move |cancel: &Cancel| {
+        let prompt: Prompt = conversation.prompt(&worker, cancel)?;
+        let constraints = follow.constraints(&worker, Some(&prompt), 1, cancel)?;
         let reading = prompt.reading(&follow);
         Ok((prompt.tokens, constraints, reading))
     };
-    let prepared: Prepared = service.work(prepare).await??;
-    run(loaded, asked, prepared, kind, client).await
+    let prepared: Prepared = service.prepare(&loaded, &caller, prepare).await?;
+    run(loaded, asked, prepared, kind, caller).await
 }
 
 async fn run(
@@ -123,7 +125,7 @@ async fn run(
     asked: Asked,
     (tokens, constraints, reading): Prepared,
     kind: Kind,
-    client: Option<String>,
+    caller: Caller,
 ) -> Result<Response, Refusal> {
     let wanted = Wanted {
         tokens,
@@ -134,7 +136,7 @@ async fn run(
         logprobs: None,
         constraint: constraints.into_iter().next(),
         reading,
-        client,
+        caller,
         lookup: loaded.lookup,
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);

@@ -2,6 +2,7 @@
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
+use crate::caller::Caller;
 use crate::constrain::Follow;
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
@@ -14,6 +15,7 @@ use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::SampleOptions;
+use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -31,20 +33,22 @@ struct Asked {
     logprobs: Option<usize>,
     follow: Follow,
     parallel: bool,
+    caller: Caller,
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
-    let (loaded, asked) = read(&service, &body).await?;
+pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+    let (loaded, asked) = read(&service, &body, caller).await?;
+    let caller = asked.caller;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
     let (prompt, follow, constraints) = {
-        let loaded = loaded.clone();
-        let prepare = move || {
-            let prompt = conversation.prompt(&loaded)?;
-            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, Some(&prompt), n)? };
+        let of = loaded.clone();
+        let prepare = move |cancel: &Cancel| {
+            let prompt = conversation.prompt(&of, cancel)?;
+            let constraints = follow.constraints(&of, Some(&prompt), n, cancel)?;
             Ok((prompt, follow, constraints))
         };
-        service.work(prepare).await??
+        service.prepare(&loaded, &caller, prepare).await?
     };
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
@@ -58,7 +62,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             logprobs: asked.logprobs,
             constraint: constraints.next(),
             reading: prompt.reading(&follow),
-            client: client.clone(),
+            caller: caller.clone(),
             lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;
@@ -77,7 +81,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     Ok(json_response(&document(&loaded, &manner, answers)))
 }
 
-async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal> {
+async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, Asked), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -86,7 +90,7 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal>
         ("function_call", "is an old form: give tool_choice"),
         ("verbosity", "is not supported"),
     ])?;
-    let at = place(&mut f, service)?;
+    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
     let mut turns = turns(&mut f)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -143,6 +147,7 @@ async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal>
         logprobs,
         follow,
         parallel,
+        caller,
     };
     Ok((loaded, asked))
 }

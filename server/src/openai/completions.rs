@@ -1,6 +1,7 @@
 //! `POST /v1/completions`: text goes on.
 
 use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
+use crate::caller::Caller;
 use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::{Done, Piece, Reading, Wanted, collect, start};
@@ -12,6 +13,7 @@ use crate::service::Service;
 use crate::streamed::{self, Format, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat::Part;
 use kjit_model::tokenizer::EncodeOptions;
 use serde_json::{Value, json};
@@ -33,12 +35,15 @@ pub enum Text {
 
 impl Text {
     /// As tokens.
-    pub fn tokens(self, loaded: &Loaded) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn tokens(self, loaded: &Loaded, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
         match self {
-            Text::Ids(ids) => ids,
+            Text::Ids(ids) => Ok(ids),
             Text::Words(text) => {
                 let options = EncodeOptions { add_special: true, parse_special: true };
-                loaded.tokenizer.encode(text.as_bytes(), options)
+                loaded.tokens(cancel, |tokenizer, limit| tokenizer.encode_within(text.as_bytes(), options, limit))
             }
         }
     }
@@ -77,12 +82,12 @@ struct Manner {
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) -> Result<Response, Refusal> {
+pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     f.refuse(&[("suffix", "is not supported: give the model's own words for it in the prompt")])?;
-    let at = place(&mut f, &service)?;
+    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
     let (stream, include_usage) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -110,17 +115,17 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
     let loaded = service.model(at, None).await?;
     sampling::known(&options, loaded.tokenizer.n_vocab())?;
     let (prompts, echo, constraints) = {
-        let loaded = loaded.clone();
-        let work = move || {
-            let prompts: Vec<Vec<u32>> = prompts.into_iter().map(|text| text.tokens(&loaded)).collect();
-            let shown = |ids: &Vec<u32>| {
-                String::from_utf8_lossy(&loaded.tokenizer.decode(ids).unwrap_or_default()).into_owned()
-            };
+        let of = loaded.clone();
+        let work = move |cancel: &Cancel| {
+            let prompts = prompts.into_iter().map(|text| text.tokens(&of, cancel));
+            let prompts: Vec<Vec<u32>> = prompts.collect::<Result<_, _>>()?;
+            let shown =
+                |ids: &Vec<u32>| String::from_utf8_lossy(&of.tokenizer.decode(ids).unwrap_or_default()).into_owned();
             let echo = if echo { prompts.iter().map(shown).collect() } else { vec![] };
-            let constraints = if follow.nothing() { vec![] } else { follow.constraints(&loaded, None, answers)? };
+            let constraints = follow.constraints(&of, None, answers, cancel)?;
             Ok((prompts, echo, constraints))
         };
-        service.work(work).await??
+        service.prepare(&loaded, &caller, work).await?
     };
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
@@ -134,7 +139,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
             logprobs,
             constraint: constraints.next(),
             reading: Reading::Plain,
-            client: client.clone(),
+            caller: caller.clone(),
             lookup: loaded.lookup,
         };
         start(&loaded, wanted, i, to.clone())?;

@@ -4,6 +4,7 @@
 use super::completions::{Text, texts};
 use super::{IGNORED, json_response, place};
 use crate::base64;
+use crate::caller::Caller;
 use crate::fields::Fields;
 use crate::generation::{failed, refused};
 use crate::models::Lease;
@@ -12,6 +13,7 @@ use crate::refusal::Refusal;
 use crate::service::Service;
 use axum::response::Response;
 use hyper::body::Bytes;
+use kjit_model::cancel::Cancel;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -20,15 +22,23 @@ use tokio::sync::oneshot;
 const MOST: usize = 256;
 
 /// Vectors of length 1, and the tokens that all texts had.
-async fn vectors(service: &Arc<Service>, loaded: &Lease, texts: Vec<Text>) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
-    let (tokens, scheduler) = {
-        let (service, loaded) = (Arc::clone(service), loaded.clone());
-        let of = Arc::clone(&service);
-        let prepare = move || {
-            let tokens: Vec<Vec<u32>> = texts.into_iter().map(|text| text.tokens(&loaded)).collect();
-            (tokens, loaded.vectors(&of.options))
-        };
-        service.work(prepare).await?
+async fn vectors(
+    service: &Arc<Service>,
+    loaded: &Lease,
+    texts: Vec<Text>,
+    caller: &Caller,
+) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    let of = loaded.clone();
+    let prepare = move |cancel: &Cancel| {
+        let tokens = texts.into_iter().map(|text| text.tokens(&of, cancel)).collect::<Result<Vec<Vec<u32>>, _>>();
+        tokens.map_err(|why| Refusal::field("input", why.message()))
+    };
+    let tokens = service.prepare(loaded, caller, prepare).await?;
+    let scheduler = {
+        // One opens it, which takes a while, and no thread waits for that.
+        let _turn = loaded.turn.lock().await;
+        let (of, with) = (Arc::clone(service), loaded.clone());
+        service.work(move || with.vectors(&of.options)).await?
     };
     let scheduler = scheduler.map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
@@ -53,9 +63,11 @@ async fn vectors(service: &Arc<Service>, loaded: &Lease, texts: Vec<Text>) -> Re
 }
 
 /// Answers as OpenAI does.
-pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
+pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
+    // Nothing is kept of texts that become vectors.
+    f.text("cache_salt")?;
     let at = place(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
     let packed = match f.text("encoding_format")?.as_deref() {
@@ -66,7 +78,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
     let dimensions = f.count("dimensions", 1..=1 << 20)?;
     f.done()?;
     let loaded = service.model(at, None).await?;
-    let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
+    let (vectors, tokens) = vectors(&service, &loaded, texts, &caller).await?;
     if let (Some(asked), Some(made)) = (dimensions, vectors.first().map(Vec::len))
         && asked != made
     {
@@ -87,9 +99,10 @@ pub async fn answer(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
 }
 
 /// Answers as Ollama does.
-pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refusal> {
+pub async fn ollama(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&["options"]);
+    f.text("cache_salt")?;
     let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
     if f.flag("truncate")? == Some(true) {
         return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
@@ -97,6 +110,6 @@ pub async fn ollama(service: Arc<Service>, body: Bytes) -> Result<Response, Refu
     let texts = texts(&mut f, "input", MOST)?;
     f.done()?;
     let loaded = service.model(at, keep).await?;
-    let (vectors, tokens) = vectors(&service, &loaded, texts).await?;
+    let (vectors, tokens) = vectors(&service, &loaded, texts, &caller).await?;
     Ok(json_response(&json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
 }

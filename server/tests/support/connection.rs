@@ -59,6 +59,7 @@ fn server() -> &'static (Runtime, Inside) {
             port: 0,
             tls: None,
             keys: Keys::default(),
+            share_prefixes: false,
             origins: Origins { named: vec![], loopback: true },
             allow_anyone: false,
             max_queue: 64,

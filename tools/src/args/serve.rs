@@ -67,6 +67,10 @@ pub struct Serve {
     /// on where the model can)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub kv_pages: Option<Switch>,
+    /// All API keys go on from the same kept beginnings of texts: who asks can then tell, by counts and times, what
+    /// others asked
+    #[arg(long)]
+    pub share_prefixes: bool,
     /// Requests that wait for a model; more are sent away with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,

@@ -69,6 +69,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         port: args.port,
         tls,
         keys,
+        share_prefixes: args.share_prefixes,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,

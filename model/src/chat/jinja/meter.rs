@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::{Fault, limit};
+use crate::cancel::Cancel;
 
 /// Steps that one rendering may take. Llama 3.1's template takes about 200 a message; this is a second or
 /// less.
@@ -21,15 +22,19 @@ pub const MAX_OUTPUT: usize = 32 << 20;
 pub struct Meter {
     live: Cell<usize>,
     fuel: Cell<u64>,
+    cancel: Cancel,
 }
 
 impl Meter {
-    pub fn new() -> Rc<Meter> {
-        Rc::new(Meter { live: Cell::new(0), fuel: Cell::new(FUEL) })
+    pub fn new(cancel: &Cancel) -> Rc<Meter> {
+        Rc::new(Meter { live: Cell::new(0), fuel: Cell::new(FUEL), cancel: cancel.clone() })
     }
 
     /// Takes steps.
     pub fn work(&self, steps: usize) -> Result<(), Fault> {
+        if self.cancel.is_cancelled() {
+            return limit("nobody waits for it any more");
+        }
         match self.fuel.get().checked_sub(steps as u64) {
             Some(left) => {
                 self.fuel.set(left);

@@ -31,6 +31,7 @@ mod value;
 pub use meter::{FUEL, MAX_MEMORY, MAX_OUTPUT};
 pub use value::Data;
 
+use crate::cancel::Cancel;
 use std::sync::Arc;
 
 /// Brackets and blocks within each other, in a template's text.
@@ -95,8 +96,8 @@ impl Template {
         Ok(Template { body: Arc::new(parser::parse(lexer::lex(source)?)?) })
     }
 
-    /// Runs it with the given variables; what it writes.
-    pub fn render(&self, variables: Vec<(&str, Data)>) -> Result<String, Fault> {
-        run::render(&self.body, variables)
+    /// Runs it with the given variables, as long as somebody waits for it; what it writes.
+    pub fn render(&self, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
+        run::render(&self.body, variables, cancel)
     }
 }

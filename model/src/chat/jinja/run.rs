@@ -9,10 +9,11 @@ use super::ast::{Body, Comparison, Expr, For, Node, Step, Stmt, Target};
 use super::meter::{Growing, Held, Meter};
 use super::value::{Data, Function, List, Scope, Value};
 use super::{Fault, MAX_LEVELS, filters, limit, methods, ops, text, wrong};
+use crate::cancel::Cancel;
 
 /// Runs a template with its variables; what it writes.
-pub fn render(body: &Body, variables: Vec<(&str, Data)>) -> Result<String, Fault> {
-    let meter = Meter::new();
+pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
+    let meter = Meter::new(cancel);
     let mut run = Run { meter: meter.clone(), frames: Vec::new(), numbers: 0, levels: 0 };
     run.push_frame(None);
     let functions = [

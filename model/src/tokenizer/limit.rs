@@ -1,0 +1,66 @@
+//! How many tokens of a text are wanted at most, and what is known of their number before they are counted.
+
+use super::special::attr;
+use super::table::TokenTable;
+use crate::cancel::Cancel;
+
+/// How far a text is encoded.
+#[derive(Debug, Clone, Default)]
+pub struct Limit {
+    /// Tokens at most; none: as many as there are.
+    pub most: Option<usize>,
+    /// Who waits for it.
+    pub cancel: Cancel,
+}
+
+impl Limit {
+    /// Whether nothing is wanted behind so many tokens.
+    pub(super) fn is_over(&self, tokens: usize) -> bool {
+        self.most.is_some_and(|most| tokens > most) || self.cancel.is_cancelled()
+    }
+}
+
+/// Why a text was not encoded to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// It has more tokens than are wanted.
+    #[error("the text has {least} tokens or more")]
+    TooMany {
+        /// It has so many at least.
+        least: usize,
+    },
+    /// Nobody waits for it.
+    #[error("nobody waits for the tokens")]
+    Cancelled,
+}
+
+/// What a token stands for at most, where every byte of a text is some token's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    /// Bytes.
+    bytes: usize,
+    /// Special tokens take white space besides, as much as there is.
+    but_spaces: bool,
+}
+
+impl Reach {
+    /// Of the longest text in a vocabulary. That of byte-level BPE is written in letters of one or two bytes, and RWKV's with escapes:
+    /// what it stands for is no longer.
+    pub fn new(table: &TokenTable, attrs: &[u8]) -> Reach {
+        // The mark of a text's begin that PLaMo 2 leaves out, one in front of each special token at most.
+        const MARK: usize = 3;
+        let longest = (0..table.len() as u32).map(|id| table.text(id).map_or(0, <[u8]>::len)).max().unwrap_or(0);
+        let but_spaces = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
+        Reach { bytes: longest.max(1) + MARK, but_spaces }
+    }
+
+    /// Tokens that a text has at least.
+    pub fn fewest(self, text: &[u8]) -> usize {
+        let bytes = match self.but_spaces {
+            true => text.iter().filter(|b| !matches!(b, b' ' | 9..=13)).count(),
+            false => text.len(),
+        };
+        // Behind the last special token there may be one more mark.
+        (bytes / self.bytes).saturating_sub(1)
+    }
+}

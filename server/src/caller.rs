@@ -1,0 +1,80 @@
+//! Whose a request is: whose turn it takes, and whose kept texts it may go on from.
+
+use crate::fields::Fields;
+use crate::keys::Key;
+use crate::refusal::Refusal;
+use axum::http::{HeaderMap, header};
+use kjit_model::serve::Owner;
+use sha2::{Digest, Sha256};
+
+/// Who asks.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// Clients take turns: the key's, else as far as the request tells.
+    pub client: Option<String>,
+    /// Whose texts are gone on from.
+    pub owner: Owner,
+    /// Bytes of the request's body.
+    pub bytes: usize,
+}
+
+impl Caller {
+    /// Of a request that was let in by this key, if the server has keys. With `share` all keys' texts are one owner's.
+    pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
+        // Behind a proxy that checks them, keys are nothing but names: turns are taken by them, texts are not kept apart.
+        let named = || headers.get(header::AUTHORIZATION).map(|key| Sha256::digest(key.as_bytes()).into());
+        let client = key.map(|Key(digest)| digest).or_else(named);
+        let client = client.map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
+        let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
+        Caller { client, owner, bytes: 0 }
+    }
+
+    /// The same with the request's `cache_salt`: texts with another salt, or none, are not gone on from.
+    ///
+    /// # Errors
+    /// It is no text, or empty.
+    pub fn salted(self, f: &mut Fields) -> Result<Caller, Refusal> {
+        let owner = match f.text("cache_salt")? {
+            None => self.owner,
+            Some(salt) if salt.is_empty() => return Err(f.wrong("cache_salt", "give a text that is not empty")),
+            Some(salt) => {
+                let digest = Sha256::new().chain_update(self.owner.0).chain_update(salt.as_bytes()).finalize();
+                Owner(digest.into())
+            }
+        };
+        Ok(Caller { owner, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Caller, Fields, HeaderMap, Key, header};
+
+    #[test]
+    fn an_owner_is_a_key_and_a_salt_and_not_what_a_client_calls_itself() {
+        let (none, mut named) = (HeaderMap::new(), HeaderMap::new());
+        named.insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
+        let salted = |caller: Caller, salt: &str| {
+            let mut f = Fields::parse(format!("{{\"cache_salt\": {salt}}}").as_bytes()).unwrap();
+            caller.salted(&mut f).map(|caller| caller.owner)
+        };
+        let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &named, false));
+        let open = Caller::of(None, &named, false);
+        assert!(a.owner != b.owner && a.client != b.client);
+        assert_eq!(open.owner, Caller::of(None, &none, false).owner, "a name that nobody checked is no owner");
+        assert_ne!(open.client, Caller::of(None, &none, false).client);
+        let salts = [(&a, "\"s\""), (&a, "\"t\""), (&b, "\"s\""), (&open, "\"s\"")];
+        let mut owners: Vec<_> = salts.map(|(caller, salt)| salted(caller.clone(), salt).unwrap()).to_vec();
+        owners.extend([a.owner, b.owner, open.owner]);
+        for (i, one) in owners.iter().enumerate() {
+            assert!(!owners.iter().skip(i + 1).any(|other| other == one), "{i}");
+        }
+        assert_eq!(salted(a.clone(), "null").unwrap(), a.owner);
+        assert!(salted(a.clone(), "\"\"").is_err() && salted(a.clone(), "3").is_err());
+        // Shared on purpose: a salt still keeps texts apart.
+        let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &none, true));
+        assert!(a.owner == b.owner && a.client != b.client);
+        assert_eq!(salted(a.clone(), "\"s\"").unwrap(), salted(b, "\"s\"").unwrap());
+        assert_ne!(salted(a.clone(), "\"s\"").unwrap(), a.owner);
+    }
+}

@@ -1,0 +1,163 @@
+//! Work before a request is taken: its prompt is rendered and tokenised, what its answer must be like is made. That takes
+//! time and memory of this machine, so it waits as requests do: clients take turns, none has all the threads, and who
+//! leaves is not waited for. What is small does not wait for what is large.
+
+use crate::caller::Caller;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// Bytes of a body that are small: a page of text, a tool or two.
+const SMALL: usize = 64 << 10;
+/// Threads for what is small, and as many for what is large; a client has one less.
+pub const PLACES: usize = 2;
+
+/// Who waits for a place, and who has one.
+#[derive(Default)]
+pub struct Desk {
+    lanes: Mutex<[Lane; 2]>,
+}
+
+type Client = Option<String>;
+
+/// Those that are alike in size.
+#[derive(Default)]
+struct Lane {
+    /// Clients that wait, in the order of their turns.
+    waiting: VecDeque<(Client, VecDeque<oneshot::Sender<Place>>)>,
+    /// Places that clients have.
+    taken: HashMap<Client, usize>,
+}
+
+/// A thread may be taken until this is dropped.
+pub struct Place {
+    desk: Arc<Desk>,
+    lane: usize,
+    client: Client,
+}
+
+impl Desk {
+    /// Requests that wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.lock().iter().map(Lane::waiting).sum()
+    }
+
+    /// A place, when it is this caller's turn. Who drops this waits no more.
+    pub async fn place(self: &Arc<Desk>, caller: &Caller) -> Option<Place> {
+        let lane = usize::from(caller.bytes > SMALL);
+        let (to, turn) = oneshot::channel();
+        if let Some(lane) = self.lock().get_mut(lane) {
+            match lane.waiting.iter_mut().find(|(client, _)| *client == caller.client) {
+                Some((_, all)) => all.push_back(to),
+                None => lane.waiting.push_back((caller.client.clone(), VecDeque::from([to]))),
+            }
+        }
+        self.hand_out(lane);
+        turn.await.ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [Lane; 2]> {
+        // Who panicked with it had only moved things about.
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_out(self: &Arc<Desk>, at: usize) {
+        loop {
+            let next = self.lock().get_mut(at).and_then(Lane::next);
+            let Some((client, to)) = next else { return };
+            // Who has left since gives it back at once: without the lock.
+            drop(to.send(Place { desk: Arc::clone(self), lane: at, client }));
+        }
+    }
+}
+
+impl Lane {
+    fn waiting(&self) -> usize {
+        self.waiting.iter().flat_map(|(_, all)| all).filter(|to| !to.is_closed()).count()
+    }
+
+    /// Whose turn it is, if there is a place for him.
+    fn next(&mut self) -> Option<(Client, oneshot::Sender<Place>)> {
+        self.waiting.iter_mut().for_each(|(_, all)| all.retain(|to| !to.is_closed()));
+        self.waiting.retain(|(_, all)| !all.is_empty());
+        if self.taken.values().sum::<usize>() >= PLACES {
+            return None;
+        }
+        let has = |client: &Client| self.taken.get(client).copied().unwrap_or(0);
+        let at = self.waiting.iter().position(|(client, _)| has(client) + 1 < PLACES)?;
+        let (client, mut all) = self.waiting.remove(at)?;
+        let to = all.pop_front()?;
+        if !all.is_empty() {
+            self.waiting.push_back((client.clone(), all));
+        }
+        *self.taken.entry(client.clone()).or_default() += 1;
+        Some((client, to))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(lane) = self.desk.lock().get_mut(self.lane) {
+            let left = lane.taken.get(&self.client).map_or(0, |n| n.saturating_sub(1));
+            match left {
+                0 => _ = lane.taken.remove(&self.client),
+                left => _ = lane.taken.insert(self.client.clone(), left),
+            }
+        }
+        self.desk.hand_out(self.lane);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Caller, Desk, Place, SMALL};
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    type Turn<'a> = Pin<Box<dyn Future<Output = Option<Place>> + 'a>>;
+
+    fn caller(client: &str, bytes: usize) -> Caller {
+        Caller { client: Some(client.to_owned()), bytes, ..Caller::default() }
+    }
+
+    /// The place, if it is there.
+    fn look(turn: &mut Turn<'_>) -> Option<Place> {
+        match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(place) => Some(place.unwrap()),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn clients_take_turns_none_has_all_places_and_what_is_small_does_not_wait_for_what_is_large() {
+        let desk = Arc::new(Desk::default());
+        let (many, few, small) = (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));
+        let mut turns: Vec<Turn<'_>> = (0..10).map(|_| Box::pin(desk.place(&many)) as Turn<'_>).collect();
+        let mut places: Vec<Option<Place>> = turns.iter_mut().map(look).collect();
+        assert_eq!(places.iter().flatten().count(), 1, "one of two");
+        assert_eq!(desk.waiting(), 9);
+        let mut another: Turn<'_> = Box::pin(desk.place(&few));
+        let other = look(&mut another).expect("nobody else waits");
+        let mut beside: Turn<'_> = Box::pin(desk.place(&small));
+        assert!(look(&mut beside).is_some());
+        // The next turn is of whoever has none; within a client who came first.
+        let mut third: Turn<'_> = Box::pin(desk.place(&few));
+        assert!(look(&mut third).is_none());
+        drop(places[0].take());
+        places = turns.iter_mut().skip(1).map(look).collect();
+        assert!(places[0].is_some() && places.iter().flatten().count() == 1 && look(&mut third).is_none());
+        drop(other);
+        assert!(look(&mut third).is_some(), "he has given his back");
+        // Who leaves waits no more, whether his turn has come or not.
+        turns.truncate(4);
+        assert_eq!(desk.waiting(), 2);
+        places.clear();
+        drop(turns.remove(2));
+        let last = look(&mut turns[2]).expect("who left gave his place on");
+        assert_eq!(desk.waiting(), 0);
+        drop(last);
+        assert!(desk.lock().iter().all(|lane| lane.taken.is_empty() && lane.waiting.is_empty()));
+    }
+}
