@@ -5,21 +5,20 @@
 //! request, in a few milliseconds, and asked for a mask at every token, which takes some tens of µs.
 
 mod reply;
+mod schema;
 
 pub use reply::{Content, Reply};
+pub use schema::Unheld;
 
 use crate::sample::TokenMask;
 use crate::serve::Constraint;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use schema::Translated;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 use std::sync::Arc;
-
-/// White space in JSON where a schema says nothing else: none, one space, or a line break and indentation. A
-/// model that may write as much as it likes sometimes writes nothing else until its tokens are used up.
-const WHITE_SPACE: &str = r"( |\n {0,16})?";
 
 /// Bytes of a grammar or of an answer's schemas together, as the library gets them.
 const MOST_BYTES: usize = 512 << 10;
@@ -43,6 +42,11 @@ pub enum GrammarError {
         why: String,
     },
 }
+
+/// Entries of one row of the library's parser: an object of 2,000 optional properties has 8,000.
+const MOST_IN_ROW: usize = 10_000;
+/// Those of all rows that are tried for one token.
+const MOST_IN_STEP: usize = 250_000;
 
 /// Makes constraints for one vocabulary.
 pub struct Grammars {
@@ -104,16 +108,20 @@ impl Grammars {
         let env: TokEnv = Arc::new(Vocabulary(TokTrie::from(&TokRxInfo::new(size, end), &words)));
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| wrong(line(&e)))?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        (limits.max_items_in_row, limits.step_max_items) = (MOST_IN_ROW, MOST_IN_STEP);
         Ok(Grammars { factory, n_vocab, ends })
     }
 
-    /// Answers that are JSON and keep to this schema.
+    /// Answers that are JSON and keep to this schema, but for what [`Grammar::unheld`] names.
     ///
     /// # Errors
-    /// The schema is wrong, or has what is not supported.
+    /// The schema is wrong, or nothing keeps to it.
     pub fn json_schema(&self, schema: &Value) -> Result<Box<Grammar>, GrammarError> {
-        self.made("JSON schema", TopLevelGrammar::from_json_schema(with_white_space(schema)))
+        let Translated { lark, unheld } = translated(schema)?;
+        let made = self.made("JSON schema", TopLevelGrammar::from_lark(lark))?;
+        Ok(Box::new(Grammar { unheld, ..*made }))
     }
 
     /// Answers that are a JSON object.
@@ -156,19 +164,25 @@ impl Grammars {
         })?;
         match matcher.get_error() {
             Some(why) => Err(wrong(one_line(&why))),
-            None => Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone() })),
+            None => {
+                let unheld = vec![];
+                Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone(), unheld }))
+            }
         }
     }
 }
 
-/// A schema that says what white space there may be.
-fn with_white_space(schema: &Value) -> Value {
-    let mut schema = schema.clone();
-    if let Some(fields) = schema.as_object_mut() {
-        let white = || serde_json::json!({ "whitespace_pattern": WHITE_SPACE });
-        fields.entry("x-guidance").or_insert_with(white);
-    }
-    schema
+/// A schema as a grammar.
+fn translated(schema: &Value) -> Result<Translated, GrammarError> {
+    schema::translate(schema).map_err(|why| GrammarError::Grammar { what: "JSON schema", why: one_line(&why) })
+}
+
+/// What answers are not held to of a schema.
+///
+/// # Errors
+/// The schema is wrong, or nothing keeps to it.
+pub fn unheld(schema: &Value) -> Result<Vec<Unheld>, GrammarError> {
+    translated(schema).map(|translated| translated.unheld)
 }
 
 /// An error of the library in a line.
@@ -187,11 +201,19 @@ pub struct Grammar {
     matcher: Matcher,
     n_vocab: usize,
     ends: Vec<u32>,
+    unheld: Vec<Unheld>,
+}
+
+impl Grammar {
+    /// What answers are not held to, of the schemas that it was made of.
+    pub fn unheld(&self) -> &[Unheld] {
+        &self.unheld
+    }
 }
 
 impl Clone for Grammar {
     fn clone(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), n_vocab: self.n_vocab, ends: self.ends.clone() }
+        Grammar { matcher: self.matcher.deep_clone(), ends: self.ends.clone(), unheld: self.unheld.clone(), ..*self }
     }
 }
 

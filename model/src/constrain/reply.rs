@@ -1,7 +1,7 @@
 //! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that the model
 //! knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
 
-use super::{Grammar, GrammarError, Grammars, with_white_space};
+use super::{Grammar, GrammarError, Grammars, Translated, Unheld, translated};
 use crate::chat::Form;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -51,11 +51,15 @@ impl Grammars {
     /// # Errors
     /// A schema is wrong, or has what is not supported.
     pub fn reply(&self, tokenizer: &Tokenizer, reply: &Reply<'_>) -> Result<Box<Grammar>, GrammarError> {
-        let mut lark = Lark { tokenizer, rules: String::new(), schemas: vec![] };
+        let mut lark = Lark { tokenizer, rules: String::new(), schemas: vec![], unheld: vec![], wrong: None };
         lark.reply(reply);
+        if let Some(wrong) = lark.wrong {
+            return Err(wrong);
+        }
         let mut grammars = vec![GrammarWithLexer::from_lark(lark.rules)];
         grammars.extend(lark.schemas);
-        self.made("form", TopLevelGrammar { grammars, max_tokens: None })
+        let made = self.made("form", TopLevelGrammar { grammars, max_tokens: None })?;
+        Ok(Box::new(Grammar { unheld: lark.unheld, ..*made }))
     }
 }
 
@@ -64,6 +68,9 @@ struct Lark<'a> {
     tokenizer: &'a Tokenizer,
     rules: String,
     schemas: Vec<GrammarWithLexer>,
+    unheld: Vec<Unheld>,
+    /// The first schema that is none.
+    wrong: Option<GrammarError>,
 }
 
 impl Lark<'_> {
@@ -107,7 +114,16 @@ impl Lark<'_> {
 
     /// JSON by a schema.
     fn json(&mut self, schema: &Value) -> String {
-        self.inner(GrammarWithLexer::from_json_schema(with_white_space(schema)))
+        match translated(schema) {
+            Ok(Translated { lark, unheld }) => {
+                self.unheld.extend(unheld);
+                self.inner(GrammarWithLexer::from_lark(lark))
+            }
+            Err(wrong) => {
+                self.wrong.get_or_insert(wrong);
+                String::new()
+            }
+        }
     }
 
     /// What content keeps to; none where it may be any text, or there is none.

@@ -1,0 +1,175 @@
+//! Lists with commas of what may be there and what must be: properties, items.
+//!
+//! All that may come next stands in one row of the library's parser. A chain, in which each is left out before
+//! the next is looked at, makes five entries of each and walks all of them behind every value; a tree makes
+//! four, and walks its height.
+
+use super::write::Writer;
+use std::collections::HashMap;
+
+/// One of a list.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// A rule or a terminal.
+    pub is: String,
+    /// It must be there.
+    pub required: bool,
+    /// More of the same may follow, as the last of the list: so many at most, or any number.
+    pub again: bool,
+}
+
+/// A list, and whether it may be left out whole.
+pub struct Sequence {
+    /// The rule of one that is not empty; none: it is empty.
+    pub some: Option<String>,
+    /// It may be empty.
+    pub none: bool,
+}
+
+impl Sequence {
+    /// Between two marks.
+    pub fn between(self, open: &str, close: &str) -> Option<String> {
+        match (self.some, self.none) {
+            (Some(some), true) => Some(format!("\"{open}\" ({some})? \"{close}\"")),
+            (Some(some), false) => Some(format!("\"{open}\" {some} \"{close}\"")),
+            (None, true) => Some(format!("\"{open}\" \"{close}\"")),
+            (None, false) => None,
+        }
+    }
+}
+
+/// Rules by which counted lists are written at most.
+const MOST: usize = 4000;
+
+/// One, and more of the same: at least one in all.
+fn again(is: &str, least: usize, most: Option<usize>) -> String {
+    // More than anybody writes.
+    const LONGEST: usize = 1_000_000;
+    let least = least.clamp(1, LONGEST) - 1;
+    match most.filter(|most| *most <= LONGEST) {
+        Some(0 | 1) => is.to_owned(),
+        Some(most) => format!("{is} (\",\" {is}){{{least},{}}}", most - 1),
+        None if least == 0 => format!("{is} (\",\" {is})*"),
+        None => format!("{is} (\",\" {is}){{{least},}}"),
+    }
+}
+
+impl Writer<'_> {
+    /// A list of `least` to `most`; none: so many cannot be counted.
+    pub fn sequence(&mut self, items: &[Item], least: usize, most: Option<usize>) -> Option<Sequence> {
+        let needed = items.iter().filter(|item| item.required).count();
+        let endless = items.iter().any(|item| item.again);
+        if most.is_some_and(|most| most < needed.max(least)) || (!endless && least > items.len()) {
+            return Some(Sequence { some: None, none: false });
+        }
+        let most = most.filter(|most| endless || *most < items.len());
+        let at_least = least.saturating_sub(needed);
+        if most.is_none() && (at_least == 0 || (least == 1 && needed == 0)) {
+            let some = if items.is_empty() { None } else { Some(self.tree(items).0) };
+            return Some(Sequence { some, none: least == 0 && needed == 0 });
+        }
+        if most == Some(0) {
+            return Some(Sequence { some: None, none: true });
+        }
+        if let ([only], false) = (items, needed > 0) {
+            // Nothing but more of the same.
+            let some = self.rule(&again(&only.is, least, most));
+            return Some(Sequence { some: Some(some), none: least == 0 });
+        }
+        let widest = most.unwrap_or(least).max(least);
+        if items.len().saturating_mul(widest.min(items.len()) + 1) > MOST {
+            return None;
+        }
+        let some = self.counted(items, 0, (least, most), false, &mut HashMap::new());
+        Some(Sequence { some, none: least == 0 && needed == 0 })
+    }
+
+    /// Items that are not none; whether one of them is required.
+    fn tree(&mut self, items: &[Item]) -> (String, bool) {
+        if let [one] = items {
+            let is = match one.again {
+                true => self.rule(&again(&one.is, 0, None)),
+                false => one.is.clone(),
+            };
+            return (is, one.required);
+        }
+        let (left, right) = items.split_at(items.len() / 2);
+        let ((a, a_required), (b, b_required)) = (self.tree(left), self.tree(right));
+        let both = format!("{a} \",\" {b}");
+        let is = match (a_required, b_required) {
+            (true, true) => both,
+            (true, false) => format!("{a} | {both}"),
+            (false, true) => format!("{b} | {both}"),
+            (false, false) => format!("{a} | {b} | {both}"),
+        };
+        (self.rule(&is), a_required || b_required)
+    }
+
+    /// From the item of this number on, so many; none: there is no such list. What is empty is `""`.
+    fn counted(
+        &mut self,
+        items: &[Item],
+        at: usize,
+        (least, most): (usize, Option<usize>),
+        begun: bool,
+        known: &mut HashMap<(usize, usize, Option<usize>, bool), Option<String>>,
+    ) -> Option<String> {
+        let key = (at, least, most, begun);
+        if let Some(rule) = known.get(&key) {
+            return rule.clone();
+        }
+        let comma = if begun { "\",\" " } else { "" };
+        let mut ways = vec![];
+        match items.get(at) {
+            None => ways.extend((least == 0 && begun).then(|| "\"\"".to_owned())),
+            Some(item) if item.again => {
+                ways.extend((most != Some(0)).then(|| format!("{comma}{}", again(&item.is, least, most))));
+                ways.extend((least == 0 && begun).then(|| "\"\"".to_owned()));
+            }
+            Some(item) => {
+                if most != Some(0) {
+                    let left = (least.saturating_sub(1), most.map(|most| most - 1));
+                    let rest = self.counted(items, at + 1, left, true, known);
+                    ways.extend(rest.map(|rest| format!("{comma}{} {rest}", item.is)));
+                }
+                if !item.required {
+                    ways.extend(self.counted(items, at + 1, (least, most), begun, known));
+                }
+            }
+        }
+        let made = (!ways.is_empty()).then(|| self.rule(&ways.join(" | ")));
+        known.insert(key, made.clone());
+        made
+    }
+
+    /// Some of these values, each once, in any order.
+    pub fn subsets(&mut self, all: &[String], least: usize, most: Option<usize>) -> Sequence {
+        let mut known = HashMap::new();
+        let most = most.unwrap_or(all.len()).min(all.len());
+        let some = if most == 0 { None } else { self.subset(all, 0, (least, most), &mut known) };
+        Sequence { some, none: least == 0 }
+    }
+
+    /// What may follow when those of the mask are there.
+    fn subset(
+        &mut self,
+        all: &[String],
+        there: u32,
+        (least, most): (usize, usize),
+        known: &mut HashMap<u32, Option<String>>,
+    ) -> Option<String> {
+        if let Some(rule) = known.get(&there) {
+            return rule.clone();
+        }
+        let count = there.count_ones() as usize;
+        let mut ways: Vec<String> = (count > 0 && count >= least).then(|| "\"\"".to_owned()).into_iter().collect();
+        for (i, one) in all.iter().enumerate().filter(|(i, _)| there & (1 << i) == 0 && count < most) {
+            let comma = if count > 0 { "\",\" " } else { "" };
+            let rest = self.subset(all, there | (1 << i), (least, most), known);
+            ways.extend(rest.map(|rest| format!("{comma}{one} {rest}")));
+        }
+        let made = (!ways.is_empty()).then(|| self.rule(&ways.join(" | ")));
+        known.insert(there, made.clone());
+        made
+    }
+}

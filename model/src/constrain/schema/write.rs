@@ -1,0 +1,540 @@
+//! What values may be, as rules of llguidance's form of Lark.
+
+use super::read::Reader;
+use super::sequence::{Item, Sequence};
+use super::{Array, Object, Schema, Strings, Translated};
+use llguidance::api::ParserLimits;
+use llguidance::{GrammarBuilder, JsonCompileOptions, regex_to_lark};
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+/// White space in JSON: none, one space, or a line break and indentation. A model that may write as much as
+/// it likes sometimes writes nothing else until its tokens are used up.
+const WHITE_SPACE: &str = "%llguidance {\"ignore_once\": true}\n%ignore /( |\\n {0,16})/\n";
+/// A character of a string. One that could stand for itself is not written by its number: names that are the
+/// same would look different.
+const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))"#;
+/// The same without escapes.
+const PLAIN: &str = r#"[^"\\\x00-\x1F\x7F]"#;
+/// Longer texts are not counted.
+const LONGEST: usize = 1_000_000;
+/// Characters of a date or a duration: digits of a second's fraction go on for ever.
+const MOMENT: usize = 40;
+/// Values of a list, each of which may come once, in any order: rules double with each.
+const MOST_UNIQUE: usize = 6;
+
+/// Properties of one object that may be left out: each may come next, and the library takes time for that with
+/// their square. 500 take 5 ms for the slowest token of an answer, 2,000 take 50 ms, 10,000 would take seconds.
+const MOST_OPTIONAL: usize = 2000;
+
+/// Writes rules.
+pub struct Writer<'a> {
+    reader: Reader<'a>,
+    out: String,
+    rules: HashMap<String, String>,
+    terminals: HashMap<String, String>,
+    /// References that a rule was named for, and how many of them have it already.
+    wanted: Vec<usize>,
+    named: HashSet<usize>,
+    any: bool,
+}
+
+/// What is written where a value stands.
+enum Piece {
+    /// What terminals are made of.
+    Terminal(String),
+    /// What rules are made of.
+    Rule(String),
+}
+
+/// A schema's rules.
+pub fn write(reader: Reader<'_>, root: &Schema) -> Result<Translated, String> {
+    let mut writer = Writer {
+        reader,
+        out: WHITE_SPACE.to_owned(),
+        rules: HashMap::new(),
+        terminals: HashMap::new(),
+        wanted: vec![],
+        named: HashSet::new(),
+        any: false,
+    };
+    let Some(start) = writer.value(root)? else { return Err("no value keeps to it".to_owned()) };
+    let _ = writeln!(writer.out, "start: {start}");
+    while let Some(number) = writer.wanted.pop() {
+        let schema = writer.reader.followed(number, 0)?;
+        let Some(is) = writer.value(&schema)? else {
+            return Err("no value keeps to what a reference leads to".to_owned());
+        };
+        let _ = writeln!(writer.out, "d{number}: {is}");
+    }
+    Ok(Translated { lark: writer.out, unheld: writer.reader.unheld })
+}
+
+/// A text as Lark writes it; the library takes no DEL as it is.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A string of JSON as Lark writes it.
+fn json_text(text: &str) -> String {
+    quoted(&Value::from(text).to_string().replace('\u{7f}', "\\u007f"))
+}
+
+impl Writer<'_> {
+    /// A rule that is this.
+    pub fn rule(&mut self, is: &str) -> String {
+        if let Some(name) = self.rules.get(is) {
+            return name.clone();
+        }
+        let name = format!("r{}", self.rules.len());
+        let _ = writeln!(self.out, "{name}: {is}");
+        self.rules.insert(is.to_owned(), name.clone());
+        name
+    }
+
+    fn terminal(&mut self, is: &str) -> String {
+        if let Some(name) = self.terminals.get(is) {
+            return name.clone();
+        }
+        let name = format!("T{}", self.terminals.len());
+        let _ = writeln!(self.out, "{name}: {is}");
+        self.terminals.insert(is.to_owned(), name.clone());
+        name
+    }
+
+    /// What a rule has where this value stands; none: there is no such value.
+    pub fn value(&mut self, schema: &Schema) -> Result<Option<String>, String> {
+        Ok(match self.piece(schema)? {
+            None => None,
+            Some(Piece::Terminal(is)) => Some(self.terminal(&is)),
+            Some(Piece::Rule(is)) => Some(is),
+        })
+    }
+
+    fn piece(&mut self, schema: &Schema) -> Result<Option<Piece>, String> {
+        Ok(Some(match schema {
+            Schema::Never => return Ok(None),
+            Schema::Any => Piece::Rule(self.anything()),
+            Schema::Null => Piece::Terminal("\"null\"".to_owned()),
+            Schema::Bool => Piece::Terminal("\"true\" | \"false\"".to_owned()),
+            Schema::Number(numbers) => {
+                let Some(terminal) = numbers.terminal() else { return Ok(None) };
+                let held = |m| super::number::Decimal::of(m).is_some_and(|m| m.places().is_some());
+                if numbers.multiples.iter().all(held) {
+                    return Ok(Some(Piece::Terminal(terminal)));
+                }
+                match numbers.schema().filter(|schema| tried(schema).is_ok()) {
+                    Some(schema) => Piece::Rule(self.rule(&by_library(&schema))),
+                    None => {
+                        self.reader.note("multipleOf", "$", false);
+                        Piece::Terminal(terminal)
+                    }
+                }
+            }
+            Schema::String(strings) => return self.string(strings),
+            Schema::Array(array) => return Ok(self.array(array)?.map(Piece::Rule)),
+            Schema::Object(object) => return Ok(self.object(object)?.map(Piece::Rule)),
+            Schema::Literal(value) => self.literal(value),
+            Schema::Union(all) => return self.union(all),
+            Schema::Ref(number) => {
+                if self.named.insert(*number) {
+                    self.wanted.push(*number);
+                }
+                Piece::Rule(format!("d{number}"))
+            }
+        }))
+    }
+
+    /// One terminal of all that are terminals, and the rules.
+    fn union(&mut self, all: &[Schema]) -> Result<Option<Piece>, String> {
+        let (mut terminals, mut rules) = (vec![], vec![]);
+        for one in all {
+            match self.piece(one)? {
+                None => {}
+                Some(Piece::Terminal(is)) if terminals.contains(&is) => {}
+                Some(Piece::Terminal(is)) => terminals.push(is),
+                Some(Piece::Rule(is)) if rules.contains(&is) => {}
+                Some(Piece::Rule(is)) => rules.push(is),
+            }
+        }
+        let terminal = (!terminals.is_empty()).then(|| terminals.join(" | "));
+        if rules.is_empty() {
+            return Ok(terminal.map(Piece::Terminal));
+        }
+        if let Some(terminal) = terminal {
+            rules.push(self.terminal(&terminal));
+        }
+        Ok(Some(Piece::Rule(match rules.as_slice() {
+            [one] => one.clone(),
+            _ => self.rule(&rules.join(" | ")),
+        })))
+    }
+
+    /// Any value.
+    fn anything(&mut self) -> String {
+        if !std::mem::replace(&mut self.any, true) {
+            let string = self.terminal(&string_terminal(&Strings::default()));
+            let number = super::Numbers::default().terminal().unwrap_or_default();
+            let other = self.terminal(&format!("\"null\" | \"true\" | \"false\" | {number}"));
+            let _ = writeln!(
+                self.out,
+                "any: {string} | {other} | \"[\" \"]\" | \"[\" any (\",\" any)* \"]\" | \"{{\" \"}}\" | \
+                 \"{{\" any_pair (\",\" any_pair)* \"}}\"\nany_pair: {string} \":\" any"
+            );
+        }
+        "any".to_owned()
+    }
+
+    fn literal(&mut self, value: &Value) -> Piece {
+        match value {
+            Value::String(text) => Piece::Terminal(json_text(text)),
+            Value::Array(all) => {
+                let mut parts = vec![];
+                for one in all {
+                    parts.push(self.literal_rule(one));
+                }
+                Piece::Rule(self.rule(&format!("\"[\" {} \"]\"", parts.join(" \",\" "))))
+            }
+            Value::Object(all) => {
+                let mut parts = vec![];
+                for (name, one) in all {
+                    let value = self.literal_rule(one);
+                    parts.push(format!("{} \":\" {value}", json_text(name)));
+                }
+                Piece::Rule(self.rule(&format!("\"{{\" {} \"}}\"", parts.join(" \",\" "))))
+            }
+            other => Piece::Terminal(quoted(&other.to_string())),
+        }
+    }
+
+    fn literal_rule(&mut self, value: &Value) -> String {
+        match self.literal(value) {
+            Piece::Terminal(is) => self.terminal(&is),
+            Piece::Rule(is) => is,
+        }
+    }
+
+    fn string(&mut self, strings: &Strings) -> Result<Option<Piece>, String> {
+        if strings.most.is_some_and(|most| most < strings.least) {
+            return Ok(None);
+        }
+        if strings.patterns.is_empty() && strings.formats.is_empty() {
+            return Ok(Some(Piece::Terminal(string_terminal(strings))));
+        }
+        let moment = ["date-time", "time", "duration"];
+        let most = match strings.formats.iter().any(|format| moment.contains(&format.as_str())) {
+            true => Some(strings.most.unwrap_or(MOMENT).min(MOMENT.max(strings.least))),
+            false => strings.most,
+        };
+        let schema = |patterns: &[&str], formats: &[String]| {
+            let mut all: Vec<Value> = patterns.iter().map(|p| json!({ "type": "string", "pattern": p })).collect();
+            all.extend(formats.iter().map(|format| json!({ "type": "string", "format": format })));
+            let mut one = json!({ "type": "string", "minLength": strings.least.min(LONGEST) });
+            if let (Some(most), Some(one)) = (most.filter(|most| *most < LONGEST), one.as_object_mut()) {
+                one.insert("maxLength".to_owned(), most.into());
+            }
+            all.push(one);
+            match all.len() {
+                1 => all.pop().unwrap_or_default(),
+                _ => json!({ "allOf": all }),
+            }
+        };
+        // Each pattern by itself: one that is broken is refused, one that no automaton can be is left.
+        let mut patterns: Vec<&str> = vec![];
+        for (pattern, at) in &strings.patterns {
+            match tried(&json!({ "type": "string", "pattern": pattern })) {
+                Ok(()) => patterns.push(pattern),
+                Err(why) if why.contains("not supported") || why.contains("Unable to determine") => {
+                    self.reader.note("pattern", at, false);
+                }
+                // It matches nothing.
+                Err(why) if why.starts_with("Unsatisfiable") => return Ok(None),
+                Err(why) => return Err(format!("{at}.pattern: {why}")),
+            }
+        }
+        // All together; where that is too much, what says most.
+        for (patterns, formats) in [(patterns.as_slice(), strings.formats.as_slice()), (&patterns, &[]), (&[], &strings.formats)] {
+            let one = schema(patterns, formats);
+            match tried(&one) {
+                Ok(()) => return Ok(Some(Piece::Rule(self.rule(&by_library(&one))))),
+                Err(why) if why.starts_with("Unsatisfiable") => return Ok(None),
+                Err(_) => {
+                    let at = strings.patterns.first().map_or("$", |(_, at)| at.as_str());
+                    self.reader.note("pattern", at, false);
+                }
+            }
+        }
+        Ok(Some(Piece::Terminal(string_terminal(strings))))
+    }
+
+    fn array(&mut self, array: &Array) -> Result<Option<String>, String> {
+        let (least, most) = (array.least, array.most);
+        if let Some(at) = array.unique.as_ref().filter(|_| most.is_none_or(|most| most > 1)) {
+            let items = match &array.items {
+                Schema::Ref(number) => self.reader.followed(*number, 0)?,
+                items => items.clone(),
+            };
+            if array.prefix.is_empty()
+                && let Some(values) = self.values(&items)
+            {
+                return Ok(self.subsets(&values, least, most).between("[", "]"));
+            }
+            if !array.items.is_never() {
+                self.reader.note("uniqueItems", at, false);
+            }
+        }
+        let mut items = vec![];
+        let mut cut = false;
+        for (i, one) in array.prefix.iter().enumerate().take(most.unwrap_or(usize::MAX)) {
+            match self.value(one)? {
+                Some(is) => items.push(is),
+                None if i < least => return Ok(None),
+                None => {
+                    cut = true;
+                    break;
+                }
+            }
+        }
+        let rest = if cut { None } else { self.value(&array.items)? };
+        // From behind: what may follow the items that are there.
+        let there = items.len();
+        let comma = |i: usize| if i == 0 { "" } else { "\",\" " };
+        let (left_least, left_most) = (least.saturating_sub(there), most.map(|most| most.saturating_sub(there)));
+        let tail = match rest.filter(|_| left_most != Some(0)) {
+            None if left_least > 0 => return Ok(None),
+            None => None,
+            Some(rest) => {
+                let item = [Item { is: rest, required: false, again: true }];
+                let Some(sequence) = self.sequence(&item, left_least, left_most) else { return Ok(None) };
+                sequence.some.map(|some| (some, sequence.none))
+            }
+        };
+        let (mut some, mut none) = match tail {
+            Some((some, none)) => (format!("{}{some}", comma(there)), none),
+            None => (String::new(), true),
+        };
+        for (i, item) in items.into_iter().enumerate().rev() {
+            let rest = match (some.is_empty(), none) {
+                (true, _) => String::new(),
+                (false, true) => format!(" ({some})?"),
+                (false, false) => format!(" {some}"),
+            };
+            some = self.rule(&format!("{}{item}{rest}", comma(i)));
+            none = i >= least;
+        }
+        let sequence = Sequence { none, some: Some(some).filter(|some| !some.is_empty()) };
+        Ok(sequence.between("[", "]").map(|is| self.rule(&is)))
+    }
+
+    /// Values of which each may come once: few, and all of them known.
+    fn values(&mut self, items: &Schema) -> Option<Vec<String>> {
+        let all = match items {
+            Schema::Union(all) => all.as_slice(),
+            Schema::Bool => &[Schema::Literal(Value::Bool(true)), Schema::Literal(Value::Bool(false))],
+            one @ Schema::Literal(_) => std::slice::from_ref(one),
+            _ => return None,
+        };
+        let mut values: Vec<&Value> = vec![];
+        for one in all {
+            match one {
+                Schema::Literal(value) if !values.contains(&value) => values.push(value),
+                Schema::Literal(_) => {}
+                Schema::Null => values.push(&Value::Null),
+                _ => return None,
+            }
+        }
+        (values.len() <= MOST_UNIQUE).then(|| values.into_iter().map(|value| self.literal_rule(value)).collect())
+    }
+
+    fn object(&mut self, object: &Object) -> Result<Option<String>, String> {
+        let required: HashSet<&str> = object.required.iter().map(String::as_str).collect();
+        let known: HashSet<&str> = object.properties.iter().map(|(name, _)| name.as_str()).collect();
+        let mut items = vec![];
+        let mut taken = vec![];
+        // What is required and has no place of its own comes behind what has one.
+        let others: Vec<(String, Schema)> = (object.required.iter().filter(|name| !known.contains(name.as_str())))
+            .map(|name| (name.clone(), object.of_name(name)))
+            .collect();
+        for (name, schema) in object.properties.iter().chain(&others) {
+            let required = required.contains(name.as_str());
+            let text = json_text(name);
+            match self.value(schema)? {
+                None if required => return Ok(None),
+                None => {}
+                Some(value) => {
+                    let is = self.rule(&format!("{text} \":\" {value}"));
+                    items.push(Item { is, required, again: false });
+                }
+            }
+            taken.push(text);
+        }
+        if object.most != Some(items.iter().filter(|item| item.required).count()) {
+            let more = self.others(object, &taken)?;
+            items.extend(more.map(|is| Item { is, required: false, again: true }));
+        }
+        let optional = items.iter().filter(|item| !item.required).count();
+        if optional > MOST_OPTIONAL {
+            let at = &object.at;
+            return Err(format!("{at}: {optional} properties may be left out: require some, or give {MOST_OPTIONAL} at most"));
+        }
+        let sequence = match self.sequence(&items, object.least, object.most) {
+            Some(sequence) => Some(sequence),
+            None => {
+                self.reader.note("minProperties, maxProperties", &object.at, false);
+                self.sequence(&items, 0, None)
+            }
+        };
+        Ok(sequence.and_then(|sequence| sequence.between("{", "}")).map(|is| self.rule(&is)))
+    }
+
+    /// A property that has no place of its own.
+    fn others(&mut self, object: &Object, taken: &[String]) -> Result<Option<String>, String> {
+        let names = &object.names;
+        let mut narrow: Vec<String> = vec![];
+        for (pattern, at) in &names.patterns {
+            match self.name_pattern(pattern) {
+                Some(terminal) => narrow.push(terminal),
+                None => self.reader.note("propertyNames", at, false),
+            }
+        }
+        if names.most.is_some_and(|most| most < names.least) {
+            return Ok(None);
+        }
+        let free = format!("/\"{CHARACTER}{}\"/", counts(names));
+        let not = |all: &[String]| if all.is_empty() { String::new() } else { format!(" & ~({})", all.join(" | ")) };
+        let narrow = narrow.iter().fold(String::new(), |all, one| format!("{all} & {one}"));
+        let mut patterns = vec![];
+        for (pattern, schema) in &object.patterns {
+            match self.name_pattern(pattern) {
+                Some(terminal) => patterns.push((terminal, schema)),
+                None => self.reader.note("patternProperties", &object.at, false),
+            }
+        }
+        let mut ways = vec![];
+        for (i, (pattern, schema)) in patterns.iter().enumerate() {
+            // A name that two patterns find would have to be both.
+            let others: Vec<String> = patterns.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, (p, _))| p.clone()).collect();
+            let Some(value) = self.value(schema)? else { continue };
+            let name = self.terminal(&format!("{free} & {pattern}{narrow}{}{}", not(taken), not(&others)));
+            ways.push(format!("{name} \":\" {value}"));
+        }
+        if let Some(value) = self.value(&object.additional)? {
+            let all: Vec<String> = patterns.into_iter().map(|(pattern, _)| pattern).collect();
+            let name = self.terminal(&format!("{free}{narrow}{}{}", not(taken), not(&all)));
+            ways.push(format!("{name} \":\" {value}"));
+        }
+        Ok((!ways.is_empty()).then(|| self.rule(&ways.join(" | "))))
+    }
+
+    /// Names in which a pattern is found, with their quotes; none: it cannot be told. Names with an escape in
+    /// them are left out.
+    fn name_pattern(&mut self, pattern: &str) -> Option<String> {
+        let whole = anchored(pattern)?;
+        let expression = regex_to_lark(&whole, "dw");
+        let mut builder = llguidance::derivre::RegexBuilder::new();
+        builder.mk_regex(&expression).ok()?;
+        Some(format!("(\"\\\"\" (/{expression}/ & /{PLAIN}*/) \"\\\"\")"))
+    }
+}
+
+/// What the library makes of a schema: without white space, which is ours.
+fn by_library(schema: &Value) -> String {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.insert("x-guidance".to_owned(), json!({ "whitespace_flexible": false }));
+    }
+    format!("%json {schema}").replace('\u{7f}', "\\u007f")
+}
+
+/// Whether the library can make that.
+fn tried(schema: &Value) -> Result<(), String> {
+    let builder = GrammarBuilder::new(None, ParserLimits::default());
+    let made = JsonCompileOptions::default().json_to_llg(builder, schema.clone());
+    made.map(|_| ()).map_err(|why| why.to_string())
+}
+
+/// So many of a character.
+fn counts(strings: &Strings) -> String {
+    let least = strings.least.min(LONGEST);
+    match strings.most.filter(|most| *most < LONGEST) {
+        Some(most) => format!("{{{least},{most}}}"),
+        None if least == 0 => "*".to_owned(),
+        None => format!("{{{least},}}"),
+    }
+}
+
+fn string_terminal(strings: &Strings) -> String {
+    format!("/\"{CHARACTER}{}\"/", counts(strings))
+}
+
+/// An expression that is found in a text as one that matches all of it; none: an anchor stands in its middle.
+fn anchored(pattern: &str) -> Option<String> {
+    let mut ways = vec![];
+    let (mut depth, mut class, mut escaped, mut from) = (0usize, false, false, 0);
+    let mut ends: Vec<usize> = vec![];
+    for (at, c) in pattern.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ']' => class = false,
+            _ if class => {}
+            '[' => class = true,
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            '|' if depth == 0 => ends.push(at),
+            _ => {}
+        }
+    }
+    ends.push(pattern.len());
+    for end in ends {
+        let way = pattern.get(from..end)?;
+        from = end + 1;
+        let (way, begins) = way.strip_prefix('^').map_or((way, false), |way| (way, true));
+        let slashes = |text: &str| text.len() - text.trim_end_matches('\\').len();
+        let (way, stops) = match way.strip_suffix('$').filter(|way| slashes(way) % 2 == 0) {
+            Some(way) => (way, true),
+            None => (way, false),
+        };
+        let anchors = |way: &str| {
+            let (mut class, mut escaped) = (false, false);
+            way.chars().any(|c| {
+                let inside = class;
+                match c {
+                    _ if std::mem::take(&mut escaped) => return !inside && matches!(c, 'b' | 'B' | 'A' | 'z' | 'Z'),
+                    '\\' => escaped = true,
+                    ']' => class = false,
+                    '[' => class = true,
+                    _ => {}
+                }
+                !inside && matches!(c, '^' | '$')
+            })
+        };
+        if anchors(way) {
+            return None;
+        }
+        let any = |no: bool| if no { "" } else { "(?s:.)*" };
+        ways.push(format!("{}(?:{way}){}", any(begins), any(stops)));
+    }
+    Some(ways.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::anchored;
+
+    #[test]
+    fn patterns_match_all_of_a_text_in_which_they_are_found() {
+        for (pattern, want) in [
+            ("a", Some("(?s:.)*(?:a)(?s:.)*")),
+            ("^a$", Some("(?:a)")),
+            ("^a|b$", Some("(?:a)(?s:.)*|(?s:.)*(?:b)")),
+            ("^(a|b)\\$", Some("(?:(a|b)\\$)(?s:.)*")),
+            ("^[^|$]+$", Some("(?:[^|$]+)")),
+            ("(^a)", None),
+            ("a\\b", None),
+        ] {
+            assert_eq!(anchored(pattern).as_deref(), want, "{pattern}");
+        }
+    }
+}
