@@ -48,9 +48,23 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line.
+/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line, and one that
+/// a screen has room for.
 fn one_line(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
+    shortened(&text.chars().flat_map(visible).collect::<String>())
+}
+
+/// A line of at most 500 characters: of a longer one the middle goes, since it begins with what is wrong and ends with
+/// what to do.
+pub fn shortened(text: &str) -> String {
+    const BEGIN: usize = 330;
+    const END: usize = 160;
+    let chars = text.chars().count();
+    if chars <= BEGIN + END + 1 {
+        return text.to_owned();
+    }
+    text.chars().take(BEGIN).chain(['…']).chain(text.chars().skip(chars - END)).collect()
 }
 
 /// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and so does a
@@ -111,5 +125,7 @@ mod tests {
     #[test]
     fn an_error_stays_one_line_whatever_is_in_it() {
         assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");
+        let long = super::one_line(&format!("begin {} end", "\n".repeat(100_000)));
+        assert!(long.chars().count() <= 500 && long.starts_with("begin ") && long.ends_with(" end"), "{long}");
     }
 }
