@@ -2,10 +2,11 @@
 
 use crate::args::Shared;
 use crate::interrupt;
-use crate::report::{bytes, say, shortened};
+use crate::report::{bytes, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_hub::{Event, Hub, Reference, SCHEME, Settings};
+use kjit_model::shortened::shortened;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -130,11 +131,11 @@ impl Show {
             }
             Event::Again { why, pause } => self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64())),
             Event::Skipped { path, why } => {
-                self.line(&format!("warning: {} is passed over: {why}", shortened(&path.display().to_string())))
+                self.line(&format!("warning: {} is passed over: {why}", shortened(&path.display().to_string(), 300)))
             }
             Event::Removed { path, why } => self.line(&format!(
                 "warning: {} {why}: removed, the fetch begins anew",
-                shortened(&path.display().to_string())
+                shortened(&path.display().to_string(), 300)
             )),
             Event::Waiting { file } => self.line(&format!("note: another process fetches {file}: waiting for it")),
         }

@@ -1,5 +1,6 @@
 //! What the command says about itself: errors, notes and statistics, all on stderr.
 
+use kjit_model::shortened::{LINE, shortened};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -52,19 +53,7 @@ fn causes(error: &anyhow::Error) -> String {
 /// a screen has room for.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
-    shortened(&text.chars().flat_map(visible).collect::<String>())
-}
-
-/// A line of at most 500 characters: of a longer one the middle goes, since it begins with what is wrong and ends with
-/// what to do.
-pub fn shortened(text: &str) -> String {
-    const BEGIN: usize = 330;
-    const END: usize = 160;
-    let chars = text.chars().count();
-    if chars <= BEGIN + END + 1 {
-        return text.to_owned();
-    }
-    text.chars().take(BEGIN).chain(['…']).chain(text.chars().skip(chars - END)).collect()
+    shortened(&text.chars().flat_map(visible).collect::<String>(), LINE).into_owned()
 }
 
 /// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and so does a
