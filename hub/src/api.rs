@@ -1,8 +1,10 @@
 //! What the hub says of a repository and of a file.
 
-use crate::error::{Error, Fault};
-use crate::http::{Http, strange};
-use serde_json::Value;
+use crate::error::{Error, Fault, shown};
+use crate::http::{Answer, Http, strange};
+use crate::pace::Pace;
+use serde::Deserialize;
+use std::io::{self, Read};
 use std::time::Duration;
 
 /// The most that is read of a list: ten times the largest repository's.
@@ -14,6 +16,18 @@ pub(crate) struct Listing {
     pub commit: String,
     /// Paths of all files.
     pub files: Vec<String>,
+}
+
+/// Of the hub's answer what is read; the rest of it is not kept.
+#[derive(Deserialize)]
+struct Said {
+    sha: Option<String>,
+    siblings: Option<Vec<Sibling>>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: Option<String>,
 }
 
 /// A file at a commit.
@@ -37,17 +51,31 @@ impl Http {
             if !answer.response.status().is_success() {
                 return Err(self.refused(&answer, &url, repo, revision));
             }
-            let body = answer.response.body_mut().with_config().limit(LIST_LIMIT);
-            let text = body.read_to_vec().map_err(|e| self.cut(&e.to_string()))?;
-            let said: Value = serde_json::from_slice(&text).map_err(|e| strange(&url, format!("no JSON: {e}")))?;
-            let commit = said.get("sha").and_then(Value::as_str).filter(|c| is_commit(c));
-            let files = said.get("siblings").and_then(Value::as_array);
-            let (Some(commit), Some(files)) = (commit, files) else {
+            let text = self.whole(&mut answer, &url)?;
+            let said: Said =
+                serde_json::from_slice(&text).map_err(|e| strange(&url, format!("no JSON of a hub: {e}")))?;
+            let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings) else {
                 return Err(strange(&url, "it names no commit, or no files".to_owned()).into());
             };
-            let name = |file: &Value| Some(file.get("rfilename")?.as_str()?.to_owned());
-            Ok(Listing { commit: commit.to_owned(), files: files.iter().filter_map(name).collect() })
+            Ok(Listing { commit, files: files.into_iter().filter_map(|file| file.rfilename).collect() })
         })
+    }
+
+    /// The text of an answer.
+    fn whole(&self, answer: &mut Answer, url: &str) -> Result<Vec<u8>, Fault> {
+        let mut pace = Pace::new(self.pace);
+        let mut body = answer.response.body_mut().with_config().limit(LIST_LIMIT).reader();
+        let (mut text, mut piece) = (vec![], vec![0; 64 << 10]);
+        loop {
+            let n = match body.read(&mut piece) {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(self.cut(&e.to_string())),
+            };
+            let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { return Ok(text) };
+            pace.came(n).map_err(|rate| self.slow(url, &answer.host, rate))?;
+            text.extend_from_slice(read);
+        }
     }
 
     /// The address of a file.
@@ -83,7 +111,7 @@ impl Http {
 
     /// An answer that broke off.
     fn cut(&self, why: &str) -> Fault {
-        let (host, why) = (self.host(), why.to_owned());
+        let (host, why) = (self.host(), shown(why));
         let said = why.clone();
         Fault::Again { why, after: None, last: Box::new(move |tries| Error::Unreachable { host, why: said, tries }) }
     }

@@ -68,6 +68,22 @@ pub enum Error {
         /// How often.
         tries: u32,
     },
+    /// The host sends less than it must.
+    #[error(
+        "{file}: {host} sends {rate} a second, less than {least} over {seconds} s: try later, or allow less (--min-rate); what came is kept"
+    )]
+    Slow {
+        /// The file.
+        file: String,
+        /// Scheme, name and port.
+        host: String,
+        /// What came in a second.
+        rate: String,
+        /// What must come in a second.
+        least: String,
+        /// Over how many seconds that is measured.
+        seconds: u64,
+    },
     /// There is no such repository, or none that is shown without a token.
     #[error("{host} has no repository {repo}, or shows it only to some: look at the name{token}")]
     NoRepository {
@@ -253,12 +269,32 @@ impl From<Error> for Fault {
 
 /// Names as a line shows them: the first ones of many.
 pub(crate) fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 40;
-    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+    /// A line says more than names, and a screen has room for few of them.
+    const ROOM: usize = 200;
+    let (mut list, mut left) = (String::new(), names.len());
+    for name in names.iter().map(|name| shown(name)) {
+        if !list.is_empty() && list.len() + name.len() > ROOM {
+            break;
+        }
+        list.push_str(if list.is_empty() { "" } else { ", " });
+        list.push_str(&name);
+        left -= 1;
     }
+    match left {
+        0 => list,
+        more => format!("{list} and {more} more"),
+    }
+}
+
+/// What a host or a repository said, as a line shows it: long ones lose their middle.
+pub(crate) fn shown(text: &str) -> String {
+    const EACH_END: usize = 50;
+    let chars = text.chars().count();
+    if chars <= 2 * EACH_END {
+        return text.to_owned();
+    }
+    let (begin, end) = (text.chars().take(EACH_END), text.chars().skip(chars - EACH_END));
+    begin.chain(['…']).chain(end).collect()
 }
 
 /// Bytes as people read them.

@@ -1,19 +1,24 @@
 //! One file, fetched: locked, resumed, checked, and put in place whole.
 
 use crate::api::{FileMeta, as_sha256};
-use crate::error::{Error, Fault, bytes};
-use crate::folder::{Folder, length, make_folder_of, write};
+use crate::error::{Error, Fault, bytes, shown};
+use crate::folder::{Folder, write};
 use crate::http::{Answer, Http, strange};
+use crate::pace::Pace;
+use crate::place::Place;
 use crate::{Event, Watch};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 use ureq::http::header;
 
 /// Read, hashed and written at once.
 const PIECE: usize = 256 << 10;
+
+/// Behind the name of a content of which only a part came.
+pub(crate) const PARTIAL: &str = ".incomplete";
 
 /// What is to be fetched.
 pub(crate) struct Wanted<'a> {
@@ -25,21 +30,16 @@ pub(crate) struct Wanted<'a> {
 /// Puts a file into its snapshot, unless it is there; says how many bytes came over the network.
 pub(crate) fn fetch(http: &Http, folder: &Folder, wanted: &Wanted, watch: Watch) -> Result<u64, Error> {
     let (meta, path) = (wanted.meta, wanted.path);
-    let there = folder.file(&meta.commit, path);
-    let blob = folder.blob(&meta.etag);
-    if length(&there) == Some(meta.bytes)
-        && (there.is_symlink() && there.canonicalize().ok() == blob.canonicalize().ok())
-    {
+    let here = |blobs: &Place| blobs.length(&meta.etag) == Some(meta.bytes);
+    if folder.contents()?.is_some_and(|blobs| here(&blobs)) && folder.is_linked(&meta.etag, &meta.commit, path)? {
         return Ok(0);
     }
-    make_folder_of(&blob)?;
+    let blobs = folder.make_contents()?;
     let _lock = folder.lock(&meta.etag, &|| watch(Event::Waiting { file: path }))?;
-    let mut came = 0;
-    if length(&blob) != Some(meta.bytes) {
-        let partial = folder.partial(&meta.etag);
-        came = Transfer { http, wanted, watch, partial: &partial }.run()?;
-        fs::rename(&partial, &blob).map_err(|e| write("rename", &partial, e))?;
-    }
+    let came = match here(&blobs) {
+        true => 0,
+        false => Transfer { http, wanted, watch, blobs: &blobs, partial: format!("{}{PARTIAL}", meta.etag) }.run()?,
+    };
     folder.link(&meta.etag, &meta.commit, path)?;
     Ok(came)
 }
@@ -48,7 +48,10 @@ struct Transfer<'a> {
     http: &'a Http,
     wanted: &'a Wanted<'a>,
     watch: Watch<'a>,
-    partial: &'a Path,
+    /// Where contents are put.
+    blobs: &'a Place,
+    /// The name in it of what came so far.
+    partial: String,
 }
 
 /// The file so far, and its digest.
@@ -60,11 +63,11 @@ struct Sink {
 }
 
 impl Transfer<'_> {
-    /// The whole content in the partial file, checked; how much came.
+    /// The whole content, checked and in its place; how much came.
     fn run(&self) -> Result<u64, Error> {
         let meta = self.wanted.meta;
-        let open = File::options().read(true).write(true).create(true).truncate(false).open(self.partial);
-        let file = open.map_err(|e| write("open", self.partial, e))?;
+        let gone = |why: &str| (self.watch)(Event::Removed { path: &self.path(), why });
+        let file = self.blobs.own_file(&self.partial, &gone).map_err(|e| write("open", &self.path(), e))?;
         let mut sink = Sink { file, hash: Sha256::new(), at: 0, came: 0 };
         self.take_up(&mut sink)?;
         self.room(sink.at)?;
@@ -79,13 +82,8 @@ impl Transfer<'_> {
                     // What another process left may have been damaged: once more from the start. What came
                     // whole was not.
                     if !std::mem::take(&mut resumed) {
-                        let _ = fs::remove_file(self.partial);
-                        return Err(Error::Hash {
-                            file: self.wanted.path.to_owned(),
-                            host,
-                            got,
-                            want: want.to_owned(),
-                        });
+                        let _ = self.blobs.remove(&self.partial);
+                        return Err(Error::Hash { file: shown(self.wanted.path), host, got, want: want.to_owned() });
                     }
                     (self.watch)(Event::Again { why: "what an earlier fetch left is damaged", pause: Duration::ZERO });
                     (self.watch)(Event::At(0));
@@ -95,7 +93,18 @@ impl Transfer<'_> {
         }
         // In place means whole, also after the power failed.
         sink.file.sync_data().map_err(|e| self.write_error(e, 0))?;
+        // Where there are no locks, another may have begun anew: its file is not whole.
+        let named = match self.blobs.is_named(&self.partial, &sink.file) {
+            true => self.blobs.rename(&self.partial, &meta.etag),
+            false => Err(io::Error::other("another process has put another file in its place")),
+        };
+        named.map_err(|e| write("rename", &self.path(), e))?;
         Ok(sink.came)
+    }
+
+    /// Where what came so far is, for errors.
+    fn path(&self) -> PathBuf {
+        self.blobs.path().join(&self.partial)
     }
 
     /// Reads what an earlier process left.
@@ -106,8 +115,7 @@ impl Transfer<'_> {
         }
         let mut piece = vec![0; PIECE];
         loop {
-            let n =
-                sink.file.read(&mut piece).map_err(|source| Error::Read { path: self.partial.to_owned(), source })?;
+            let n = sink.file.read(&mut piece).map_err(|source| Error::Read { path: self.path(), source })?;
             let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { return Ok(()) };
             sink.hash.update(read);
             sink.at += n as u64;
@@ -116,7 +124,7 @@ impl Transfer<'_> {
 
     fn clear(&self, sink: &mut Sink) -> Result<(), Error> {
         let cleared = sink.file.set_len(0).and_then(|()| sink.file.seek(SeekFrom::Start(0)));
-        cleared.map_err(|e| write("empty", self.partial, e))?;
+        cleared.map_err(|e| write("empty", &self.path(), e))?;
         (sink.hash, sink.at) = (Sha256::new(), 0);
         Ok(())
     }
@@ -124,15 +132,14 @@ impl Transfer<'_> {
     /// Whether the disk takes what is still to come.
     fn room(&self, have: u64) -> Result<(), Error> {
         // A file system that does not say is asked by writing.
-        let folder = self.partial.parent().unwrap_or(self.partial);
-        let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
-        let (free, need) = (disk.f_bavail.saturating_mul(disk.f_frsize), self.wanted.meta.bytes - have);
+        let Some(free) = self.blobs.free() else { return Ok(()) };
+        let need = self.wanted.meta.bytes - have;
         if free < need { Err(self.no_room(need, free)) } else { Ok(()) }
     }
 
     fn no_room(&self, need: u64, free: u64) -> Error {
-        let path = self.partial.parent().unwrap_or(self.partial).to_owned();
-        Error::Room { file: self.wanted.path.to_owned(), path, need: bytes(need), free: bytes(free) }
+        let path = self.blobs.path().to_owned();
+        Error::Room { file: shown(self.wanted.path), path, need: bytes(need), free: bytes(free) }
     }
 
     fn write_error(&self, error: io::Error, at: u64) -> Error {
@@ -140,7 +147,7 @@ impl Transfer<'_> {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 self.no_room(self.wanted.meta.bytes.saturating_sub(at), 0)
             }
-            _ => write("write", self.partial, error),
+            _ => write("write", &self.path(), error),
         }
     }
 
@@ -166,7 +173,7 @@ impl Transfer<'_> {
 
     /// One answer's bytes.
     fn body(&self, answer: Answer, url: &str, sink: &mut Sink) -> Result<(), Fault> {
-        let (meta, file) = (self.wanted.meta, self.wanted.path.to_owned());
+        let (meta, file) = (self.wanted.meta, shown(self.wanted.path));
         let (status, host) = (answer.response.status().as_u16(), answer.host.clone());
         // What of this answer is there already: all before it, where the host knows no ranges.
         let mut skip = match status {
@@ -180,13 +187,14 @@ impl Transfer<'_> {
             return Err(Error::Length { file, host, got, want: meta.bytes }.into());
         }
         let broken = |why: String| {
-            let (file, host, said) = (self.wanted.path.to_owned(), answer.host.clone(), why.clone());
+            let (file, host, said) = (shown(self.wanted.path), answer.host.clone(), why.clone());
             Fault::Again {
                 why,
                 after: None,
                 last: Box::new(move |tries| Error::Broken { file, host, why: said, tries }),
             }
         };
+        let mut pace = Pace::new(self.http.pace);
         let mut body = answer.response.into_body().into_with_config().limit(u64::MAX).reader();
         let mut piece = vec![0; PIECE];
         loop {
@@ -196,6 +204,9 @@ impl Transfer<'_> {
                 Err(e) => return Err(broken(format!("{e} after {} of {}", bytes(sink.at), bytes(meta.bytes)))),
             };
             let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { break };
+            if let Err(rate) = pace.came(n) {
+                return Err(self.http.slow(self.wanted.path, &host, rate).into());
+            }
             let old = usize::try_from(skip).unwrap_or(usize::MAX).min(n);
             skip -= old as u64;
             let Some(new) = read.get(old..).filter(|r| !r.is_empty()) else { continue };

@@ -9,17 +9,22 @@
 
 use crate::api::is_commit;
 use crate::error::Error;
+use crate::place::{Kind, Place};
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 const PREFIX: &str = "models--";
+const SNAPSHOTS: &str = "snapshots";
+const LOCKS: &str = ".locks";
 /// Folders inside a repository are not deeper than this.
-const DEEPEST: usize = 8;
+pub(crate) const DEEPEST: usize = 8;
 /// A waiter looks this often.
 const LOOK: Duration = Duration::from_millis(100);
+/// A reference is a commit, perhaps with the end of a line.
+const LONGEST_REFERENCE: u64 = 64;
 
 /// A repository's part of the cache.
 pub(crate) struct Folder {
@@ -33,6 +38,9 @@ pub(crate) struct Snapshot {
     /// Paths inside the repository whose content is here.
     pub files: Vec<String>,
 }
+
+/// Is told what was passed over, and why.
+pub(crate) type Skipped<'a> = &'a mut dyn FnMut(&Path, io::Error);
 
 /// A lock, given up when dropped.
 pub(crate) struct Lock {
@@ -53,7 +61,8 @@ impl Folder {
     /// The repositories that have a folder in a cache.
     pub fn all(cache: &Path) -> Result<Vec<String>, Error> {
         let repo = |name: &str| Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1));
-        let mut all: Vec<String> = names(cache)?.iter().filter_map(|n| repo(n)).collect();
+        let Some(root) = present(Place::root(cache)).map_err(|e| read(cache, e))? else { return Ok(vec![]) };
+        let mut all: Vec<String> = root.names().map_err(|e| read(cache, e))?.iter().filter_map(|n| repo(n)).collect();
         all.sort();
         Ok(all)
     }
@@ -62,60 +71,106 @@ impl Folder {
         self.cache.join(&self.name)
     }
 
-    pub fn blob(&self, etag: &str) -> PathBuf {
-        self.path().join("blobs").join(etag)
-    }
-
-    /// What came of a content so far.
-    pub fn partial(&self, etag: &str) -> PathBuf {
-        self.path().join("blobs").join(format!("{etag}.incomplete"))
-    }
-
     pub fn file(&self, commit: &str, path: &str) -> PathBuf {
-        self.path().join("snapshots").join(commit).join(path)
+        self.path().join(SNAPSHOTS).join(commit).join(path)
+    }
+
+    /// The cache folder, if it is there.
+    pub fn root(&self) -> io::Result<Option<Place>> {
+        present(Place::root(&self.cache))
+    }
+
+    /// A folder below this repository's, if it is there.
+    fn there(&self, below: &str) -> io::Result<Option<Place>> {
+        let steps = below.split('/').filter(|name| !name.is_empty());
+        let from = Place::root(&self.cache).and_then(|root| root.open(&self.name));
+        present(steps.fold(from, |place, name| place?.open(name)))
+    }
+
+    /// A folder below the cache, made if it is not there.
+    fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<Place, Error> {
+        fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
+        let mut place = Place::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
+        for name in steps {
+            place = place.make(name).map_err(|e| write("make the folder", &place.path().join(name), e))?;
+        }
+        Ok(place)
+    }
+
+    /// Where contents are, if there are any.
+    pub fn contents(&self) -> Result<Option<Place>, Error> {
+        self.there("blobs").map_err(|e| read(&self.path().join("blobs"), e))
+    }
+
+    /// Where contents are put.
+    pub fn make_contents(&self) -> Result<Place, Error> {
+        self.made([self.name.as_str(), "blobs"])
+    }
+
+    /// The folder of a file of a commit, if it is there, and the file's name in it.
+    pub fn place_of<'a>(&self, commit: &str, path: &'a str) -> Result<(Option<Place>, &'a str), Error> {
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let place = self.there(&format!("{SNAPSHOTS}/{commit}/{folders}"));
+        Ok((place.map_err(|e| read(&self.file(commit, folders), e))?, name))
     }
 
     /// The commits of which something is here: that of the revision first, then, if none was named, the
-    /// others, the newest first.
-    pub fn snapshots(&self, revision: Option<&str>) -> Result<Vec<Snapshot>, Error> {
+    /// others, the newest first. What cannot be read is passed over, and `skipped` is told.
+    pub fn snapshots(&self, revision: Option<&str>, skipped: Skipped) -> Vec<Snapshot> {
         let wanted = match revision {
             Some(commit) if is_commit(commit) => Some(commit.to_owned()),
             other => self.reference(other.unwrap_or(crate::MAIN)),
         };
-        let mut others: Vec<(SystemTime, String)> = vec![];
-        let folder = self.path().join("snapshots");
+        let path = self.path().join(SNAPSHOTS);
+        let all = match self.there(SNAPSHOTS) {
+            Ok(Some(all)) => all,
+            Ok(None) => return vec![],
+            Err(e) => {
+                skipped(&path, e);
+                return vec![];
+            }
+        };
+        let mut others: Vec<(i64, String)> = vec![];
         if revision.is_none() {
-            for commit in names(&folder)?.into_iter().filter(|c| is_commit(c) && Some(c) != wanted.as_ref()) {
-                let made =
-                    fs::metadata(folder.join(&commit)).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-                others.push((made, commit));
+            let names = all.names().unwrap_or_else(|e| {
+                skipped(&path, e);
+                vec![]
+            });
+            for commit in names.into_iter().filter(|c| is_commit(c) && Some(c) != wanted.as_ref()) {
+                others.push((all.open(&commit).map_or(0, |place| place.changed()), commit));
             }
             others.sort_by(|a, b| b.cmp(a));
         }
-        let commits = wanted.into_iter().chain(others.into_iter().map(|(_, commit)| commit));
-        commits.map(|commit| Ok(Snapshot { files: self.files(&commit)?, commit })).collect()
-    }
-
-    /// The files of a commit that are here.
-    fn files(&self, commit: &str) -> Result<Vec<String>, Error> {
-        let mut found = vec![];
-        walk(&self.path().join("snapshots").join(commit), "", DEEPEST, &mut found)?;
-        found.sort();
-        Ok(found)
+        // A link of somebody else's leads to a content of the same repository, or it is none.
+        let within = self.path().canonicalize().ok();
+        let mut walk = Walk { within: within.as_deref(), skipped, found: vec![] };
+        let mut snapshots = vec![];
+        for commit in wanted.into_iter().chain(others.into_iter().map(|(_, commit)| commit)) {
+            walk.below(&all, &commit, "", DEEPEST + 1);
+            walk.found.sort();
+            snapshots.push(Snapshot { files: std::mem::take(&mut walk.found), commit });
+        }
+        snapshots
     }
 
     fn reference(&self, revision: &str) -> Option<String> {
-        let text = fs::read_to_string(self.path().join("refs").join(revision)).ok()?;
-        Some(text.trim().to_owned()).filter(|c| is_commit(c))
+        let (folders, name) = revision.rsplit_once('/').unwrap_or(("", revision));
+        commit_in(&self.there(&format!("refs/{folders}")).ok()??, name)
     }
 
-    /// The branches and tags that are known to be this commit.
-    pub fn references(&self, commit: &str) -> Vec<String> {
-        let mut found = vec![];
-        let _ = walk(&self.path().join("refs"), "", DEEPEST, &mut found);
-        found.retain(|name| self.reference(name).as_deref() == Some(commit));
-        found.sort();
-        found
+    /// The branches and tags that are known, by the commit that each is.
+    pub fn references(&self) -> BTreeMap<String, Vec<String>> {
+        let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let Ok(Some(repository)) = self.there("") else { return known };
+        let mut walk = Walk { within: None, skipped: &mut |_, _| {}, found: vec![] };
+        walk.below(&repository, "refs", "", DEEPEST + 1);
+        walk.found.sort();
+        for name in walk.found {
+            if let Some(commit) = self.reference(&name) {
+                known.entry(commit).or_default().push(name);
+            }
+        }
+        known
     }
 
     /// Notes which commit a branch or tag is.
@@ -123,26 +178,31 @@ impl Folder {
         if revision == commit || self.reference(revision).as_deref() == Some(commit) {
             return Ok(());
         }
-        let path = self.path().join("refs").join(revision);
-        make_folder_of(&path)?;
-        // By renaming: a reader sees the old commit or the new one.
-        let new = path.with_extension(format!("{}.new", std::process::id()));
-        fs::write(&new, commit).and_then(|()| fs::rename(&new, &path)).map_err(|e| write("write", &path, e))
+        let (folders, name) = revision.rsplit_once('/').unwrap_or(("", revision));
+        let place = self.made([self.name.as_str(), "refs"].into_iter().chain(steps(folders)))?;
+        place.write(name, commit.as_bytes()).map_err(|e| write("write", &place.path().join(name), e))
+    }
+
+    /// Where the link of a file leads, as it is written.
+    fn link_to(etag: &str, path: &str) -> String {
+        format!("{}blobs/{etag}", "../".repeat(2 + path.matches('/').count()))
+    }
+
+    /// Whether a file of a commit is a link to this content.
+    pub fn is_linked(&self, etag: &str, commit: &str, path: &str) -> Result<bool, Error> {
+        let (place, name) = self.place_of(commit, path)?;
+        Ok(place.is_some_and(|place| place.link(name).is_some_and(|to| to == Folder::link_to(etag, path))))
     }
 
     /// Links a content into a commit.
     pub fn link(&self, etag: &str, commit: &str, path: &str) -> Result<(), Error> {
-        let at = self.file(commit, path);
-        make_folder_of(&at)?;
-        let up = "../".repeat(2 + path.matches('/').count());
-        let to = PathBuf::from(format!("{up}blobs/{etag}"));
-        if fs::read_link(&at).is_ok_and(|old| old == to) {
+        if self.is_linked(etag, commit, path)? {
             return Ok(());
         }
-        let new = at.with_file_name(format!(".{}.{}.new", etag, std::process::id()));
-        let _ = fs::remove_file(&new);
-        let made = std::os::unix::fs::symlink(&to, &new).and_then(|()| fs::rename(&new, &at));
-        made.map_err(|e| write("link", &at, e))
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let place = self.made([self.name.as_str(), SNAPSHOTS, commit].into_iter().chain(steps(folders)))?;
+        let made = place.make_link(name, &Folder::link_to(etag, path));
+        made.map_err(|e| write("link", &place.path().join(name), e))
     }
 
     /// Waits for the lock of a content; `waiting` is told once if somebody has it.
@@ -162,64 +222,112 @@ impl Folder {
     /// The lock of a content, if nobody has it. A file system without locks has no lock to wait for: what is
     /// fetched is checked in any case.
     pub fn try_lock(&self, etag: &str) -> Result<Option<Lock>, Error> {
-        let path = self.locks().join(format!("{etag}.lock"));
-        make_folder_of(&path)?;
-        let file = File::options().create(true).append(true).open(&path).map_err(|e| write("open", &path, e))?;
+        let place = self.made([LOCKS, self.name.as_str()])?;
+        let name = format!("{etag}.lock");
+        let file = place.lock_file(&name).map_err(|e| write("open", &place.path().join(&name), e))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         // The one before us may have removed the file that we waited on: its successor is a new file.
-        let (ours, there) = (file.metadata(), fs::metadata(&path));
-        let same = matches!((ours, there), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()));
-        Ok(same.then_some(Lock { file }))
+        Ok(place.is_named(&name, &file).then_some(Lock { file }))
     }
 
-    pub fn locks(&self) -> PathBuf {
-        self.cache.join(".locks").join(&self.name)
-    }
-}
-
-/// Names in a folder; none if it is not there.
-pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
-    let read = |source| Error::Read { path: folder.to_owned(), source };
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(vec![]),
-        Err(e) => return Err(read(e)),
-    };
-    let mut names = vec![];
-    for entry in entries {
-        // What is no text is nothing that the hub named.
-        names.extend(entry.map_err(read)?.file_name().into_string());
-    }
-    Ok(names)
-}
-
-/// Paths of the files below a folder; links whose content is gone are none.
-fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) -> Result<(), Error> {
-    for name in names(folder)? {
-        let (path, inside) = (folder.join(&name), format!("{prefix}{name}"));
-        match fs::metadata(&path) {
-            Ok(there) if there.is_file() => found.push(inside),
-            // A link to a folder is nobody's: both of us link files.
-            Ok(there) if there.is_dir() && depth > 0 && !path.is_symlink() => {
-                walk(&path, &format!("{inside}/"), depth - 1, found)?
+    /// Removes folders that hold nothing any more; the repository's whole if no file of it is left.
+    pub fn tidy(&self) -> Result<(), Error> {
+        let gone = |path: PathBuf| move |e| write("remove", &path, e);
+        let Some(root) = self.root().map_err(gone(self.cache.clone()))? else { return Ok(()) };
+        if let Ok(Some(repository)) = self.there("") {
+            remove_empty(&repository, SNAPSHOTS, DEEPEST + 2);
+        }
+        let mut unread = false;
+        let left = self.snapshots(None, &mut |_, _| unread = true);
+        let empty = match self.contents()? {
+            Some(blobs) => blobs.names().map_err(gone(blobs.path().to_owned()))?.is_empty(),
+            None => true,
+        };
+        if !unread && empty && left.iter().all(|s| s.files.is_empty()) {
+            root.remove_all(&self.name, DEEPEST + 4).map_err(gone(self.path()))?;
+            if let Some(locks) = present(root.open(LOCKS)).map_err(gone(self.cache.join(LOCKS)))? {
+                locks.remove_all(&self.name, 2).map_err(gone(self.cache.join(LOCKS).join(&self.name)))?;
             }
-            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn steps(folders: &str) -> impl Iterator<Item = &str> {
+    folders.split('/').filter(|name| !name.is_empty())
+}
+
+/// The commit that a file names.
+fn commit_in(place: &Place, name: &str) -> Option<String> {
+    let text = String::from_utf8(place.read(name, LONGEST_REFERENCE).ok()?).ok()?;
+    Some(text.trim().to_owned()).filter(|c| is_commit(c))
+}
+
+/// What is not there is nothing, and no fault.
+fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
+    match place {
+        Ok(place) => Ok(Some(place)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Paths of the files below folders.
+struct Walk<'a> {
+    within: Option<&'a Path>,
+    skipped: Skipped<'a>,
+    found: Vec<String>,
+}
+
+impl Walk<'_> {
+    /// Those of one folder. Links whose content is gone are none, and links to folders are nobody's: both Python and we link
+    /// files.
+    fn below(&mut self, above: &Place, name: &str, prefix: &str, depth: usize) {
+        let place = match above.open(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return,
+            opened => opened,
+        };
+        let (place, names) = match place.and_then(|place| Ok((place.names()?, place))) {
+            Ok((names, place)) => (place, names),
+            Err(e) => return (self.skipped)(&above.path().join(name), e),
+        };
+        for name in names {
+            let inside = format!("{prefix}{name}");
+            match place.kind(&name, self.within) {
+                Some(Kind::File(_)) => self.found.push(inside),
+                Some(Kind::Folder) if depth > 1 => self.below(&place, &name, &format!("{inside}/"), depth - 1),
+                Some(Kind::Other) => {
+                    (self.skipped)(&place.path().join(&name), io::Error::other("it is no plain file"));
+                }
+                Some(Kind::Folder | Kind::Link) | None => {}
+            }
         }
     }
-    Ok(())
 }
 
-pub(crate) fn make_folder_of(path: &Path) -> Result<(), Error> {
-    let folder = path.parent().unwrap_or(path);
-    fs::create_dir_all(folder).map_err(|e| write("make the folder", folder, e))
+/// Removes the folders below this name that hold nothing, and this one then.
+fn remove_empty(above: &Place, name: &str, depth: usize) {
+    if above.kind(name, None) != Some(Kind::Folder) || depth == 0 {
+        return;
+    }
+    let Ok(place) = above.open(name) else { return };
+    for below in place.names().unwrap_or_default() {
+        remove_empty(&place, &below, depth - 1);
+    }
+    // One that is not empty stays.
+    above.remove_empty(name);
 }
 
 pub(crate) fn write(doing: &'static str, path: &Path, source: io::Error) -> Error {
     Error::Write { doing, path: path.to_owned(), source }
+}
+
+pub(crate) fn read(path: &Path, source: io::Error) -> Error {
+    Error::Read { path: path.to_owned(), source }
 }
 
 /// The length of a content that is here.

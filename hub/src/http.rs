@@ -1,6 +1,7 @@
 //! Requests: redirects that take the token nowhere else, and answers as errors.
 
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, bytes, shown};
+use crate::pace::Least;
 use crate::settings::Settings;
 use std::time::Duration;
 use ureq::http::{Response, StatusCode, Uri, header};
@@ -19,6 +20,8 @@ pub(crate) struct Http {
     endpoint: Uri,
     bearer: Option<String>,
     pause: Duration,
+    /// What a host must send to be waited for.
+    pub pace: Least,
 }
 
 /// Where an answer came from, and what the hub said on the way there.
@@ -68,7 +71,8 @@ impl Http {
             .timeout_per_write(Some(settings.patience))
             .build()
             .new_agent();
-        Ok(Http { agent, endpoint, bearer: settings.token.as_ref().map(|t| t.bearer()), pause: settings.pause })
+        let pace = Least { rate: settings.min_rate, window: settings.window };
+        Ok(Http { agent, endpoint, bearer: settings.token.as_ref().map(|t| t.bearer()), pause: settings.pause, pace })
     }
 
     /// The hub, as errors name it.
@@ -108,7 +112,7 @@ impl Http {
             match next.map(|to| join(&at, &to)).transpose()? {
                 Some(to) if at.scheme_str() == Some("https") && to.scheme_str() != Some("https") => {
                     return Err(strange(
-                        &shown(&at),
+                        &address(&at),
                         format!("it leads to {}, which anybody on the way can read and change", host(&to)),
                     )
                     .into());
@@ -172,8 +176,15 @@ impl Http {
         Fault::Last(error)
     }
 
-    /// Tries as long as that may help. `came` says how much has come so far: where more has come than before,
-    /// the count begins anew.
+    /// A host that sends so many bytes a second, which are too few.
+    pub fn slow(&self, file: &str, host: &str, rate: u64) -> Error {
+        let (file, host, seconds) = (shown(file), host.to_owned(), self.pace.window.as_secs());
+        Error::Slow { file, host, rate: bytes(rate), least: bytes(self.pace.rate), seconds }
+    }
+
+    /// Tries as long as that may help. `came` says how much has come so far: where enough has come since, the
+    /// count begins anew. Enough is what a host must send in a window: one that closes after every byte would
+    /// else be asked for ever.
     pub fn retry<T>(
         &self,
         told: &dyn Fn(&str, Duration),
@@ -187,7 +198,7 @@ impl Http {
                 Err(Fault::Last(error)) => return Err(error),
                 Err(Fault::Again { why, after, last }) => (why, after, last),
             };
-            if came() > before {
+            if came() >= before + self.pace.of_window().max(1) {
                 (tries, before) = (0, came());
             }
             tries += 1;
@@ -203,7 +214,7 @@ impl Http {
 
 /// What is worth another try, and what is not.
 fn status_fault(status: StatusCode, code: u16, url: &str, host: String, after: Option<Duration>, token: bool) -> Fault {
-    let (why, url) = (status.to_string(), url.to_owned());
+    let (why, url) = (status.to_string(), shown(url));
     match code {
         429 => {
             let wait = after.map_or(String::new(), |s| format!(", for {} s", s.as_secs()));
@@ -226,7 +237,7 @@ fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
         ureq::Error::Io(e) => e.to_string(),
         ureq::Error::HostNotFound => "there is no such host".to_owned(),
         ureq::Error::Timeout(_) => "it does not answer".to_owned(),
-        other => other.to_string(),
+        other => shown(&other.to_string()),
     };
     let about_trust = |text: &str| text.contains("certificate") || text.contains("UnknownIssuer");
     if matches!(error, ureq::Error::Tls(_) | ureq::Error::Rustls(_)) || about_trust(&why) {
@@ -237,7 +248,7 @@ fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
 }
 
 pub(crate) fn strange(url: &str, why: String) -> Error {
-    Error::Strange { url: url.to_owned(), why }
+    Error::Strange { url: shown(url), why: shown(&why) }
 }
 
 /// Scheme, name and port.
@@ -247,7 +258,7 @@ fn host(at: &Uri) -> String {
 }
 
 /// Without the part that may be a signature.
-fn shown(at: &Uri) -> String {
+fn address(at: &Uri) -> String {
     format!("{}{}", host(at), at.path())
 }
 
@@ -265,7 +276,7 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
         _ if to.starts_with('/') => format!("{}{to}", host(at)),
         _ => format!("{}{}/{to}", host(at), at.path().rsplit_once('/').map_or("", |(folder, _)| folder)),
     };
-    whole.parse().map_err(|e| strange(&shown(at), format!("it leads to no address: {e}")))
+    whole.parse().map_err(|e| strange(&address(at), format!("it leads to no address: {e}")))
 }
 
 /// All but what stands for itself in a part of a path.

@@ -1,14 +1,16 @@
 //! A reference, found here or fetched.
 
 use crate::api::FileMeta;
-use crate::error::{Error, listed};
+use crate::error::{Error, listed, shown};
 use crate::fetch::{Wanted, fetch};
-use crate::folder::{Folder, length};
+use crate::folder::{Folder, length, read};
 use crate::http::Http;
-use crate::names::{Named, Unclear, choose, models, parts};
-use crate::reference::{MAIN, Pick, Reference};
+use crate::names::{Named, Unclear, choose, is_part, models};
+use crate::reference::{MAIN, Pick, Reference, is_repo};
 use crate::settings::Settings;
 use crate::{Event, Watch};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The hub, and what of it is here.
@@ -79,33 +81,44 @@ impl Hub {
     /// The cache cannot be read, or several models that are here fit.
     pub fn here(&self, reference: &Reference) -> Result<Option<Local>, Error> {
         let folder = self.folder(reference);
-        for snapshot in folder.snapshots(reference.revision())? {
+        let mut denied = None;
+        let mut skipped = |path: &Path, e: io::Error| {
+            if e.kind() == io::ErrorKind::PermissionDenied {
+                denied.get_or_insert_with(|| read(path, e));
+            }
+        };
+        for snapshot in folder.snapshots(reference.revision(), &mut skipped) {
             let there = models(snapshot.files.iter().map(String::as_str));
             match choose(&there, reference.pick()) {
                 Ok(model) if model.missing.is_none() => {
-                    return Ok(Some(self.local(&folder, reference, &snapshot.commit, &model)));
+                    return Ok(Some(local(&folder, reference, &snapshot.commit, &model, &folder.references())));
                 }
                 Ok(_) | Err(Unclear::Nothing(_)) => {}
                 Err(Unclear::Several(names)) => return Err(several(reference, &names)),
             }
         }
-        Ok(None)
+        // What may not be read may be here.
+        denied.map_or(Ok(None), Err)
     }
 
-    /// Every model that is here, also those of which parts are missing.
+    /// Every model that is here, also those of which parts are missing. A part of the cache that cannot be read
+    /// hides nothing else: it is passed over, and `watch` is told ([`Event::Skipped`]).
     ///
     /// # Errors
-    /// The cache cannot be read.
-    pub fn list(&self) -> Result<Vec<Local>, Error> {
+    /// The cache itself cannot be read.
+    pub fn list(&self, watch: Watch) -> Result<Vec<Local>, Error> {
         let mut all: Vec<Local> = vec![];
-        for repo in Folder::all(&self.settings.cache)? {
+        let mut skipped = |path: &Path, why| watch(Event::Skipped { path, why: &why });
+        for repo in Folder::all(&self.settings.cache)?.into_iter().filter(|repo| is_repo(repo)) {
             let folder = Folder::new(&self.settings.cache, &repo);
-            for snapshot in folder.snapshots(None)? {
+            let references = folder.references();
+            // Of several commits the one that a reference to this file finds.
+            let mut seen = BTreeSet::new();
+            for snapshot in folder.snapshots(None, &mut skipped) {
                 for model in models(snapshot.files.iter().map(String::as_str)) {
                     let Some(reference) = Reference::to_file(&repo, model.first()) else { continue };
-                    // Of several commits the one that a reference to this file finds.
-                    if !all.iter().any(|l| l.reference == reference) {
-                        all.push(self.local(&folder, &reference, &snapshot.commit, &model));
+                    if seen.insert(model.first().to_owned()) {
+                        all.push(local(&folder, &reference, &snapshot.commit, &model, &references));
                     }
                 }
             }
@@ -132,7 +145,7 @@ impl Hub {
         let commit = metas.first().map_or(String::new(), |(_, meta)| meta.commit.clone());
         folder.note(revision, &commit)?;
         let model = Named { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
-        Ok(Pulled { local: self.local(&folder, reference, &commit, &model), fetched })
+        Ok(Pulled { local: local(&folder, reference, &commit, &model, &folder.references()), fetched })
     }
 
     /// The files that are meant, and what the hub says of them, all of one commit.
@@ -145,9 +158,10 @@ impl Hub {
     ) -> Result<Vec<(String, FileMeta)>, Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
-        // Only a word needs the list; of a file, the name says what belongs to it.
+        // Of one whole file no list is needed. Of how many parts a name speaks is the name's word alone: the list says
+        // which there are.
         let (files, mut commit) = match reference.pick() {
-            Pick::File(file) => (parts(file), None),
+            Pick::File(file) if !is_part(file) => (vec![file.clone()], None),
             _ => {
                 let (model, commit) = self.chosen(http, reference, revision, watch)?;
                 (model.files, Some(commit))
@@ -160,7 +174,7 @@ impl Hub {
                 // The list says what there is instead.
                 let place = || format!("{} at {}", repo, http.host());
                 self.chosen(http, reference, revision, watch)?;
-                return Err(Error::Missing { what: reference.to_string(), place: place(), missing: path });
+                return Err(Error::Missing { what: reference.to_string(), place: place(), missing: shown(&path) });
             };
             commit = Some(meta.commit.clone());
             metas.push((path, meta));
@@ -181,7 +195,7 @@ impl Hub {
         let what = reference.to_string();
         let place = format!("{} at {}", reference.repo(), http.host());
         match choose(&models(listing.files.iter().map(String::as_str)), reference.pick()) {
-            Ok(Named { missing: Some(missing), .. }) => Err(Error::Missing { what, place, missing }),
+            Ok(Named { missing: Some(missing), .. }) => Err(Error::Missing { what, place, missing: shown(&missing) }),
             Ok(model) => Ok((model, listing.commit)),
             Err(Unclear::Several(names)) => Err(several(reference, &names)),
             Err(Unclear::Nothing(names)) if names.is_empty() => {
@@ -205,21 +219,28 @@ impl Hub {
     pub(crate) fn folder(&self, reference: &Reference) -> Folder {
         Folder::new(&self.settings.cache, reference.repo())
     }
+}
 
-    pub(crate) fn local(&self, folder: &Folder, reference: &Reference, commit: &str, model: &Named) -> Local {
-        let files: Vec<PathBuf> = model.files.iter().map(|path| folder.file(commit, path)).collect();
-        Local {
-            reference: reference.with_file(model.first()),
-            commit: commit.to_owned(),
-            revisions: folder.references(commit),
-            bytes: files.iter().filter_map(|f| length(f)).sum(),
-            files,
-            missing: model.missing.clone(),
-        }
+/// A model as it lies in the cache; `references` are the folder's.
+fn local(
+    folder: &Folder,
+    reference: &Reference,
+    commit: &str,
+    model: &Named,
+    references: &BTreeMap<String, Vec<String>>,
+) -> Local {
+    let files: Vec<PathBuf> = model.files.iter().map(|path| folder.file(commit, path)).collect();
+    Local {
+        reference: reference.with_file(model.first()),
+        commit: commit.to_owned(),
+        revisions: references.get(commit).cloned().unwrap_or_default(),
+        bytes: files.iter().filter_map(|f| length(f)).sum(),
+        files,
+        missing: model.missing.clone(),
     }
 }
 
 pub(crate) fn several(reference: &Reference, names: &[String]) -> Error {
-    let example = names.first().map_or(String::new(), |name| reference.with_file(name).to_string());
+    let example = names.first().map_or(String::new(), |name| shown(&reference.with_file(name).to_string()));
     Error::Several { what: reference.to_string(), several: listed(names), example }
 }

@@ -36,6 +36,8 @@ mod folder;
 mod http;
 mod hub;
 mod names;
+mod pace;
+mod place;
 mod reference;
 mod remove;
 mod settings;
@@ -45,8 +47,10 @@ pub use hub::{Hub, Local, Pulled};
 pub use names::{Named, USUAL, models};
 pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME, is_address};
 pub use remove::Removed;
-pub use settings::{ENDPOINT, Settings, Token};
+pub use settings::{ENDPOINT, MIN_RATE, Settings, Token};
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 /// What happens during a fetch.
@@ -69,6 +73,20 @@ pub enum Event<'a> {
         why: &'a str,
         /// After this pause.
         pause: Duration,
+    },
+    /// A part of the cache cannot be used and is passed over.
+    Skipped {
+        /// Where it is.
+        path: &'a Path,
+        /// The system's word.
+        why: &'a io::Error,
+    },
+    /// What stood where a fetch keeps what comes was none of our files, and is removed.
+    Removed {
+        /// Where it was.
+        path: &'a Path,
+        /// What it was: `is a symbolic link`.
+        why: &'a str,
     },
     /// Another process fetches this file: its end is waited for.
     Waiting {

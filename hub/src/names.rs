@@ -2,6 +2,7 @@
 //! opened.
 
 use crate::reference::{Pick, is_gguf, is_path};
+use std::collections::BTreeMap;
 
 /// What is taken where a repository has several models and none is named.
 pub const USUAL: &str = "Q4_K_M";
@@ -45,26 +46,35 @@ fn split(path: &str) -> Option<(&str, u32, u32)> {
     (1 <= no && no <= count).then_some((prefix, no, count))
 }
 
-/// The files that belong to this one, by its name alone.
-pub(crate) fn parts(path: &str) -> Vec<String> {
-    let Some((prefix, _, count)) = split(path) else { return vec![path.to_owned()] };
-    let ending = path.get(path.len().saturating_sub(5)..).unwrap_or(".gguf");
-    (1..=count).map(|no| format!("{prefix}-{no:05}-of-{count:05}{ending}")).collect()
+/// Whether the name says that the file is a part of several.
+pub(crate) fn is_part(path: &str) -> bool {
+    split(path).is_some_and(|(.., count)| count > 1)
 }
 
 /// The models among these paths, by name. Projectors of images and matrices of importance are files beside
-/// models and no models.
+/// models and no models. How many parts a name speaks of costs nothing: only those that are there are looked at.
 pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
-    let paths: Vec<&str> = paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)).collect();
+    // What stands before and behind the number, and the count: parts that have them in common are one model's.
+    let mut split_models: BTreeMap<(&str, u32, &str), BTreeMap<u32, &str>> = BTreeMap::new();
     let mut found: Vec<Named> = vec![];
-    for path in &paths {
-        if found.iter().any(|m| m.holds(path)) {
-            continue;
+    for path in paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)) {
+        match split(path) {
+            Some((prefix, no, count)) => {
+                let ending = path.get(path.len().saturating_sub(5)..).unwrap_or_default();
+                split_models.entry((prefix, count, ending)).or_default().insert(no, path);
+            }
+            None => found.push(Named { files: vec![path.to_owned()], missing: None }),
         }
-        let (files, missing): (Vec<_>, Vec<_>) = parts(path).into_iter().partition(|p| paths.contains(&p.as_str()));
-        found.push(Named { files, missing: missing.into_iter().next() });
+    }
+    for ((prefix, count, ending), there) in split_models {
+        let missing = (1..=count).find(|no| !there.contains_key(no));
+        found.push(Named {
+            files: there.into_values().map(str::to_owned).collect(),
+            missing: missing.map(|no| format!("{prefix}-{no:05}-of-{count:05}{ending}")),
+        });
     }
     found.sort_by(|a, b| a.files.cmp(&b.files));
+    found.dedup();
     found
 }
 
@@ -192,11 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn many_parts_of_many_cost_no_more_than_their_names() {
+        let names: Vec<String> = (0..20_000).map(|n| format!("m{n}-00001-of-99999.gguf")).collect();
+        let parts: Vec<String> = (1..=99_999).map(|n| format!("whole-{n:05}-of-99999.gguf")).collect();
+        let all = models(names.iter().chain(&parts).map(String::as_str));
+        assert_eq!(all.len(), 20_001);
+        assert_eq!(all[0].missing.as_deref(), Some("m0-00002-of-99999.gguf"));
+        assert_eq!((all[20_000].files.len(), &all[20_000].missing), (99_999, &None));
+        assert!(choose(&all, &Pick::File(parts[77_000].clone())).is_ok());
+    }
+
+    #[test]
     fn names_that_only_look_like_parts_are_whole_files() {
         for name in
             ["m-1-of-2.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf", "-of-.gguf", "m-+0001-of-00002.gguf"]
         {
-            assert_eq!(parts(name), [name]);
+            assert_eq!(models([name]), [Named { files: vec![name.into()], missing: None }]);
         }
         // What a hostile list says is no path that leaves its folder.
         assert!(models(["../x.gguf", "/x.gguf", "a/../x.gguf", "a//x.gguf", ""]).is_empty());

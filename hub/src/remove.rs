@@ -1,13 +1,13 @@
 //! Removes what was fetched: the links of a model, and the contents that nothing else links.
 
 use crate::error::Error;
-use crate::folder::{Folder, Lock, length, names, write};
+use crate::fetch::PARTIAL;
+use crate::folder::{Folder, Lock, read, write};
 use crate::hub::{Hub, several};
 use crate::names::{Unclear, choose, models};
+use crate::place::Place;
 use crate::reference::{Pick, Reference};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::Path;
 
 /// What was removed.
@@ -20,6 +20,7 @@ pub struct Removed {
 }
 
 /// One file of one commit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Link {
     commit: String,
     path: String,
@@ -36,9 +37,15 @@ impl Hub {
     /// It is not here, several fit, another process fetches it, or the cache cannot be written.
     pub fn remove(&self, reference: &Reference) -> Result<Removed, Error> {
         let folder = self.folder(reference);
-        let all = self.links(&folder)?;
-        let (mut gone, mut unclear) = (vec![], None);
-        for snapshot in folder.snapshots(reference.revision())? {
+        let all = links(&folder)?;
+        let (mut gone, mut unclear) = (BTreeSet::new(), None);
+        let mut unread = None;
+        let snapshots = folder.snapshots(reference.revision(), &mut |path, e| unread = Some(read(path, e)));
+        // What cannot be read may need a content that would go.
+        if let Some(error) = unread {
+            return Err(error);
+        }
+        for snapshot in snapshots {
             let there = models(snapshot.files.iter().map(String::as_str));
             let meant = match (reference.pick(), choose(&there, reference.pick())) {
                 (Pick::Default, _) => there,
@@ -61,11 +68,8 @@ impl Hub {
             return Err(Error::NotHere { what: reference.to_string(), cache: self.cache().to_owned() });
         }
         // Contents that other commits' files have, too, stay.
-        let kept: BTreeSet<&String> = all
-            .iter()
-            .filter(|l| !gone.iter().any(|g| g.commit == l.commit && g.path == l.path))
-            .filter_map(|l| l.etag.as_ref())
-            .collect();
+        let kept: BTreeSet<&String> =
+            all.iter().filter(|l| !gone.contains(l)).filter_map(|l| l.etag.as_ref()).collect();
         let blobs: BTreeSet<&String> =
             gone.iter().filter_map(|l| l.etag.as_ref()).filter(|e| !kept.contains(e)).collect();
         // All locks before the first file goes.
@@ -76,67 +80,45 @@ impl Hub {
         }
         let mut removed = Removed::default();
         for link in &gone {
-            remove_file(&folder.file(&link.commit, &link.path))?;
+            let (place, name) = folder.place_of(&link.commit, &link.path)?;
+            remove_name(place.as_ref(), name)?;
             removed.files.insert(link.path.clone());
         }
-        for path in blobs.iter().map(|e| folder.blob(e)).chain(partial.iter().map(|e| folder.partial(e))) {
-            removed.bytes += length(&path).unwrap_or(0);
-            remove_file(&path)?;
+        let contents = folder.contents()?;
+        for name in blobs.iter().map(|e| (*e).clone()).chain(partial.iter().map(|e| format!("{e}{PARTIAL}"))) {
+            removed.bytes += contents.as_ref().and_then(|blobs| blobs.length(&name)).unwrap_or(0);
+            remove_name(contents.as_ref(), &name)?;
         }
         drop(locks);
-        tidy(&folder)?;
+        folder.tidy()?;
         Ok(removed)
     }
+}
 
-    /// Every link of every commit.
-    fn links(&self, folder: &Folder) -> Result<Vec<Link>, Error> {
-        let mut links = vec![];
-        for snapshot in folder.snapshots(None)? {
-            for path in snapshot.files {
-                let to = fs::read_link(folder.file(&snapshot.commit, &path)).ok();
-                let etag = to.and_then(|to| Some(to.file_name()?.to_str()?.to_owned()));
-                links.push(Link { commit: snapshot.commit.clone(), path, etag });
-            }
+/// Every link of every commit.
+fn links(folder: &Folder) -> Result<Vec<Link>, Error> {
+    let mut links = vec![];
+    let mut unread = None;
+    for snapshot in folder.snapshots(None, &mut |path, e| unread = Some(read(path, e))) {
+        for path in snapshot.files {
+            let (place, name) = folder.place_of(&snapshot.commit, &path)?;
+            let to = place.and_then(|place| place.link(name));
+            let etag = to.and_then(|to| Some(Path::new(&to).file_name()?.to_str()?.to_owned()));
+            links.push(Link { commit: snapshot.commit.clone(), path, etag });
         }
-        Ok(links)
     }
+    unread.map_or(Ok(links), Err)
 }
 
 /// Contents of which only a part came.
 fn partials(folder: &Folder) -> Result<Vec<String>, Error> {
-    let blobs = names(&folder.path().join("blobs"))?;
-    Ok(blobs.iter().filter_map(|name| Some(name.strip_suffix(".incomplete")?.to_owned())).collect())
+    let Some(blobs) = folder.contents()? else { return Ok(vec![]) };
+    let names = blobs.names().map_err(|e| read(blobs.path(), e))?;
+    Ok(names.iter().filter_map(|name| Some(name.strip_suffix(PARTIAL)?.to_owned())).collect())
 }
 
-fn remove_file(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(write("remove", path, e)),
-        _ => Ok(()),
-    }
-}
-
-/// Removes folders that hold nothing any more; the repository's whole if no file of it is left.
-fn tidy(folder: &Folder) -> Result<(), Error> {
-    empty_folders(&folder.path().join("snapshots"))?;
-    if folder.snapshots(None)?.iter().all(|s| s.files.is_empty()) && names(&folder.path().join("blobs"))?.is_empty() {
-        for path in [folder.path(), folder.locks()] {
-            match fs::remove_dir_all(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(write("remove", &path, e)),
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-fn empty_folders(path: &Path) -> Result<(), Error> {
-    for name in names(path)? {
-        let below = path.join(name);
-        if below.is_dir() && !below.is_symlink() {
-            empty_folders(&below)?;
-            // One that is not empty stays.
-            let _ = fs::remove_dir(&below);
-        }
-    }
-    Ok(())
+/// Removes a link or a file, never where a link leads.
+fn remove_name(place: Option<&Place>, name: &str) -> Result<(), Error> {
+    let Some(place) = place else { return Ok(()) };
+    place.remove(name).map_err(|e| write("remove", &place.path().join(name), e))
 }

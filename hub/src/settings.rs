@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The hub's own address.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
+/// Bytes a second that a host must send: a modem's third. Slower ones would hold a fetch for weeks.
+pub const MIN_RATE: u64 = 1000;
+
 /// How files are fetched and where they are kept.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -29,6 +32,10 @@ pub struct Settings {
     pub pause: Duration,
     /// A host that sends nothing for so long is given up.
     pub patience: Duration,
+    /// A host that sends fewer bytes a second than this, over [`Settings::window`], is given up; 0: none is.
+    pub min_rate: u64,
+    /// How long the rate is measured.
+    pub window: Duration,
 }
 
 /// A secret: not shown.
@@ -64,6 +71,8 @@ impl Settings {
             certificates: None,
             pause: Duration::from_millis(500),
             patience: Duration::from_secs(30),
+            min_rate: MIN_RATE,
+            window: Duration::from_secs(60),
         }
     }
 

@@ -17,6 +17,9 @@ fn settings(server: &Server, cache: &Path) -> Settings {
     Settings {
         pause: Duration::from_millis(1),
         patience: Duration::from_millis(500),
+        // So that a hundred bytes are enough to begin counting anew.
+        min_rate: 100,
+        window: Duration::from_secs(1),
         ..Settings::new(&server.endpoint, cache)
     }
 }
@@ -238,7 +241,7 @@ fn what_is_not_there_is_said_with_what_is() {
         let line = said(pull(hub, text));
         assert!(words.iter().all(|w| line.contains(w)), "{text}: {line}");
     }
-    assert!(!cache.path().join("x-Q4_0.gguf").exists() && plain.list().unwrap().is_empty());
+    assert!(!cache.path().join("x-Q4_0.gguf").exists() && plain.list(&|_| {}).unwrap().is_empty());
     // A repository that has another name now is found by its old one.
     assert_eq!(pull(&plain, "hf:old/name:Q4_K_M").unwrap().fetched, LEN as u64);
 }
@@ -377,4 +380,147 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
     // By its commit the old one still is what it was.
     let old = format!("hf:org/m-GGUF@{}:F16", models().commit);
     assert_eq!(read(&hub.get(&r(&old), &|_| {}).unwrap()), [models().files[4].1.clone()]);
+}
+
+#[test]
+fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
+    let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
+    let slow = |min_rate| {
+        let window = Duration::from_millis(200);
+        Hub::new(Settings { min_rate, window, patience: Duration::from_secs(20), ..settings(&server, cache.path()) })
+    };
+    // A byte every 20 ms, which never is too long to wait for; the file would take a quarter of an hour.
+    for part in ["GET hub /api", "GET cdn"] {
+        server.fault(part, Fault::Drip(Duration::from_millis(20)));
+        let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q8_0"));
+        assert!(["B a second, less than 1.00 kB", "--min-rate"].iter().all(|w| line.contains(w)), "{line}");
+        assert_eq!(server.faults_left(), 0);
+    }
+    // Whoever waits for less gets it all: 65 bytes.
+    server.fault("GET cdn", Fault::Drip(Duration::from_millis(2)));
+    assert_eq!(pull(&slow(0), "hf:org/m-GGUF:F16").unwrap().fetched, 33);
+    // A byte for every try, of as many tries as there are bytes.
+    (0..20).for_each(|_| server.fault("GET cdn", Fault::Cut(1)));
+    let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q4_K_M"));
+    assert!(line.contains("broke off 5 times"), "{line}");
+}
+
+#[test]
+fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them() {
+    let long = "n".repeat(200);
+    let of_many = (0..3000).map(|n| (format!("{long}/m{n}-00001-of-99999.gguf"), vec![1])).collect::<Vec<_>>();
+    let files: Vec<(&str, Vec<u8>)> = of_many.iter().map(|(n, b)| (n.as_str(), b.clone())).collect();
+    let (server, cache) = (Server::new(vec![repo("org/many", &files)]), tempfile::tempdir().unwrap());
+    let hub = hub(&server, cache.path());
+    for text in ["hf:org/many", "hf:org/many:Q4_0", &format!("hf:org/many/{}", files[7].0)] {
+        server.forget();
+        let line = said(pull(&hub, text));
+        assert!(line.chars().count() <= 900 && line.contains("00001-of-99999") | line.contains("is missing"), "{line}");
+        // Not one request for each part that a name speaks of.
+        assert_eq!((server.seen().len(), server.count("GET hub /api")), (1, 1), "{text}");
+    }
+}
+
+/// A cache in which another has laid something, and what must be as it was after a fetch.
+#[test]
+fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
+    let (server, dir) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
+    let (digest, commit) = (sha256(&models().files[1].1), models().commit);
+    let precious = dir.path().join("precious");
+    let partial = format!("models--org--m-GGUF/blobs/{digest}.incomplete");
+    let link = format!("models--org--m-GGUF/snapshots/{commit}/m-Q4_K_M.gguf");
+    let pipe = |path: &Path| {
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    };
+    for (n, (place, what)) in [
+        (partial.as_str(), "link"),
+        (&partial, "pipe"),
+        (&partial, "hard link"),
+        (&link, "pipe"),
+        (&link, "link"),
+        ("models--org--m-GGUF/refs/main", "link"),
+        ("models--org--m-GGUF/refs/main", "pipe"),
+        ("models--org--m-GGUF/refs/main", "huge"),
+        (&format!("models--org--m-GGUF/blobs/{digest}"), "pipe"),
+        (&format!("models--org--m-GGUF/blobs/{digest}"), "dangling"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cache = dir.path().join(format!("cache{n}"));
+        let at = cache.join(place);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(&precious, "precious").unwrap();
+        match what {
+            "link" => std::os::unix::fs::symlink(&precious, &at).unwrap(),
+            "dangling" => std::os::unix::fs::symlink("/nowhere", &at).unwrap(),
+            "hard link" => fs::hard_link(&precious, &at).unwrap(),
+            "huge" => fs::File::create(&at).and_then(|f| f.set_len(1 << 40)).unwrap(),
+            _ => pipe(&at),
+        }
+        let hub = hub(&server, &cache);
+        let removed = RefCell::new(0);
+        let see = |e: Event<'_>| *removed.borrow_mut() += usize::from(matches!(e, Event::Removed { .. }));
+        let local = hub.pull(&r("hf:org/m-GGUF:Q4_K_M"), &see).unwrap().local;
+        assert_eq!(read(&local), [models().files[1].1.clone()], "{what} at {place}");
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
+        assert_eq!(removed.into_inner(), usize::from(place == partial), "{what} at {place}");
+        assert_eq!(fs::read_to_string(cache.join("models--org--m-GGUF/refs/main")).unwrap(), commit);
+        assert_eq!(hub.list(&|_| {}).unwrap().len(), 1, "{what} at {place}");
+        hub.remove(&r("hf:org/m-GGUF")).unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
+    }
+    // A lock that is none is named.
+    for what in ["link", "pipe"] {
+        let cache = dir.path().join(format!("locked by a {what}"));
+        let locks = cache.join(".locks/models--org--m-GGUF");
+        fs::create_dir_all(&locks).unwrap();
+        let lock = locks.join(format!("{digest}.lock"));
+        if what == "link" {
+            std::os::unix::fs::symlink(dir.path().join("new"), &lock).unwrap()
+        } else {
+            pipe(&lock)
+        }
+        let line = said(pull(&hub(&server, &cache), "hf:org/m-GGUF:Q4_K_M"));
+        assert!(line.contains(".lock"), "{line}");
+        assert!(!dir.path().join("new").exists());
+    }
+}
+
+#[test]
+fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
+    let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
+    let hub = hub(&server, cache.path());
+    pull(&hub, "hf:org/m-GGUF:Q8_0").unwrap();
+    // Root may read what nobody may: a file in a folder's place is as unreadable for everybody.
+    for (repo, what) in [("models--a--b", "mode"), ("models--a--c", "file"), ("models--z--z", "pipe")] {
+        let folder = cache.path().join(repo);
+        match what {
+            "file" => fs::write(&folder, "").unwrap(),
+            "mode" => {
+                fs::create_dir_all(folder.join("snapshots")).unwrap();
+                fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+            }
+            _ => {
+                let at = folder.join("snapshots").join("0".repeat(40));
+                fs::create_dir_all(&at).unwrap();
+                let mode = rustix::fs::Mode::RWXU;
+                let at = at.join("x.gguf");
+                rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            }
+        }
+    }
+    let skipped = RefCell::new(vec![]);
+    let see = |e: Event<'_>| {
+        if let Event::Skipped { path, .. } = e {
+            skipped.borrow_mut().push(path.to_string_lossy().into_owned());
+        }
+    };
+    assert_eq!(hub.list(&see).unwrap().len(), 1);
+    let skipped = skipped.into_inner();
+    let told = |repo: &str| skipped.iter().any(|path| path.contains(repo));
+    assert!(told("models--a--c") && told("models--z--z"), "{skipped:?}");
+    let is_root = fs::read_dir(cache.path().join("models--a--b")).is_ok();
+    assert!(is_root || told("models--a--b"), "{skipped:?}");
 }

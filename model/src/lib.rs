@@ -65,6 +65,7 @@ pub mod ranks;
 pub mod sample;
 pub mod serve;
 pub mod session;
+pub mod shortened;
 pub mod stop;
 pub mod tokenizer;
 

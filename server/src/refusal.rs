@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use kjit_model::shortened::{LINE, shortened};
 use serde_json::json;
 
 /// A request that is not done, or not to its end.
@@ -34,7 +35,9 @@ impl Dialect {
 
 impl Refusal {
     fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
-        Refusal { status, message: message.into(), field: None, code: None, retry_after: None }
+        // It may quote what a client sent, megabytes long.
+        let message = shortened(&message.into(), LINE).into_owned();
+        Refusal { status, message, field: None, code: None, retry_after: None }
     }
 
     /// 400: something is wrong with the request as a whole.
@@ -44,7 +47,7 @@ impl Refusal {
 
     /// 400: something is wrong with a field.
     pub fn field(name: &str, why: impl std::fmt::Display) -> Refusal {
-        Refusal { field: Some(name.to_owned()), ..Refusal::bad(format!("'{name}': {why}")) }
+        Refusal { field: Some(shortened(name, 100).into_owned()), ..Refusal::bad(format!("'{name}': {why}")) }
     }
 
     /// 400: a prompt that does not fit.

@@ -6,6 +6,7 @@ use crate::report::{bytes, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_hub::{Event, Hub, Pick, Reference, SCHEME, Settings};
+use kjit_model::shortened::shortened;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -118,12 +119,12 @@ pub fn hub() -> anyhow::Result<Hub> {
     Ok(Hub::new(Settings::from_env()?))
 }
 
-/// Does what may fetch, with a bar on a terminal, a line per file elsewhere, and nothing with `-q`.
+/// Does what may fetch, or tells of what it passes over, with a bar on a terminal, a line per file elsewhere, and nothing with `-q`.
 pub fn fetching<T>(
     shared: &Shared,
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
 ) -> anyhow::Result<T> {
-    let hub = hub()?;
+    let hub = Hub::new(Settings { min_rate: shared.min_rate.0, ..Settings::from_env()? });
     let show = Show { quiet: shared.quiet, terminal: io::stderr().is_terminal(), bar: RefCell::default() };
     let done = work(&hub, &|event| show.tell(&event));
     show.end();
@@ -162,6 +163,13 @@ impl Show {
                 self.line(&format!("note: {why}: from the start"))
             }
             Event::Again { why, pause } => self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64())),
+            Event::Skipped { path, why } => {
+                self.line(&format!("warning: {} is passed over: {why}", shortened(&path.display().to_string(), 300)))
+            }
+            Event::Removed { path, why } => self.line(&format!(
+                "warning: {} {why}: removed, the fetch begins anew",
+                shortened(&path.display().to_string(), 300)
+            )),
             Event::Waiting { file } => self.line(&format!("note: another process fetches {file}: waiting for it")),
         }
     }

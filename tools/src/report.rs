@@ -1,5 +1,6 @@
 //! What the command says about itself: errors, notes and statistics, all on stderr.
 
+use kjit_model::shortened::{LINE, shortened};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -48,9 +49,11 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line.
+/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line, and one that
+/// a screen has room for.
 fn one_line(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
+    shortened(&text.chars().flat_map(visible).collect::<String>(), LINE).into_owned()
 }
 
 /// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and so does a
@@ -111,5 +114,7 @@ mod tests {
     #[test]
     fn an_error_stays_one_line_whatever_is_in_it() {
         assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");
+        let long = super::one_line(&format!("begin {} end", "\n".repeat(100_000)));
+        assert!(long.chars().count() <= 500 && long.starts_with("begin ") && long.ends_with(" end"), "{long}");
     }
 }

@@ -68,3 +68,37 @@ fn a_bad_folder_ends_the_command_in_one_line() {
         assert!(line.contains("config.json") && line.contains("'awq'"), "{line}");
     }
 }
+
+/// A folder's JSON is refused by a line, whatever is in it, in memory that holds the largest good file.
+#[test]
+fn no_json_of_a_folder_takes_all_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    Folder::small("qwen3").write(dir.path(), 1);
+    let filled = |begin: &str, piece: &str, end: &str, bytes: usize| {
+        format!("{begin}{}{end}", piece.repeat((bytes - begin.len() - end.len()) / piece.len()))
+    };
+    let vocabulary: String = (0..5_000_000).map(|n| format!("\"{n:x}\":1,")).collect();
+    let many = |what: &str| format!("{{\"model\": {{\"type\": \"BPE\", {what}}}}}");
+    for (name, text) in [
+        ("config.json", filled("{\"a\": [", "0,", "0]}", 40 << 20)),
+        ("tokenizer_config.json", filled("{\"bos_token\": 7, \"a\": [", "[],", "0]}", 16 << 20)),
+        (
+            "tokenizer.json",
+            filled("{\"normalizer\": [", "[],", "0], \"model\": {\"vocab\": {}, \"merges\": []}}", 60 << 20),
+        ),
+        ("tokenizer.json", many(&filled("\"vocab\": {}, \"merges\": [", "\"a b\",", "\"a b\"]", 60 << 20))),
+        ("tokenizer.json", many(&filled("\"vocab\": {}, \"merges\": [[", "[],", "0]]", 60 << 20))),
+        ("tokenizer.json", many(&format!("\"vocab\": {{{vocabulary}\"last\": 1}}, \"merges\": []"))),
+    ] {
+        let path = dir.path().join(name);
+        let good = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        let mut command = assert_cmd::Command::new("sh");
+        // Of these 450 MB the program itself takes 100, most of it never touched.
+        command.args(["-c", "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1", env!("CARGO_BIN_EXE_kjit")]);
+        command.arg(dir.path());
+        let line = error_line(&mut command, 1);
+        assert!(line.contains(name) && line.chars().count() <= 500, "{line}");
+        std::fs::write(&path, good).unwrap();
+    }
+}

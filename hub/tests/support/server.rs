@@ -23,6 +23,8 @@ pub enum Fault {
     Cut(usize),
     /// After so many bytes nothing more comes until the flag is set (or a minute has passed).
     Wait(usize, Arc<AtomicBool>),
+    /// Every byte alone, with this pause behind it.
+    Drip(Duration),
     /// One byte is another.
     Wrong,
     /// So many bytes more (or fewer) are announced and sent.
@@ -299,7 +301,14 @@ fn send(
         Some(Fault::Cut(n)) | Some(Fault::Wait(n, _)) => body.split_at((*n).min(body.len())),
         _ => (&body[..], &[][..]),
     };
-    stream.write_all(cut)?;
+    if let Some(Fault::Drip(pause)) = fault {
+        for byte in cut.chunks(1) {
+            stream.write_all(byte)?;
+            thread::sleep(pause);
+        }
+    } else {
+        stream.write_all(cut)?;
+    }
     stream.flush()?;
     if let Some(Fault::Wait(_, flag)) = &fault {
         let start = Instant::now();

@@ -15,6 +15,7 @@ mod fallback;
 mod jinja;
 mod reply;
 
+use crate::shortened::shortened;
 use std::io::Read;
 use std::path::Path;
 
@@ -48,7 +49,11 @@ pub enum ChatError {
     )]
     NoTemplate,
     /// The file has no template of that name.
-    #[error("the model has no chat template named '{name}' ({TEMPLATE_KEY}.{name}); it has: {known}")]
+    #[error(
+        "the model has no chat template named '{0}' ({TEMPLATE_KEY}.{0}); it has: {1}",
+        shortened(name, 90),
+        shortened(known, 200)
+    )]
     NoSuchTemplate {
         /// The name that was asked for.
         name: String,
@@ -59,7 +64,11 @@ pub enum ChatError {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// The template is no Jinja that is understood here.
-    #[error("{template}, line {line}: the chat template cannot be read: {problem}; use --raw to do without it")]
+    #[error(
+        "{0}, line {line}: the chat template cannot be read: {1}; use --raw to do without it",
+        shortened(template, 90),
+        shortened(problem, 300)
+    )]
     Template {
         /// The template's name: its metadata key.
         template: String,
@@ -69,7 +78,7 @@ pub enum ChatError {
         problem: String,
     },
     /// The template failed on this conversation.
-    #[error("{template}, line {line}: the chat template failed: {problem}")]
+    #[error("{0}, line {line}: the chat template failed: {1}", shortened(template, 90), shortened(problem, 300))]
     Render {
         /// The template's name: its metadata key.
         template: String,
@@ -79,7 +88,11 @@ pub enum ChatError {
         problem: String,
     },
     /// The template asks for more steps, memory, output or nesting than a template may have.
-    #[error("{template}, line {line}: the chat template asks for too much: {problem}; use --raw to do without it")]
+    #[error(
+        "{0}, line {line}: the chat template asks for too much: {1}; use --raw to do without it",
+        shortened(template, 90),
+        shortened(problem, 300)
+    )]
     Limit {
         /// The template's name: its metadata key.
         template: String,
@@ -90,7 +103,11 @@ pub enum ChatError {
     },
     /// The template refused the conversation (`raise_exception`): roles that do not alternate, a system
     /// prompt for a model that knows none.
-    #[error("{template}: the model's chat template refuses this conversation: {message}")]
+    #[error(
+        "{0}: the model's chat template refuses this conversation: {1}",
+        shortened(template, 90),
+        shortened(message, 300)
+    )]
     Refused {
         /// The template's name: its metadata key.
         template: String,
@@ -106,10 +123,10 @@ pub enum ChatError {
         problem: String,
     },
     /// Messages that are no JSON array of objects.
-    #[error("the messages are not a JSON array of objects: {0}")]
+    #[error("the messages are not a JSON array of objects: {}", shortened(.0, 400))]
     Messages(String),
     /// Variables that are no JSON object of what a template can have.
-    #[error("the template's variables cannot be used: {0}")]
+    #[error("the template's variables cannot be used: {}", shortened(.0, 400))]
     Variables(String),
 }
 

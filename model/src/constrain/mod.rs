@@ -12,6 +12,7 @@ pub use schema::Unheld;
 
 use crate::sample::TokenMask;
 use crate::serve::Constraint;
+use crate::shortened::shortened;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -31,10 +32,10 @@ const STACK_A_BYTE: usize = 2 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// The vocabulary cannot be used.
-    #[error("answers cannot be constrained with this vocabulary: {0}")]
+    #[error("answers cannot be constrained with this vocabulary: {}", shortened(.0, 400))]
     Vocabulary(String),
     /// The schema, expression or grammar cannot be used.
-    #[error("the {what} cannot be kept: {why}")]
+    #[error("the {what} cannot be kept: {}", shortened(why, 400))]
     Grammar {
         /// What was given.
         what: &'static str,

@@ -66,7 +66,7 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
 /// The pooling step's file, and whether a list of steps names it: copies of a folder may be without one.
 fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
     let path = folder.join("modules.json");
-    let Some(bytes) = json::bytes(&path)? else {
+    let Some(bytes) = json::json_bytes(&path, json::MOST)? else {
         return Ok(Some((folder.join("1_Pooling").join("config.json"), false)));
     };
     let mut found = None;

@@ -9,6 +9,7 @@ use memmap2::Mmap;
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -72,15 +73,45 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// Bytes of the longest header that is read, which is the format's own bound.
-const MOST_HEADER: u64 = 100_000_000;
+/// Bytes of the longest header that is read: of a file with 100,000 tensors it has 12 MB. The format allows 100 MB.
+const MOST_HEADER: u64 = 16 << 20;
 
 /// The only file of a model that has one.
 const WHOLE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: BTreeMap<String, String>,
+    weight_map: Files,
+}
+
+/// The tensors that each file has, as an index lists them: a name with its file for each.
+struct Files(BTreeMap<String, Vec<String>>);
+
+impl<'de> Deserialize<'de> for Files {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Files, D::Error> {
+        from.deserialize_map(Listed).map(Files)
+    }
+}
+
+struct Listed;
+
+impl<'de> Visitor<'de> for Listed {
+    type Value = BTreeMap<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a file's name for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut files = BTreeMap::<String, Vec<String>>::new();
+        while let Some((tensor, file)) = map.next_entry::<String, Cow<'de, str>>()? {
+            match files.get_mut(file.as_ref()) {
+                Some(tensors) => tensors.push(tensor),
+                None => drop(files.insert(file.into_owned(), vec![tensor])),
+            }
+        }
+        Ok(files)
+    }
 }
 
 /// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too, takes before
@@ -88,16 +119,16 @@ struct Index {
 pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
-    if let Some(bytes) = json::bytes(&index)? {
-        let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (tensor, file) in json::parse::<Index>(&index, &bytes)?.weight_map {
+    if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
+        let Files(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
+        for (file, tensors) in &files {
             // A name that leads out of the folder is none of a file in it.
-            let mut parts = Path::new(&file).components();
+            let mut parts = Path::new(file).components();
             if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
                 let why = "the name of a file in the folder is wanted".to_owned();
-                return Err(fail(&index, FolderError::Value { key: tensor, value: file, why }));
+                let key = tensors.first().cloned().unwrap_or_default();
+                return Err(fail(&index, FolderError::Value { key, value: file.clone(), why }));
             }
-            files.entry(file).or_default().push(tensor);
         }
         if !whole.exists() || files.contains_key(WHOLE) {
             let files = files.into_iter().map(|(file, tensors)| (folder.join(file), tensors));

@@ -13,7 +13,7 @@ const KEY: &str = "tokenizer.chat_template";
 /// Writes what there is; a folder may have none.
 pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
     let path = folder.join("chat_template.jinja");
-    if let Some(bytes) = json::bytes(&path)? {
+    if let Some(bytes) = json::bytes(&path, json::MOST)? {
         let text = String::from_utf8(bytes).map_err(|e| {
             let why = format!("it is not UTF-8 from byte {}", e.utf8_error().valid_up_to());
             fail(&path, FolderError::Json { why })
@@ -21,8 +21,8 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         header.str(KEY, &text);
         return Ok(());
     }
-    for name in ["chat_template.json", "tokenizer_config.json"] {
-        let Some(file) = Object::read(folder.join(name))? else { continue };
+    for (name, most) in [("chat_template.json", json::MOST), ("tokenizer_config.json", json::MOST_TOKENIZER_CONFIG)] {
+        let Some(file) = Object::read_keys(folder.join(name), most, &["chat_template"])? else { continue };
         match file.get("chat_template") {
             None => continue,
             Some(Value::String(text)) => header.str(KEY, text),

@@ -12,20 +12,34 @@ use super::json::{self, Object, short};
 use super::pretokenizer;
 use crate::gguf::{Error, Shown};
 use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
 
 /// The part of `tokenizer.json` that is used.
 #[derive(Deserialize)]
-struct File {
-    #[serde(default)]
+struct File<'a> {
+    #[serde(default, deserialize_with = "some")]
     added_tokens: Vec<Added>,
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
-    post_processor: Option<Value>,
+    // Steps as they are written: what is made of them takes many times their length.
+    #[serde(borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    post_processor: Option<&'a RawValue>,
     model: Model,
 }
+
+/// Bytes of the longest step that is read: one with a large table of characters has 400 kB.
+const MOST_STEP: usize = json::MOST as usize;
+
+/// The most tokens and merges that are read, each: four times what the largest vocabulary has, twice its merges.
+const MOST_ENTRIES: usize = 1 << 20;
 
 /// A token that no merge makes.
 #[derive(Deserialize)]
@@ -46,7 +60,9 @@ struct Added {
 
 #[derive(Deserialize)]
 struct Model {
+    #[serde(deserialize_with = "some")]
     vocab: HashMap<String, u32>,
+    #[serde(deserialize_with = "some")]
     merges: Vec<Merge>,
     unk_token: Option<String>,
     #[serde(default)]
@@ -58,11 +74,100 @@ struct Model {
 }
 
 /// What the two are that are joined: old files have them in one text.
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum Merge {
     Text(String),
     Pair(String, String),
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Merge, D::Error> {
+        from.deserialize_any(OneMerge)
+    }
+}
+
+/// Reads a merge, and no more of anything else than shows that it is none.
+struct OneMerge;
+
+impl<'de> Visitor<'de> for OneMerge {
+    type Value = Merge;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("two texts to join, or one with a space between them")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Merge, E> {
+        Ok(Merge::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {
+        match (list.next_element()?, list.next_element()?, list.next_element::<IgnoredAny>()?) {
+            (Some(left), Some(right), None) => Ok(Merge::Pair(left, right)),
+            _ => Err(de::Error::invalid_length(0, &self)),
+        }
+    }
+}
+
+/// A list or a table of [`MOST_ENTRIES`] at most.
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(from: D) -> Result<T, D::Error> {
+    T::read(from)
+}
+
+/// What is filled entry by entry.
+trait Entries<'de>: Sized {
+    fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+}
+
+fn full<E: de::Error>(have: usize) -> Result<(), E> {
+    match have < MOST_ENTRIES {
+        true => Ok(()),
+        false => Err(E::custom(format_args!("more than {MOST_ENTRIES} entries are not read"))),
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Entries<'de> for Vec<T> {
+    fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct List<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+                let mut list = vec![];
+                while let Some(entry) = from.next_element()? {
+                    full(list.len())?;
+                    list.push(entry);
+                }
+                Ok(list)
+            }
+        }
+        from.deserialize_seq(List(PhantomData))
+    }
+}
+
+impl<'de> Entries<'de> for HashMap<String, u32> {
+    fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = HashMap<String, u32>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with a number for each token")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+                let mut table = HashMap::new();
+                while let Some((key, value)) = from.next_entry()? {
+                    full(table.len())?;
+                    table.insert(key, value);
+                }
+                Ok(table)
+            }
+        }
+        from.deserialize_map(Table)
+    }
 }
 
 /// Which algorithm a file is for, read before the rest: others have another form.
@@ -93,7 +198,7 @@ const NEVER: f32 = -1e9;
 /// Writes the vocabulary; what comes back is to be said.
 pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
-    let Some(bytes) = json::bytes(&path)? else {
+    let Some(bytes) = json::json_bytes(&path, json::MOST_TOKENIZER)? else {
         let hint = ": a folder's vocabulary is in it (a tokenizer.model alone is not read)";
         return Err(fail(&path, FolderError::NotThere { hint }));
     };
@@ -102,7 +207,18 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         return Err(refuse("the tokenizer's model", name));
     }
     let file: File = json::parse(&path, &bytes)?;
-    drop(bytes);
+    let step = |name: &str, raw: Option<&RawValue>| -> Result<Option<Value>, Error> {
+        let Some(raw) = raw else { return Ok(None) };
+        if raw.get().len() > MOST_STEP {
+            let why = format!("{name} has {} bytes: more than {MOST_STEP} are not read", raw.get().len());
+            return Err(fail(&path, FolderError::Json { why }));
+        }
+        json::parse::<Option<Value>>(&path, raw.get().as_bytes())
+    };
+    let normalizer = step("normalizer", file.normalizer)?;
+    let pre = step("pre_tokenizer", file.pre_tokenizer)?;
+    let post_processor = step("post_processor", file.post_processor)?;
+    let (normalizer, pre) = (normalizer.as_ref(), pre.as_ref());
     for (what, affix) in [
         ("continuing_subword_prefix", &file.model.continuing_subword_prefix),
         ("end_of_word_suffix", &file.model.end_of_word_suffix),
@@ -113,8 +229,6 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     }
     let pieces = file.model.byte_fallback.unwrap_or(false);
     let mut tokens = Tokens::new(&path, &file, config.vocab, pieces)?;
-    let pre = file.pre_tokenizer.as_ref().filter(|v| !v.is_null());
-    let normalizer = file.normalizer.as_ref().filter(|v| !v.is_null());
     if pieces {
         let front = pretokenizer::spaces(normalizer, pre).map_err(|(what, found)| refuse(what, found))?;
         header.str("tokenizer.ggml.model", "llama");
@@ -159,7 +273,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
             header.i32s(&format!("tokenizer.ggml.{key}_token_ids"), &ids);
         }
     }
-    let ends = ends(&path, file.post_processor.as_ref())?;
+    let ends = ends(&path, post_processor.as_ref())?;
     remarks.extend(roles(folder, &path, config, &tokens, ends, header)?);
     header.strs("tokenizer.ggml.tokens", tokens.texts.iter().map(String::as_str));
     header.i32s("tokenizer.ggml.token_type", &tokens.types);
@@ -194,7 +308,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(path: &Path, file: &File, rows: u32, pieces: bool) -> Result<Tokens, Error> {
+    fn new(path: &Path, file: &File<'_>, rows: u32, pieces: bool) -> Result<Tokens, Error> {
         let refuse = |text: &str, id: u32, why: String| {
             fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
         };
@@ -211,7 +325,7 @@ impl Tokens {
         for (text, &id) in &file.model.vocab {
             match texts.get_mut(id as usize) {
                 None => return Err(refuse(text, id, format!("the model has {rows} rows for tokens"))),
-                Some(Some(other)) => return Err(refuse(text, id, format!("so has {other:?}"))),
+                Some(Some(other)) => return Err(refuse(text, id, format!("so has {}", Shown(other)))),
                 Some(room) => *room = Some(text),
             }
             if pieces && is_byte(text) {
@@ -226,7 +340,9 @@ impl Tokens {
                     all.beyond += 1;
                     continue;
                 }
-                Some(Some(other)) if *other != text => return Err(refuse(text, id, format!("so has {other:?}"))),
+                Some(Some(other)) if *other != text => {
+                    return Err(refuse(text, id, format!("so has {}", Shown(other))));
+                }
                 Some(room) => *room = Some(text),
             }
             if added.single_word {
@@ -368,7 +484,8 @@ fn roles(
     header: &mut Header,
 ) -> Result<Option<String>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let of_tokenizer = Object::read(folder.join("tokenizer_config.json"))?;
+    let keys = ["bos_token", "eos_token", "add_bos_token", "add_eos_token"];
+    let of_tokenizer = Object::read_keys(folder.join("tokenizer_config.json"), json::MOST_TOKENIZER_CONFIG, &keys)?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;
     // As text, or as an object that has it.
     let named = |role: &str| -> Result<Option<u32>, Error> {

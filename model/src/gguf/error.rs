@@ -1,6 +1,7 @@
 //! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what to do
 //! where that helps.
 
+use crate::shortened::{LINE, shortened};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use kjit_kernels::ggml;
 
 /// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {kind}", Shown::path(path))]
+#[error("{}", shortened(&format!("{}: {kind}", Shown::path(path)), LINE))]
 pub struct Error {
     path: PathBuf,
     // Not a `#[source]`: the line above says all of it, and a chain would say it twice.

@@ -2,7 +2,9 @@
 //! follow from them.
 
 use super::*;
+use crate::gguf::Shown;
 use crate::gguf::{self, Gguf};
+use crate::shortened::shortened;
 use kjit_kernels::format::Format;
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +15,7 @@ pub enum GraphError {
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
     /// No such architecture here.
-    #[error("architecture '{arch}' is not one that kjit runs (it runs {known})")]
+    #[error("architecture {} is not one that kjit runs (it runs {known})", Shown(arch))]
     UnknownArch {
         /// `general.architecture`.
         arch: String,
@@ -26,7 +28,7 @@ pub enum GraphError {
     )]
     NoTensors,
     /// A tensor that the architecture needs is absent.
-    #[error("tensor '{name}' is missing: architecture '{arch}' needs it")]
+    #[error("tensor '{name}' is missing: architecture {} needs it", Shown(arch))]
     MissingTensor {
         /// The tensor.
         name: String,
@@ -34,7 +36,7 @@ pub enum GraphError {
         arch: String,
     },
     /// A tensor has another shape than the metadata says.
-    #[error("tensor '{name}' has shape {found:?}, the metadata asks for {want:?} (row length first)")]
+    #[error("tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)", Shown(name))]
     Shape {
         /// The tensor.
         name: String,
@@ -44,7 +46,10 @@ pub enum GraphError {
         want: Vec<u64>,
     },
     /// A tensor's type is known but cannot be computed with.
-    #[error("tensor '{name}' has type {ty}, with which kjit cannot compute; re-quantise the model to another type")]
+    #[error(
+        "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to another type",
+        Shown(name)
+    )]
     Format {
         /// The tensor.
         name: String,
@@ -53,7 +58,9 @@ pub enum GraphError {
     },
     /// A tensor that the graph does not use: the file's model is not the one that would be computed.
     #[error(
-        "tensor '{name}' is not one that kjit uses: this file of architecture '{arch}' is of a variant that it does not know"
+        "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that it does not know",
+        Shown(name),
+        Shown(arch)
     )]
     Unused {
         /// The tensor.
@@ -70,7 +77,7 @@ pub enum GraphError {
         arch: String,
     },
     /// A value in the metadata makes no sense.
-    #[error("key '{key}' is {value}: {why}")]
+    #[error("key {} is {}: {}", Shown(key), shortened(value, 150), shortened(why, 200))]
     Value {
         /// The key.
         key: String,

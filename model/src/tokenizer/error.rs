@@ -1,6 +1,8 @@
 use thiserror::Error;
 
 use crate::gguf;
+use crate::gguf::Shown;
+use crate::shortened::shortened;
 
 /// Why a vocabulary cannot be used, or an id cannot be decoded.
 #[derive(Debug, Error)]
@@ -10,14 +12,14 @@ pub enum TokenizerError {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
-    #[error("tokenizer.ggml.model: unknown tokenizer '{0}' (known: gpt2, gemma4, llama, bert, t5, rwkv, plamo2)")]
+    #[error("tokenizer.ggml.model: unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, rwkv, plamo2)", Shown(.0))]
     UnknownModel(String),
     /// The file says that it has no vocabulary.
-    #[error("tokenizer.ggml.model is '{0}': this file has no vocabulary, so text cannot be tokenized")]
+    #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be tokenized", Shown(.0))]
     NoVocabulary(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented; guessing one would give other ids
     /// than the model was trained with.
-    #[error("tokenizer.ggml.pre: unknown pre-tokenizer '{name}' (known: {known})")]
+    #[error("tokenizer.ggml.pre: unknown pre-tokenizer {} (known: {known})", Shown(name))]
     UnknownPre {
         /// The name in the file.
         name: String,
@@ -25,7 +27,7 @@ pub enum TokenizerError {
         known: String,
     },
     /// A part of the vocabulary is missing or does not fit the rest.
-    #[error("{key}: {problem}")]
+    #[error("{key}: {}", shortened(problem, 400))]
     Vocabulary {
         /// The metadata key.
         key: String,

@@ -14,7 +14,7 @@ pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Warm};
 pub use serve::Serve;
 pub use setup::{Kv, Placing, PromptsBy, Room, Sampling, Setup, Whole};
-pub use values::{Completions, Json, Man, Switch, positive};
+pub use values::{Completions, Json, Man, Size, Switch, positive};
 
 use clap::{Args, Parser, Subcommand};
 use kjit_model::DeviceChoice;
@@ -52,6 +52,9 @@ pub struct Shared {
     /// The run-time compiler to use: a library (nvrtc, hiprtc) or a clang
     #[arg(long, global = true, value_name = "FILE")]
     pub compiler_path: Option<PathBuf>,
+    /// Give up a host that sends less than this in a second, over a minute, when a model is fetched (0: wait)
+    #[arg(long, global = true, value_name = "SIZE", default_value = "1kB")]
+    pub min_rate: Size,
     /// More on stderr (-vv: still more)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,

@@ -32,8 +32,7 @@ pub fn pull(args: &args::Pull, shared: &Shared) -> anyhow::Result<ExitCode> {
 }
 
 pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let hub = hub()?;
-    let all = hub.list()?;
+    let (all, cache) = fetching(shared, |hub, watch| Ok((hub.list(watch)?, hub.cache().to_owned())))?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
         writeln!(out, "{}", Value::Array(all.iter().map(document).collect()))?;
@@ -50,7 +49,7 @@ pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
             writeln!(out, "{name:width$}  {size:>9}  {}{parts}", revision(local))?;
         }
         if all.is_empty() && !shared.quiet {
-            say(format_args!("no models in {}: `kjit pull hf:ORG/REPO:QUANT` fetches one", hub.cache().display()));
+            say(format_args!("no models in {}: `kjit pull hf:ORG/REPO:QUANT` fetches one", cache.display()));
         }
     }
     out.flush()?;

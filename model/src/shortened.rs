@@ -1,0 +1,35 @@
+//! Lines that quote what a file, a request or another program said, at a length that a screen has room for.
+
+use std::borrow::Cow;
+
+/// The most characters of a line that says what is wrong.
+pub const LINE: usize = 500;
+
+/// The text with `most` characters at most: of a longer one the middle goes, since a line begins with what is wrong
+/// and ends with what to do.
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most || text.chars().count() <= most {
+        return Cow::Borrowed(text);
+    }
+    let room = most.saturating_sub(1);
+    let end = room / 3;
+    let at = |index: Option<(usize, char)>| index.map_or(text.len(), |(at, _)| at);
+    let begin = text.get(..at(text.char_indices().nth(room - end))).unwrap_or_default();
+    let end = text.get(at(text.char_indices().rev().nth(end.saturating_sub(1)))..).unwrap_or_default();
+    Cow::Owned(format!("{begin}…{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_lose_their_middle_and_short_ones_nothing() {
+        assert_eq!(shortened("0123456789", 10), "0123456789");
+        assert_eq!(shortened("0123456789x", 10), "012345…89x");
+        assert_eq!(shortened("ääääääääää", 10), "ääääääääää");
+        let long = format!("begin {} end", "ü\u{1f600}".repeat(100_000));
+        let short = shortened(&long, LINE);
+        assert!(short.chars().count() == LINE && short.starts_with("begin ") && short.ends_with(" end"), "{short}");
+    }
+}
