@@ -93,6 +93,15 @@ pub struct GemmLaunch {
     pub counters: usize,
 }
 
+impl GemmLaunch {
+    /// The same where a block has all columns of its results: one order of sums, whatever the rows and the device.
+    #[must_use]
+    pub const fn whole(mut self) -> GemmLaunch {
+        self.geometry.grid[2] = 1;
+        GemmLaunch { splits: 1, parts_bytes: 0, counters: 0, ..self }
+    }
+}
+
 const NAME: &str = "gemm";
 const NAME_GROUPS: &str = "gemm_wgmma";
 

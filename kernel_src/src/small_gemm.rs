@@ -33,6 +33,8 @@ pub struct SmallGemmSpec {
     pub finish: Finish,
     /// Results are halves in panels, the input of another product.
     pub panels: bool,
+    /// Each result is the same bits whatever `tokens` is: one order of sums for a shape of weights.
+    pub fixed: bool,
     /// How the work is cut; `None`: the default.
     pub tuning: Option<SmallGemmTuning>,
 }
@@ -95,7 +97,7 @@ impl SmallGemmSpec {
     #[must_use]
     pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> SmallGemmSpec {
         let segments = vec![Segment { format, rows, bias: false }];
-        SmallGemmSpec { cols, tokens, segments, finish: Finish::Store, panels: false, tuning: None }
+        SmallGemmSpec { cols, tokens, segments, finish: Finish::Store, panels: false, fixed: false, tuning: None }
     }
 
     fn weights(&self) -> Segments<'_> {
@@ -120,6 +122,11 @@ impl SmallGemmSpec {
         // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves of a block
         // share 16 rows.
         let (waves, rows, tiles, blocks_per_unit) = match (self.block_tokens(), wide(2)) {
+            // Of a shape always as many waves share the columns: two, or eight (with a gate four).
+            (8, true) if self.fixed => (4, 2, 1, 7),
+            (16 | 24 | 32, true) if self.fixed => (4, 2, 1, 4),
+            (_, true) if self.fixed => (8, 4, 1, 2),
+            (_, false) if self.fixed => (8, 1, 1, 2),
             (8, true) => (4, 2, 1, 7),
             (8, false) => (16, 1, 1, 1),
             (16, true) if narrow => (4, 1, 2, 4),
@@ -138,6 +145,10 @@ impl SmallGemmSpec {
 
     /// Blocks that share a result.
     fn splits(&self, t: &SmallGemmTuning) -> u32 {
+        // Where there are plenty of rows blocks are of different sizes, and have their results to themselves.
+        if self.fixed && self.weights().tiles(32, 1) >= BLOCKS_WANTED {
+            return 1;
+        }
         // Two steps of each wave at least.
         let most = self.steps() / (2 * (t.waves / t.rows) as usize);
         (BLOCKS_WANTED / self.tiles(t).max(1)).clamp(1, most.clamp(1, 8)) as u32
@@ -184,7 +195,8 @@ impl Family for SmallGemmSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (weights, out) = (Listed(&self.segments), if self.panels { ", panels" } else { "" });
-        write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)
+        write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)?;
+        if self.fixed { f.write_str(", fixed") } else { Ok(()) }
     }
 
     fn usual(&self, _: &Target) -> Result<SmallGemmTuning, SpecError> {

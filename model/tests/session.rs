@@ -3,12 +3,15 @@
 mod support;
 
 use kjit_model::gguf::Gguf;
+use kjit_model::host::Isa;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
+use std::path::Path;
 use std::sync::Arc;
 use support::files::tiny_models;
 use support::near::off;
 use support::one::One;
+use support::reproducible::Text;
 use support::side_by_side;
 
 fn options(precise: bool, sequences: usize) -> OpenOptions {
@@ -55,6 +58,73 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
         }
     }
 }
+
+/// Opens a model so that scores are the same bits however tokens come, with these threads.
+fn reproducible(path: &Path, isa: Isa, (threads, chunk): (usize, usize), with: &OpenOptions) -> Session {
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = OpenOptions { threads, prefill_chunk: Some(chunk), reproducible: true, ..with.clone() };
+    Session::on_cpu_with(gguf, graph, &options, isa).unwrap()
+}
+
+#[test]
+fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
+    for path in tiny_models() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // A block of attention has 128 positions.
+        let (long, most) = (name.contains("q4_k_m"), if name.contains("llama-q4_k_m") { 64 } else { 9 });
+        let options = OpenOptions { sequences: most, ..OpenOptions::new(200) };
+        let tokens = if long { 140 } else { 30 };
+        for isa in if long { Isa::available() } else { vec![Isa::best()] } {
+            let mut session = reproducible(&path, isa, (2, 512), &options);
+            let text = Text::new(&mut session, tokens);
+            text.in_pieces(&mut session, &[tokens, 7]);
+            [2, 9, 33, 64].into_iter().filter(|n| *n <= most).for_each(|n| text.side_by_side(&mut session, n));
+            text.forked(&mut session, &[1, tokens / 2]);
+            let greedy = Text::greedy(&mut session, 20, 40);
+            greedy.drafted(&mut session, 20, &[1, 8]);
+            // Other threads, and other pieces of a pass.
+            let mut other = reproducible(&path, isa, (3, 48), &options);
+            text.in_pieces(&mut other, &[tokens]);
+        }
+    }
+}
+
+#[test]
+fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
+    let tokens = 70;
+    for arch in REPRODUCIBLE {
+        let Some(path) = support::files::model_path(&format!("archs/{arch}.gguf")) else { return };
+        for precise in [false, true] {
+            let kv = if precise { KvType::F16 } else { KvType::Q8_0 };
+            let options = OpenOptions { sequences: 9, precise, kv, ..OpenOptions::new(100) };
+            let mut session = reproducible(&path, Isa::best(), (3, 24), &options);
+            let text = Text::new(&mut session, tokens);
+            text.in_pieces(&mut session, &[70, 16, 9]);
+            [2, 9].into_iter().for_each(|n| text.side_by_side(&mut session, n));
+            text.forked(&mut session, &[5, 40]);
+        }
+    }
+}
+
+/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear attention, shared keys.
+const REPRODUCIBLE: &[&str] = &[
+    "deepseek2-lite",
+    "deepseek32",
+    "falcon-h1",
+    "gemma2",
+    "gemma3n",
+    "gpt-oss-mxfp4",
+    "jamba",
+    "kimi-linear",
+    "lfm2",
+    "llama4",
+    "mamba2",
+    "mpt",
+    "qwen3moe-q4_k_m",
+    "qwen3next",
+    "rwkv7",
+];
 
 #[test]
 fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {

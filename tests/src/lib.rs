@@ -17,6 +17,8 @@ pub mod near;
 pub mod one;
 #[path = "../../model/tests/support/paged.rs"]
 pub mod paged;
+#[path = "../../model/tests/support/reproducible.rs"]
+pub mod reproducible;
 #[path = "../../model/tests/support/returning.rs"]
 pub mod returning;
 pub mod several;

@@ -6,6 +6,7 @@ use kjit_model::gpu::jobs_for;
 use kjit_model::session::{KvType, OpenOptions, Session};
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
+use kjit_tests::reproducible::Text;
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::sync::Arc;
@@ -114,4 +115,82 @@ fn experts_side_by_side_on_simulated_gfx90a_are_the_hosts() {
 fn windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts() {
     let test = "windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts";
     as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3], &[3, 16]);
+}
+
+/// A model whose scores are to be the same bits however tokens come: alone, at the side of others, in pieces, behind what
+/// was kept, as drafts, and where its layers are copied for each step. `KJIT_SEQUENCES_ON_GPU=1` takes up to 64 sequences, and all
+/// that is not `always`.
+fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOptions) {
+    let whole = std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some();
+    let Some(path) = model_path(name) else { return };
+    if !whole && !always {
+        eprintln!("SKIPPED: {name} on {arch} (KJIT_SEQUENCES_ON_GPU=1)");
+        return;
+    }
+    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    setup.run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let device = engine.device("rocm:0").unwrap();
+        let (tokens, sizes): (usize, &[usize]) = if whole { (90, &[2, 3, 9, 33, 64]) } else { (16, &[3]) };
+        let options = OpenOptions {
+            context: Some(tokens + 20),
+            threads: 2,
+            reproducible: true,
+            drafts: true,
+            sequences: *sizes.iter().max().unwrap(),
+            ..with
+        };
+        let start = Instant::now();
+        let mut session = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
+        eprintln!("{name} on {arch}: opened after {:.1?}", start.elapsed());
+        Simulated::here().poison(session.gpu().unwrap().plan());
+        let text = Text::new(&mut session, tokens);
+        text.in_pieces(&mut session, if whole { &[90, 64, 7] } else { &[16, 7] });
+        sizes.iter().for_each(|n| text.side_by_side(&mut session, *n));
+        text.forked(&mut session, &[5]);
+        if !graph.is_recurrent() {
+            let greedy = Text::greedy(&mut session, 6, 16);
+            greedy.drafted(&mut session, 6, &[3]);
+        }
+        drop(session);
+        let options = OpenOptions { stream: true, ..options };
+        let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
+        text.in_pieces(&mut session, &[7]);
+        eprintln!("{name} on {arch}: {:.1?}", start.elapsed());
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come() {
+    let test = "reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come";
+    reproducible(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", true, OpenOptions::default());
+}
+
+#[test]
+fn reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come() {
+    let test = "reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come";
+    let options = OpenOptions { kv: KvType::Q8_0, paged: Some(64 * 128), ..OpenOptions::default() };
+    reproducible(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", true, options);
+}
+
+#[test]
+fn reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come() {
+    let test = "reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come";
+    let options = OpenOptions { paged: Some(64 * 128), ..OpenOptions::default() };
+    reproducible(test, "archs/deepseek2-lite.gguf", "gfx942:sramecc+:xnack-", false, options);
+}
+
+#[test]
+fn reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come() {
+    let test = "reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come";
+    reproducible(test, "archs/qwen3next.gguf", "gfx1201", false, OpenOptions::default());
+}
+
+#[test]
+fn reproducible_scores_with_windows_on_simulated_gfx1030_are_the_same_bits_however_tokens_come() {
+    let test = "reproducible_scores_with_windows_on_simulated_gfx1030_are_the_same_bits_however_tokens_come";
+    reproducible(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1030", false, OpenOptions::default());
 }

@@ -36,6 +36,7 @@ impl Setup {
             context: self.context,
             kv: self.kv_type.into(),
             precise: self.precise,
+            reproducible: self.reproducible,
             prefill_chunk: self.prefill_chunk,
             persistent: self.persistent.into(),
             memory: self.room.memory.map(|size| size.0),

@@ -664,6 +664,14 @@ fn assemble(
         adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
         slots: device.buffer(slots)?,
         pages: device.buffer((slots * plan.table(context)).max(1))?,
+        each: plan
+            .prompts
+            .iter()
+            .filter(|p| p.wants_each())
+            .map(|p| p.tokens as usize)
+            .max()
+            .map(|n| device.buffer(n))
+            .transpose()?,
         drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;

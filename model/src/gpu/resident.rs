@@ -219,6 +219,8 @@ pub(super) struct Words {
     pub slots: DeviceBuffer<u32>,
     /// Pages of each slot, by position; nothing where there are none.
     pub pages: DeviceBuffer<u32>,
+    /// The position of each of a prompt's tokens, where launches want to know that.
+    pub each: Option<DeviceBuffer<u32>>,
     /// For drafted tokens; none where nobody drafts.
     pub drafts: Option<DraftWords>,
 }
@@ -405,6 +407,9 @@ impl Resident {
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Control(Control::Pages) => part(self.control.pages.cast()?)?,
+            Bind::Control(Control::Each) => {
+                self.control.each.as_ref().ok_or_else(|| lost("list of positions"))?.cast()?
+            }
             Bind::Control(what @ (Control::Places | Control::Turns | Control::Picks)) => {
                 let words = self.control.drafts.as_ref().ok_or_else(|| lost("draft's words"))?;
                 let half = words.rows.len() / 2;

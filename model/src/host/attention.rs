@@ -62,6 +62,8 @@ pub struct Attend<'a> {
     pub heads: usize,
     pub token: usize,
     pub tokens: usize,
+    /// Blocks of positions begin where they would for any tokens, and rows have one kernel whatever their number.
+    pub reproducible: bool,
 }
 
 /// Running state of the softmax of a row.
@@ -109,7 +111,7 @@ impl Job for Attend<'_> {
         v.fill(0.0);
         self.begin(state);
         let end = self.seen_to(self.token + self.tokens - 1);
-        let mut at = self.seen_from(self.token);
+        let mut at = self.begins_at();
         while at < end {
             let n = KEYS.min(end - at);
             let n32 = n.next_multiple_of(LANES);
@@ -118,7 +120,7 @@ impl Job for Attend<'_> {
             unsafe {
                 self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
                 self.layer.values.rows(self.key_head, at, n).short(value_dim).decode::<V>(v, padded);
-                if m >= MANY {
+                if m >= MANY || self.reproducible {
                     // Rows past n hold old keys, or zeros: their scores are masked.
                     s.fill(0.0);
                     for j in (0..n32).step_by(LANES) {
@@ -147,6 +149,13 @@ impl Job for Attend<'_> {
 }
 
 impl Attend<'_> {
+    /// The first position of the first block: a multiple of a block's positions where that is not to depend on which tokens
+    /// the task has. What a token does not see of a block changes nothing of its results.
+    pub(super) fn begins_at(&self) -> usize {
+        let first = self.seen_from(self.token);
+        if self.reproducible { first / KEYS * KEYS } else { first }
+    }
+
     /// The first position that a token sees.
     pub(super) fn seen_from(&self, token: usize) -> usize {
         let own = self.layer.first + token;
@@ -249,6 +258,10 @@ impl Attend<'_> {
                     e.store(p);
                     total = total.add(e);
                 }
+                if self.reproducible {
+                    // The least power is not 0, and what lies there is others' affair.
+                    (0..from).chain(to.max(from)..whole).for_each(|j| s[lie.element(j)] = 0.0);
+                }
                 if m != *largest {
                     let shrink = (*largest - m).exp();
                     *sum *= shrink;
@@ -303,14 +316,15 @@ unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
 }
 
 /// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when there are
-/// few of these (decoding), a query head. `precise`: all in f32.
-pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, precise: bool) {
+/// few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a token's results are the same bits
+/// whatever tokens come with it.
+pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, (precise, reproducible): (bool, bool)) {
     /// Tokens of a task: with three query heads to a key head, 96 rows.
     const TOKENS: usize = 32;
     let key_heads = layer.keys.heads();
     let group = layer.heads / key_heads;
     let token_runs = rows.div_ceil(TOKENS);
-    let tiles = isa.has_tiles() && !precise && rows >= TOKENS;
+    let tiles = isa.has_tiles() && !precise && !reproducible && rows >= TOKENS;
     // Tiles split keys and values for all query heads once, which is as much work as their products.
     let wanted = if tiles { pool.threads() } else { 4 * pool.threads() };
     let apart = key_heads * token_runs < wanted;
@@ -324,7 +338,7 @@ pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, precise: boo
         let token = (token_runs - 1 - task / head_runs) * TOKENS;
         let head = task % head_runs * per_task;
         let tokens = TOKENS.min(rows - token);
-        let task = Attend { layer, key_head: head / group, head, heads: per_task, token, tokens };
+        let task = Attend { layer, key_head: head / group, head, heads: per_task, token, tokens, reproducible };
         // SAFETY: tasks have different heads or tokens.
         unsafe {
             match tiles {
@@ -400,7 +414,7 @@ mod tests {
                             out: Shared::new(&mut out),
                         };
                         Scratch::take().parts([1 << 20])[0].fill(f32::NAN);
-                        attend(&mut pool, isa, layer, tokens, precise);
+                        attend(&mut pool, isa, layer, tokens, (precise, false));
                         out
                     };
                     let want = run(Isa::best(), true);
@@ -451,7 +465,7 @@ mod tests {
                     only: None,
                     out: Shared::new(&mut out),
                 };
-                attend(&mut pool, isa, layer, tokens, false);
+                attend(&mut pool, isa, layer, tokens, (false, false));
                 assert!(out.iter().all(|x| x.is_finite()), "{}, {threads} threads; {rng}", isa.name());
                 all.push(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
             }
@@ -501,7 +515,8 @@ mod tests {
                     };
                     let group = heads / key_heads;
                     for key_head in 0..key_heads {
-                        let all = Attend { layer, key_head, head: key_head * group, heads: group, token: 0, tokens };
+                        let (head, reproducible) = (key_head * group, false);
+                        let all = Attend { layer, key_head, head, heads: group, token: 0, tokens, reproducible };
                         // SAFETY: one thread.
                         unsafe {
                             match tiles {

@@ -393,7 +393,7 @@ mod tests {
                     bias: None,
                     out: Shared::new(results.next().unwrap()),
                 });
-                multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut Quantised::default()));
+                multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut Quantised::default()), false);
                 for (i, out) in outs.iter().enumerate() {
                     let w = matrix(i);
                     if let Some(beside) = &beside[i] {

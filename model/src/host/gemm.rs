@@ -250,7 +250,7 @@ mod tests {
                     let (tokens, mut rounded) = (x.len() / cols, Quantised::default());
                     if format.block_elems() > 1 {
                         // SAFETY: the job asks for nothing.
-                        unsafe { isa.run(Quantise { x, cols, to: &mut rounded }) };
+                        unsafe { isa.run(Quantise { x, cols, to: rounded.fit(x.len() / cols, cols) }) };
                     }
                     let mut out = vec![f32::NAN; tokens * rows];
                     let x = Input { x, rounded: &rounded, ahead };
@@ -287,7 +287,7 @@ mod tests {
                     let mut rounded = Quantised::default();
                     if format.block_elems() > 1 {
                         // SAFETY: the job asks for nothing.
-                        unsafe { isa.run(Quantise { x: &x, cols, to: &mut rounded }) };
+                        unsafe { isa.run(Quantise { x: &x, cols, to: rounded.fit(x.len() / cols, cols) }) };
                     }
                     let mut words = vec![f32::NAN; tokens * row_len(cols)];
                     let in_words = isa.has_words() && super::super::words::has(format);

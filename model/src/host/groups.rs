@@ -31,7 +31,8 @@ pub struct Group<'a> {
 }
 
 /// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's. All matrices have
-/// the same shape and format. Where `rounded`, few rows are multiplied as integers.
+/// the same shape and format. Where `rounded`, few rows are multiplied as integers; `reproducible` as
+/// [`multiply`](super::multiply::multiply) has it.
 pub fn multiply_groups(
     pool: &mut Pool,
     isa: Isa,
@@ -39,6 +40,7 @@ pub fn multiply_groups(
     groups: &[Group<'_>],
     outs: &mut [&mut [f32]],
     rounded: bool,
+    reproducible: bool,
 ) {
     let Some(first) = groups.first() else { return };
     let (cols, height) = (first.w.cols, first.w.rows);
@@ -77,13 +79,14 @@ pub fn multiply_groups(
     let mut small: Vec<Quantised> = vec![];
     for (g, group) in groups.iter().enumerate().take(of_groups) {
         let mut to = Quantised::default();
-        if group.rows.len() < PANEL_TOKENS {
+        if reproducible || group.rows.len() < PANEL_TOKENS {
             // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
-            unsafe { isa.run(Quantise { x: input(g), cols, to: &mut to }) };
+            unsafe { isa.run(Quantise { x: input(g), cols, to: to.fit(input(g).len() / cols, cols) }) };
         }
         small.push(to);
     }
-    let (none, many) = (Quantised::default(), |g: usize| groups[g].rows.len() >= PANEL_TOKENS);
+    let none = Quantised::default();
+    let many = |g: usize| !reproducible && groups[g].rows.len() >= PANEL_TOKENS;
     // Runs of rows: eight for each thread in all, panels where there are many rows.
     let few = (groups.len() * height).div_ceil(8 * pool.threads()).clamp(8, 256);
     let run = |g: usize| if many(g) { LANES } else { few };

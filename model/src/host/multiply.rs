@@ -7,7 +7,7 @@ use super::gemm::PanelProduct;
 use super::matvec::RowProduct;
 use super::pool::Pool;
 use super::product::{Matrix, Part};
-use super::quantise::{Quantise, Quantised};
+use super::quantise::{Quantise, Quantised, RoundedRows};
 use super::share::Shared;
 use super::simd::{Isa, LANES};
 use super::tiles::{self, SplitRows, TileProduct};
@@ -32,6 +32,9 @@ const FETCHING: usize = 2;
 /// thread has two tasks, and eight at most, so that one that was put off its core holds up little.
 const TASK: usize = 8 << 10;
 
+/// Tokens whose rounding several threads share.
+const SHARED: usize = 32;
+
 /// One product of a step.
 pub struct Product<'a> {
     /// The matrix.
@@ -44,7 +47,8 @@ pub struct Product<'a> {
     pub out: Shared<'a>,
 }
 
-/// All products of the same input.
+/// All products of the same input. If `reproducible`, a token's results are the same bits whatever the number of tokens:
+/// each row's product is that of few tokens, which is one order of sums for any number.
 pub fn multiply(
     pool: &mut Pool,
     isa: Isa,
@@ -52,12 +56,14 @@ pub fn multiply(
     tokens: usize,
     products: &[Product],
     rounded: Option<&mut Quantised>,
+    reproducible: bool,
 ) {
-    let (panels, rounds) = (tokens >= PANEL_TOKENS, rounded.is_some());
+    let (panels, rounds) = (tokens >= PANEL_TOKENS && !reproducible, rounded.is_some());
+    let tiled = isa.has_tiles() && !reproducible;
     let laid_out = |p: &Product| p.beside.is_some() && rounds && !panels && isa.has_words();
     let cols = products.first().map_or(0, |p| p.w.cols);
-    let in_bytes = |p: &Product| isa.has_tiles() && byte_tiles::has(p.w.format, tokens);
-    let in_halves = |p: &Product| isa.has_tiles() && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
+    let in_bytes = |p: &Product| tiled && byte_tiles::has(p.w.format, tokens);
+    let in_halves = |p: &Product| tiled && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
     let in_tiles = |p: &Product| in_bytes(p) || in_halves(p);
     let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
@@ -73,13 +79,10 @@ pub fn multiply(
         }
         let in_blocks = |p: &Product| matches!(p.w.format.encoding, Encoding::Blocks(_));
         if products.iter().any(laid_out) {
-            to.units.resize(to.units.len().max(tokens * beside::row_len(cols)), 0.0);
-            // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
-            unsafe { isa.run_words(RoundUnits { x: &x[..tokens * cols], to: &mut to.units }) };
+            round_units(pool, isa, &x[..tokens * cols], cols, &mut to.units);
         }
         if !panels && products.iter().any(|p| in_blocks(p) && !laid_out(p)) {
-            // SAFETY: as above.
-            unsafe { isa.run(Quantise { x, cols, to }) };
+            round_blocks(pool, isa, &x[..tokens * cols], cols, to);
         }
         &*to
     });
@@ -173,6 +176,50 @@ pub fn multiply(
             }
             task -= here;
         }
+    });
+}
+
+/// Runs `f` for the rows of an input, by runs of them: the first, and how many. On all threads where they are many.
+fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+    if rows < SHARED {
+        return f(0, rows);
+    }
+    let each = rows.div_ceil(4 * pool.threads());
+    pool.run(rows.div_ceil(each), &|task| f(task * each, each.min(rows - task * each)));
+}
+
+/// Rounds rows of an input for matrices with rows side by side.
+fn round_units(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
+    let (rows, len) = (x.len() / cols, beside::row_len(cols));
+    to.resize(to.len().max(rows * len), 0.0);
+    let to = Shared::new(to);
+    by_runs(pool, rows, &|first, n| {
+        // SAFETY: runs have different rows.
+        let to = unsafe { to.part(first * len, n * len) };
+        // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+        unsafe { isa.run_words(RoundUnits { x: &x[first * cols..][..n * cols], to }) };
+    });
+}
+
+/// Rounds rows of an input for products of single rows.
+fn round_blocks(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Quantised) {
+    let rows = x.len() / cols;
+    let RoundedRows { q, scales, sums, pairs } = to.fit(rows, cols);
+    let (chunks, q) = (q.len() / rows, Shared::new(q));
+    let [scales, sums, pairs] = [scales, sums, pairs].map(|part| Shared::new(part));
+    by_runs(pool, rows, &|first, n| {
+        let (at, n_chunks) = (first * chunks, n * chunks);
+        // SAFETY: runs have different rows.
+        let to = unsafe {
+            RoundedRows {
+                q: q.part(at, n_chunks),
+                scales: scales.part(2 * at, 2 * n_chunks),
+                sums: sums.part(4 * at, 4 * n_chunks),
+                pairs: pairs.part(2 * at, 2 * n_chunks),
+            }
+        };
+        // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+        unsafe { isa.run(Quantise { x: &x[first * cols..][..n * cols], cols, to }) };
     });
 }
 

@@ -39,6 +39,17 @@ pub struct Quantised {
 }
 
 impl Quantised {
+    /// Room for so many rows of `cols` elements, and where they go.
+    pub fn fit(&mut self, rows: usize, cols: usize) -> RoundedRows<'_> {
+        let chunks = cols.div_ceil(CHUNK);
+        self.chunks = chunks;
+        self.q.resize(rows * chunks, Chunk([0; CHUNK_BYTES]));
+        self.scales.resize(rows * chunks * 2, 0.0);
+        self.sums.resize(rows * chunks * 4, 0.0);
+        self.pairs.resize(rows * chunks * 2, 0.0);
+        RoundedRows { q: &mut self.q, scales: &mut self.scales, sums: &mut self.sums, pairs: &mut self.pairs }
+    }
+
     /// Row `t`.
     pub fn row(&self, t: usize) -> Rounded<'_> {
         let n = self.chunks;
@@ -60,11 +71,20 @@ pub struct Rounded<'a> {
     pub pairs: &'a [f32],
 }
 
+/// Where some rows go.
+pub struct RoundedRows<'a> {
+    pub q: &'a mut [Chunk],
+    pub scales: &'a mut [f32],
+    pub sums: &'a mut [f32],
+    pub pairs: &'a mut [f32],
+}
+
 /// Rounds rows of `cols` elements, a multiple of 32; a last half chunk is filled up with zeros.
 pub struct Quantise<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    pub to: &'a mut Quantised,
+    /// Room for as many ([`Quantised::fit`]).
+    pub to: RoundedRows<'a>,
 }
 
 impl Job for Quantise<'_> {
@@ -73,12 +93,8 @@ impl Job for Quantise<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Quantise { x, cols, to } = self;
-        let (rows, chunks) = (x.len() / cols, cols.div_ceil(CHUNK));
-        to.chunks = chunks;
-        to.q.resize(rows * chunks, Chunk([0; CHUNK_BYTES]));
-        to.scales.resize(rows * chunks * 2, 0.0);
-        to.sums.resize(rows * chunks * 4, 0.0);
-        to.pairs.clear();
+        let chunks = cols.div_ceil(CHUNK);
+        assert!(to.q.len() <= x.len() / cols * chunks);
         let zeros = [0.0; LANES];
         for (i, ((q, scales), sums)) in
             to.q.iter_mut().zip(to.scales.as_chunks_mut::<2>().0).zip(to.sums.as_chunks_mut::<4>().0).enumerate()
@@ -93,7 +109,7 @@ impl Job for Quantise<'_> {
                 sums[2 * part..][..2].copy_from_slice(&both);
             }
         }
-        to.pairs.extend(to.sums.as_chunks::<2>().0.iter().map(|[a, b]| a + b));
+        to.pairs.iter_mut().zip(to.sums.as_chunks::<2>().0).for_each(|(to, [a, b])| *to = a + b);
     }
 }
 

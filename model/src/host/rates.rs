@@ -78,7 +78,7 @@ impl ProductRate {
         for (bytes, beside) in self.matrices.iter().zip(&self.beside) {
             let w = Matrix { bytes, format: self.format, rows: self.rows, cols: self.cols };
             let product = Product { w, beside: beside.as_ref(), bias: None, out: Shared::new(&mut self.out) };
-            multiply(&mut self.pool, self.isa, &self.x, self.tokens, &[product], Some(&mut self.rounded));
+            multiply(&mut self.pool, self.isa, &self.x, self.tokens, &[product], Some(&mut self.rounded), false);
         }
         // Used, so that nothing is left out.
         std::hint::black_box(&self.out);

@@ -33,6 +33,8 @@ pub struct Run<'a> {
     pub isa: Isa,
     /// The input of a product, rounded; `None` where all is to be f32.
     pub rounded: Option<&'a mut Quantised>,
+    /// A row's results are the same bits whatever rows come with it.
+    pub reproducible: bool,
     /// The rows that the stage before has made.
     pub given: &'a [f32],
     /// The rows' tokens.

@@ -28,6 +28,7 @@ pub struct HostRunner {
     chunk: usize,
     kv: KvType,
     precise: bool,
+    reproducible: bool,
     isa: Isa,
     pool: Pool,
     weights: Weights,
@@ -131,7 +132,14 @@ impl HostRunner {
         let spare = vec![State::new(&graph, kv, context)?];
         // Behind that: where memory is short, copies are what is done without.
         if !options.precise && isa.has_words() {
-            weights.lay_out(&graph, &mut pool);
+            // Copies add up in another order.
+            if !weights.lay_out(&graph, &mut pool) && options.reproducible {
+                return Err(SessionError::Memory {
+                    what: "copies of the matrices, which reproducible scores are made by".to_owned(),
+                    bytes: graph.weights.iter().map(|w| w.bytes() as u64).sum(),
+                    hint: "close other programs, or set KJIT_LAID_OUT=off at every start".into(),
+                });
+            }
         }
         let factors = |r: &Rope| r.factors_for(context).map(|f| weights.vector(f));
         let ropes = graph.ropes.iter().map(|r| RopeTable::new(r, factors(r))).collect();
@@ -144,6 +152,7 @@ impl HostRunner {
             chunk: options.chunk_on_cpu(),
             kv,
             precise: options.precise,
+            reproducible: options.reproducible,
             isa,
             weights,
             states: vec![],
@@ -363,6 +372,7 @@ impl HostRunner {
                 pool: &mut self.pool,
                 isa: self.isa,
                 rounded: (!self.precise).then_some(&mut self.rounded),
+                reproducible: self.reproducible,
                 given: &[],
                 tokens,
                 rows,
@@ -589,6 +599,7 @@ impl HostRunner {
             pool: &mut self.pool,
             isa: self.isa,
             rounded: (!self.precise).then_some(&mut self.rounded),
+            reproducible: self.reproducible,
             given: &self.given,
             tokens: &tokens,
             rows,

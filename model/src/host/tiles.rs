@@ -408,7 +408,7 @@ mod tests {
                 out: Shared::new(results.next().unwrap()),
             });
             let mut rounded = Quantised::default();
-            multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut rounded));
+            multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut rounded), false);
             assert!(!rounded.tiles.is_empty(), "nothing went through tiles");
             for ((format, rows, bytes, _, bias), out) in matrices.iter().zip(&outs) {
                 let mut decoded = vec![0.0; rows * cols];

@@ -82,23 +82,25 @@ impl Weights {
 
     /// Lays the matrices of products out anew for few tokens, on all threads, as copies beside the file's: all of them, if
     /// together they take no more than [`LAID_OUT`] and an eighth of all memory, else none. (Not experts', nor those of
-    /// heads apart, nor what makes vectors of texts: those have many tokens at once.)
-    pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) {
+    /// heads apart, nor what makes vectors of texts: those have many tokens at once.) False: there is no memory for what
+    /// fits.
+    pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
         let products = graph.ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m.weight) } else { None });
         let mut ids: Vec<WeightId> = products.filter(|id| Beside::suits(graph.weight(*id).format)).collect();
         ids.sort_unstable();
         ids.dedup();
         let bytes: u64 = ids.iter().map(|id| graph.weight(*id).bytes() as u64).sum();
         if graph.pooling.is_some() || is_off() || !fits(bytes, memory_limit()) {
-            return;
+            return true;
         }
         for id in ids {
             let Some(beside) = Beside::of(self.matrix(graph, id, 0), pool) else {
                 self.beside.fill_with(|| None);
-                return;
+                return false;
             };
             self.beside[id.0 as usize] = Some(beside);
         }
+        true
     }
 
     /// Bytes of what was laid out.

@@ -1,6 +1,6 @@
 //! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices that have layers each.
 
-use super::pages::one_gpu;
+use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::gguf::Gguf;
 use crate::gpu::{Apart as Refused, GpuRunner, Shared, lacks, plan_for, shared};
@@ -30,6 +30,9 @@ impl Session {
         options: &OpenOptions,
         isa: Isa,
     ) -> Result<Session, SessionError> {
+        if graph.pooling.is_some() {
+            not_reproducible(options, "a vector of a text")?;
+        }
         let runner = HostRunner::new(gguf, graph, options, isa)?;
         let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
         Ok(Session::with(
@@ -55,31 +58,32 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let wrong = |e: &dyn std::fmt::Display| SessionError::Device(e.to_string());
         // What is opened, the whole with what is said of its parts, and what is known already.
-        let (part, whole, remark, planned) = match (options.host_experts, options.host_ffn) {
-            (0, asked) if options.hot_experts.is_none() => {
-                let nothing_else = options.sequences <= 1 && !options.stream && options.output == Output::Own;
-                match asked {
-                    None if nothing_else => match shared(engine, device, gguf, &graph, options)? {
-                        Shared { apart: Some((apart, rates)), plan, .. } => {
-                            let said = format!("{apart}: {rates}");
-                            (apart.graph, Some((graph, said)), None, Some(plan))
+        let (part, whole, remark, planned) =
+            match (options.host_experts, options.host_ffn.or(options.reproducible.then_some(0))) {
+                (0, asked) if options.hot_experts.is_none() => {
+                    let nothing_else = options.sequences <= 1 && !options.stream && options.output == Output::Own;
+                    match asked {
+                        None if nothing_else => match shared(engine, device, gguf, &graph, options)? {
+                            Shared { apart: Some((apart, rates)), plan, .. } => {
+                                let said = format!("{apart}: {rates}");
+                                (apart.graph, Some((graph, said)), None, Some(plan))
+                            }
+                            Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
+                        },
+                        Some(n) if n > 0 => {
+                            let apart = FfnApart::of(&graph, n).map_err(|e| wrong(&e))?;
+                            let said = apart.to_string();
+                            (apart.graph, Some((graph, said)), None, None)
                         }
-                        Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
-                    },
-                    Some(n) if n > 0 => {
-                        let apart = FfnApart::of(&graph, n).map_err(|e| wrong(&e))?;
-                        let said = apart.to_string();
-                        (apart.graph, Some((graph, said)), None, None)
+                        _ => (graph, None, None, None),
                     }
-                    _ => (graph, None, None, None),
                 }
-            }
-            _ => {
-                let apart = Apart::of(&graph, options).map_err(|e| wrong(&e))?;
-                let said = apart.to_string();
-                (apart.graph, Some((graph, said)), None, None)
-            }
-        };
+                _ => {
+                    let apart = Apart::of(&graph, options).map_err(|e| wrong(&e))?;
+                    let said = apart.to_string();
+                    (apart.graph, Some((graph, said)), None, None)
+                }
+            };
         let asked = options.host_ffn.filter(|n| *n > 0).map(|n| (n, part.clone()));
         let opened = GpuRunner::open_at(engine, device, gguf, part, options, (None, planned));
         let mut runner = opened.map_err(|error| match asked {
@@ -123,6 +127,7 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, Result<String, SessionError>> {
         one_gpu(options).map_err(Err)?;
+        not_reproducible(options, "a model on several devices").map_err(Err)?;
         let shards = (0..devices.len()).map(|rank| shard(&graph, rank, devices.len()));
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
@@ -153,6 +158,7 @@ impl Session {
         ranks: &Ranks,
     ) -> Result<Session, SessionError> {
         one_gpu(options)?;
+        not_reproducible(options, "a model on several devices")?;
         let share = shard_of_rank(&graph, ranks.rank, ranks.size);
         // It is named by what divides models so on one machine.
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
@@ -178,6 +184,7 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
         one_gpu(options)?;
+        not_reproducible(options, "a model on several devices")?;
         let layers = Layers::of(&graph).map_err(|e| SessionError::Device(e.to_string()))?;
         let sum: usize = stages.iter().map(|(_, n)| n).sum();
         if sum != layers.len() || stages.iter().any(|(_, n)| *n == 0) {

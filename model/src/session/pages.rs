@@ -99,6 +99,14 @@ impl Session {
     }
 }
 
+/// What a whole model on one device promises is not shown for others yet.
+pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
+    match options.reproducible {
+        false => Ok(()),
+        true => Err(SessionError::Device(format!("--reproducible: {what} is not reproducible yet"))),
+    }
+}
+
 /// Pages are one GPU's.
 pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {

@@ -3,6 +3,7 @@
 
 mod one_launch;
 mod placed;
+mod reproducible;
 #[path = "../support/mod.rs"]
 mod support;
 

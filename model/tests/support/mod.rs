@@ -13,6 +13,7 @@ pub mod one;
 pub mod oracle;
 pub mod paged;
 pub mod peak;
+pub mod reproducible;
 pub mod returning;
 pub mod shapes;
 pub mod side_by_side;

@@ -98,10 +98,16 @@ pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl Into
     })
 }
 
-/// The place of the model that is asked for.
+/// The place of the model that is asked for. Who wants reproducible scores is refused by a model that was not opened for
+/// them.
 pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
-    service.place(name.as_deref())
+    let at = service.place(name.as_deref())?;
+    let wanted = fields.flag("reproducible")?.unwrap_or(false);
+    match wanted && service.options.models.get(at).is_some_and(|served| !served.open.reproducible) {
+        true => Err(fields.wrong("reproducible", "needs a server that was started with --reproducible")),
+        false => Ok(at),
+    }
 }
 
 /// `stream`, and whether usage comes at its end.

@@ -117,6 +117,9 @@ pub struct CacheFilter {
     /// That run was with --precise, for --model
     #[arg(long, requires = "model")]
     pub precise: bool,
+    /// That run was with --reproducible, for --model
+    #[arg(long, requires = "model")]
+    pub reproducible: bool,
     /// Only kernels whose name contains this
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub kernel: Option<String>,

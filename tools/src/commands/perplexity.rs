@@ -14,6 +14,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         context: Some(args.context),
         kv_type: args.kv_type,
         precise: args.precise,
+        reproducible: args.reproducible,
         persistent: Whole::default(),
         prefill_chunk: None,
         room: args.room.clone(),

@@ -80,12 +80,15 @@ impl Lower<'_> {
             tuning: None,
         };
         let mut x = self.value(input.value())?;
-        if !spec.covered(&self.target) {
+        if self.reproducible || !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
             (x, aux, eps) = self.quantize(&name, column, prologue, spec.columns, [x, aux], eps)?;
             (spec.prologue, spec.quantized) = (Prologue::None, true);
         }
-        let spec = self.tuned(spec);
+        let spec = match self.reproducible {
+            true => self.in_teams(&name, spec.clone(), MatvecSpec { columns: 1, ..spec })?,
+            false => self.tuned(spec),
+        };
         let residual = self.residual(finish)?;
         let y = self.results(input, segments, finish);
         let segments = self.weight_args(segments, &y);
@@ -137,12 +140,12 @@ impl Lower<'_> {
             tuning: None,
         };
         let mut x = self.value(input.value())?;
-        if !spec.covered(&self.target) {
+        if self.reproducible || !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
             (x, aux, eps) = self.quantize(&name, column, prologue, spec.columns(), [x, aux], eps)?;
             (spec.prologue, spec.quantized) = (Prologue::None, true);
         }
-        let spec = self.tuned(spec);
+        let spec = self.experts_spread(&name, spec)?;
         let (shares, residual) = match *finish {
             Finish::Sum { shares, residual, .. } => {
                 (self.value(shares)?, residual.map_or(Ok(Bind::Null), |r| self.value(r))?)
@@ -189,12 +192,12 @@ impl Lower<'_> {
             tuning: None,
         };
         let (mut x, name) = (self.value(x)?, name.clone());
-        if !spec.covered(&self.target) {
+        if self.reproducible || !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
             (x, _, _) = self.quantize(&name, column, Prologue::None, spec.columns(), [x, Bind::Null], 0.0)?;
             spec.quantized = true;
         }
-        let spec = self.tuned(spec);
+        let spec = self.experts_spread(&name, spec)?;
         let (w0, y) = (self.matrix(weight), self.program.make(out));
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
@@ -307,7 +310,7 @@ impl Lower<'_> {
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (mut form, norms, eps) = self.heads(a)?;
-        if self.drafted && a.kv.is_some() {
+        if self.apart && a.kv.is_some() {
             // A row reads the keys of those before it, which other blocks would write at the same time.
             self.heads_of_rows(a)?;
             form.kept_before = true;
@@ -318,8 +321,7 @@ impl Lower<'_> {
         let sequences = self.program.tokens();
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
-        let most = (SPLITS / sequences).max(1);
-        let splits = Dim::Spread { per_unit: tuning.blocks_per_unit(), over: spec.groups(), most };
+        let (splits, most) = self.slices(tuning.blocks_per_unit(), spec.groups());
         let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
         let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
         let (q, kv) = self.ready(a)?;
@@ -339,7 +341,7 @@ impl Lower<'_> {
             sinks,
             angles: a.rope.map_or(Bind::Null, Bind::Rope),
             slots: self.slots(),
-            position: self.position(),
+            position: self.places(),
             keys: Bind::Keys(a.cache),
             values: Bind::Values(a.cache),
             part,
@@ -347,9 +349,7 @@ impl Lower<'_> {
             out,
             scale: Bind::F32(a.scale),
             eps: Bind::F32(eps),
-            // With pages it says where a slot's table begins, and drafted rows, each as if it were a slot, have
-            // one table.
-            capacity: Bind::U32(if self.paged && self.drafted { 0 } else { self.context }),
+            capacity: self.capacity(),
             splits: Bind::Dim(splits),
             sequence_bytes: Bind::U64(match self.own_slots() && !self.paged {
                 true => self.slot_bytes(&name, a.cache)?,
@@ -366,22 +366,24 @@ impl Lower<'_> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
         let (rank, chosen) = (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
-        let spec = LatentSpec { heads, kv, rank, one: !self.batch, paged: self.paged, chosen };
+        if self.apart {
+            // A row reads those before it as they are kept, and its own as it is.
+            self.keep(format!("{name}.keep"), row, cache)?;
+        }
+        let spec = LatentSpec { heads, kv, rank, one: !self.batch && !self.apart, paged: self.paged, chosen };
         let (job, sequences) = (self.job(&name, spec.clone())?, self.program.tokens());
-        // Many tokens fill the device with one slice each.
-        let most = (SPLITS / sequences).max(1);
-        let splits = Dim::Spread { per_unit: LatentSpec::BLOCKS_PER_UNIT, over: spec.groups(), most };
+        let (splits, most) = self.slices(LatentSpec::BLOCKS_PER_UNIT, spec.groups());
         let args = LatentArgs {
             q: self.value(q)?,
             row: self.value(row)?,
             slots: self.slots(),
-            position: Bind::Control(Control::Position),
+            position: self.places(),
             rows: Bind::Keys(cache),
             part: self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64),
             counters: self.program.counters("latent.counters", 4 * spec.counters(sequences) as u64),
             out: self.program.make(out),
             scale: Bind::F32(scale),
-            capacity: Bind::U32(self.context),
+            capacity: self.capacity(),
             splits: Bind::Dim(splits),
             sequence_bytes: self.sequence_bytes(&name, cache)?,
             table: self.listed(only)?,
@@ -413,6 +415,29 @@ impl Lower<'_> {
     /// The position of the first token, of each slot, or of each row.
     pub(super) fn position(&self) -> Bind {
         Bind::Control(if self.drafted { Control::Places } else { Control::Position })
+    }
+
+    /// The position of each row that attends by itself.
+    fn places(&self) -> Bind {
+        if self.apart && !self.drafted { Bind::Control(Control::Each) } else { self.position() }
+    }
+
+    /// Positions of a slot. With pages it says where a slot's table begins, and rows that are one sequence's, each as if it
+    /// were a slot, have one table.
+    fn capacity(&self) -> Bind {
+        Bind::U32(if self.paged && self.apart { 0 } else { self.context })
+    }
+
+    /// Slices of the context, and how many at most, for so many groups of a token's heads: as many as fill the device.
+    fn slices(&self, per_unit: u32, groups: u32) -> (Dim, u32) {
+        if self.reproducible {
+            // What a slice has follows from their number, and what is summed from both.
+            let slices = self.slices_always(groups);
+            return (Dim::Is(slices), slices);
+        }
+        // Many tokens fill the device with one slice each.
+        let most = (SPLITS / self.program.tokens()).max(1);
+        (Dim::Spread { per_unit, over: groups, most }, most)
     }
 
     /// The tables of pages, or one sequence's; where there are none, null.

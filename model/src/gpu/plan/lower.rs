@@ -33,6 +33,10 @@ pub(super) struct Lower<'g> {
     pub program: Builder<'g>,
     /// Rows are sequences, each in a slot of its own; else one sequence's tokens.
     pub batch: bool,
+    /// A row's results are the same bits whatever rows come with it.
+    pub reproducible: bool,
+    /// Rows are one sequence's tokens, each of which attends by itself, as a single token does.
+    pub apart: bool,
     /// Rows are tokens of one sequence, each with a place of its own and as if each were a slot: with `batch`.
     pub drafted: bool,
     /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
@@ -97,6 +101,11 @@ impl Lower<'_> {
 
     /// The spec with the tuning that was measured best for it, where one was.
     pub fn tuned<F: Family>(&self, spec: F) -> F {
+        if self.reproducible {
+            // What was measured, for one number of rows and not for another, has no say.
+            let usual = spec.usual(&self.target).ok();
+            return spec.with(usual);
+        }
         let whole: Spec = spec.clone().into();
         let Some(tuning) = self.tuned.choice(&whole, &self.target) else { return spec };
         whole.with(Some(tuning)).try_into().unwrap_or(spec)

@@ -17,6 +17,7 @@ mod print;
 mod product;
 mod prompt;
 mod reduce;
+mod reproducible;
 mod small;
 mod states;
 mod stream;
@@ -107,6 +108,8 @@ pub enum Control {
     Pages,
     /// `u32`s: the position of each row of drafted tokens. One for all.
     Places,
+    /// `u32`s: the position of each of a prompt's tokens, where they attend each by itself. One for all.
+    Each,
     /// `u32`s, zeros: what counts up where tokens are chosen behind drafted ones. One for all.
     Turns,
     /// `u32`s: [`PICK`] for each row of drafted tokens, the second of which gets the token chosen there. One for
@@ -251,6 +254,8 @@ pub struct GemmUse {
     pub spec: GemmSpec,
     /// With experts: the rows are those of tokens grouped so.
     pub group: Option<MoeSpec>,
+    /// A block has all columns of its results ([`GemmLaunch::whole`]).
+    pub whole: bool,
 }
 
 impl GemmUse {
@@ -261,7 +266,8 @@ impl GemmUse {
     pub fn launch(&self, target: &Target, tokens: u32, units: u32) -> Result<GemmLaunch, SpecError> {
         let tokens = tokens as usize;
         let rows = self.group.map_or(tokens, |g| g.rows(tokens));
-        self.spec.launch_rows(target, rows, units.min(product::UNITS))
+        let launch = self.spec.launch_rows(target, rows, units.min(product::UNITS))?;
+        Ok(if self.whole { launch.whole() } else { launch })
     }
 }
 
@@ -489,6 +495,11 @@ pub struct Kept {
 }
 
 impl Program {
+    /// Whether launches want to know the position of each token ([`Control::Each`]).
+    pub(in crate::gpu) fn wants_each(&self) -> bool {
+        self.launches.iter().any(|l| l.args.contains(&Bind::Control(Control::Each)))
+    }
+
     /// What launches are evaluated with on a device of so many compute units.
     ///
     /// # Errors

@@ -79,7 +79,9 @@ impl Lower<'_> {
             let residual = self.residual(finish)?;
             // A gated unit's result goes into the next product only: it stays in its form.
             let (y, stays) = match *finish {
-                Finish::Glu { out, .. } if form.takes(self.graph.value(out).width) && self.only_products_read(out) => {
+                Finish::Glu { out, .. }
+                    if self.takes(form, self.graph.value(out).width) && self.only_products_read(out) =>
+                {
                     (vec![self.make_as(out, form)], true)
                 }
                 _ => (self.results(input, segments, finish), false),
@@ -90,18 +92,24 @@ impl Lower<'_> {
                 Form::Tiles => {
                     let (tiled, experts, tuning) = (stays, 1, None);
                     let spec = GemmSpec { cols, segments: weights, finish: end, tiled, experts, tokens, tuning };
-                    let spec = self.tuned(spec);
+                    let spec = if self.reproducible { self.of_waves(spec) } else { self.tuned(spec) };
                     self.tiles(&name, spec, None, &operands)?;
                 }
                 Form::Panels => {
-                    let (panels, tuning) = (stays, None);
-                    let spec = SmallGemmSpec { cols, tokens, segments: weights, finish: end, panels, tuning };
+                    let (panels, fixed, tuning) = (stays, self.reproducible, None);
+                    let spec = SmallGemmSpec { cols, tokens, segments: weights, finish: end, panels, fixed, tuning };
                     let spec = self.tuned(spec);
                     self.panels(&name, &spec, &operands)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether what reads rows of this length is the form's product: without it there is no plan for prompts, but for
+    /// reproducible ones, whose other rows are those of single tokens.
+    fn takes(&self, form: Form, cols: usize) -> bool {
+        form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
     }
 
     /// A buffer for a value that only products read, in their form.
@@ -173,7 +181,8 @@ impl Lower<'_> {
         operands: &Operands,
     ) -> Result<(), PlanError> {
         let job = self.job(name, spec.clone())?;
-        let product = self.product_use(name, GemmUse { spec, group: group.map(|g| g.spec) })?;
+        let product =
+            self.product_use(name, GemmUse { spec, group: group.map(|g| g.spec), whole: self.reproducible })?;
         let (parts, counters) = match self.products.get(product as usize) {
             Some(&(_, bytes, counters)) if bytes > 0 => self.shared_sums(name, "gemm.counters", bytes, counters),
             _ => (Bind::Null, Bind::Null),

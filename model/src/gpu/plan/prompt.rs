@@ -182,7 +182,8 @@ impl Lower<'_> {
             None if grouped => return Err(unsupported(&name, "its rows lie in no group")),
             None => {
                 let moe = MoeSpec { experts: w.experts, top, tile, cols: self.graph.value(first.out).width };
-                let product = self.product_use(&name, GemmUse { spec: spec.clone(), group: Some(moe) })?;
+                let product =
+                    self.product_use(&name, GemmUse { spec: spec.clone(), group: Some(moe), whole: false })?;
                 let g = self.group(&name, experts, slots, moe, product)?;
                 self.groups.insert((experts, slots), g);
                 g

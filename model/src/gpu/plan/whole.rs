@@ -5,6 +5,7 @@ use super::batch::{DRAFTED, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::lower::{Lower, kept_as, unsupported};
 use super::persistent::{SIDE_BY_SIDE, gains};
+use super::reproducible;
 use super::states::recurrent_bytes;
 use super::{Batch, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
 use crate::gpu::fit;
@@ -74,6 +75,9 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         ));
     }
     fit::check(graph)?;
+    if options.reproducible {
+        reproducible::check(graph)?;
+    }
     let pages = pages(request)?;
     let steps = fuse(graph);
     let source = Source::of(graph, &steps)?;
@@ -81,6 +85,11 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (mut persistent, no_persistent) = match options.persistent {
+        // Its sums are made in another order.
+        Persistence::On if options.reproducible => {
+            (vec![], Some("reproducible scores are made by launches".to_owned()))
+        }
+        Persistence::Auto if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
         // Where it was seen to be faster. Nobody asked, so that nothing is said where it cannot be.
         Persistence::Auto => match gains(graph, target) {
@@ -92,6 +101,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();
     let context = request.context();
     let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
+    // More rows are another kernel's.
+    let chunk = if options.reproducible { chunk.min(SEQUENCES) } else { chunk };
     let mut copying = planner.copying(chunk)?;
     // Where experts are copied from some number of tokens on, the CPU has pieces of its own size at most.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
@@ -274,6 +285,8 @@ impl<'a> Planner<'a> {
             matrices: &mut self.matrices,
             vectors: &mut self.vectors,
             program: Builder::new(graph, all, tokens, &kept),
+            reproducible: self.request.options.reproducible,
+            apart: what == For::Drafts || self.request.options.reproducible && matches!(what, For::Prompt(_)),
             batch: matches!(what, For::Batch(_) | For::Columns(_) | For::Drafts),
             drafted: what == For::Drafts,
             products: vec![],
@@ -285,6 +298,7 @@ impl<'a> Planner<'a> {
             lower.program.step(i);
             lower.later = all.get(i + 1..).unwrap_or(&[]);
             match what {
+                _ if lower.reproducible => lower.reproducible_step(step)?,
                 For::Token | For::Columns(_) => lower.decode_step(step)?,
                 For::Batch(_) | For::Drafts => lower.batch_step(step)?,
                 For::Prompt(_) => lower.prompt_step(step)?,

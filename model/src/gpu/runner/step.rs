@@ -240,6 +240,9 @@ impl GpuRunner {
         let (r, program) = (&self.resident, self.prompt(index)?);
         let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = self.now(program, tokens, Choice::Greedy)?;
+        if let Some(each) = r.control.each.as_ref().filter(|_| program.wants_each()) {
+            r.stream.copy_in(&r.control.numbers.slice(at..at + tokens)?, &each.slice(..tokens)?)?;
+        }
         r.issue(program, 0, &now, Whose::Slot(slot))?;
         if span.is_some() {
             // Who traces wants to see how long it took, not how long it took to ask for it.

@@ -127,7 +127,7 @@ impl Operation for Attention {
                 only: only.map(|o| (&o[at * only_width..][..piece.rows * only_width], only_width)),
                 out: Shared::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
             };
-            attend(host.pool, host.isa, layer, piece.rows, host.rounded.is_none());
+            attend(host.pool, host.isa, layer, piece.rows, (host.rounded.is_none(), host.reproducible));
             at += piece.rows;
         }
     }

@@ -68,6 +68,7 @@ impl Operation for Elsewhere {
                 pool: &mut *host.pool,
                 isa: host.isa,
                 rounded: host.rounded.as_deref_mut(),
+                reproducible: host.reproducible,
                 given: &[],
                 tokens: host.tokens,
                 rows,

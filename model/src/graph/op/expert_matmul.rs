@@ -89,7 +89,7 @@ pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &
             Group { w, bias, rows: each.collect(), out }
         }));
     }
-    multiply_groups(host.pool, host.isa, x, &groups, outs, host.rounded.is_some());
+    multiply_groups(host.pool, host.isa, x, &groups, outs, host.rounded.is_some(), host.reproducible);
 }
 
 impl Builder<'_> {

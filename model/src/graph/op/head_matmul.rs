@@ -52,7 +52,15 @@ impl Operation for HeadMatMul {
             }
             let w = host.weights.matrix(host.graph, self.weight, head);
             let product = Product { w, beside: None, bias: None, out: Shared::new(&mut results) };
-            multiply(host.pool, host.isa, &gathered, tokens, &[product], host.rounded.as_deref_mut());
+            multiply(
+                host.pool,
+                host.isa,
+                &gathered,
+                tokens,
+                &[product],
+                host.rounded.as_deref_mut(),
+                host.reproducible,
+            );
             for (out, y) in outs[0].chunks_exact_mut(heads * rows).zip(results.chunks_exact(rows)) {
                 out[head * rows..][..rows].copy_from_slice(y);
             }

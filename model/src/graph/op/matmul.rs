@@ -85,7 +85,7 @@ fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         })
         .collect();
     let (x, rows) = (host.input(first.x), host.rows);
-    multiply(host.pool, host.isa, x, rows, &products, host.rounded.as_deref_mut());
+    multiply(host.pool, host.isa, x, rows, &products, host.rounded.as_deref_mut(), host.reproducible);
 }
 
 impl Builder<'_> {

@@ -101,6 +101,7 @@ fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyho
         context: filter.context,
         kv: filter.kv_type.into(),
         precise: filter.precise,
+        reproducible: filter.reproducible,
         prefill_chunk: filter.prefill_chunk,
         // What run asks for unless told otherwise; a kernel of a whole token is there only if it was asked for.
         persistent: Persistence::default(),

@@ -1,0 +1,89 @@
+//! `OpenOptions::reproducible` on a GPU: bits of scores, alone and at the side of others, in pieces, behind what was kept,
+//! as drafts; single tokens, batches of up to 64, prompts.
+
+use super::support::files::model_path;
+use super::support::reproducible::Text;
+use super::{SMOLLM2, device, engine, tiny_models};
+use kjit_model::gguf::Gguf;
+use kjit_model::session::{KvType, OpenOptions, Session};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear attention, wide and shared heads.
+const ARCHS: &[&str] = &[
+    "deepseek2-lite",
+    "deepseek32",
+    "falcon-h1",
+    "gemma2",
+    "gemma3n",
+    "gemma4-wide",
+    "gpt-oss-mxfp4",
+    "jamba",
+    "kimi-linear",
+    "lfm2",
+    "llama4",
+    "mamba2",
+    "mpt",
+    "qwen3moe-q4_k_m",
+    "qwen3next",
+    "rwkv7",
+];
+
+/// Holds a model to it: a text of so many tokens, these numbers of sequences.
+fn holds(path: &Path, tokens: usize, sequences: &[usize], with: &OpenOptions) {
+    let engine = engine();
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let recurrent = graph.is_recurrent();
+    let options = OpenOptions {
+        context: Some(tokens + 60),
+        sequences: sequences.iter().copied().max().unwrap(),
+        drafts: true,
+        reproducible: true,
+        threads: 4,
+        ..with.clone()
+    };
+    let mut session = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &options).unwrap();
+    let text = Text::new(&mut session, tokens);
+    text.in_pieces(&mut session, &[tokens, 64, 7]);
+    sequences.iter().for_each(|n| text.side_by_side(&mut session, *n));
+    text.forked(&mut session, &[1, tokens / 3, tokens / 2]);
+    if !recurrent {
+        let greedy = Text::greedy(&mut session, 12, 40);
+        greedy.drafted(&mut session, 12, &[1, 3, 8]);
+    }
+    eprintln!("{}: {tokens} tokens, {sequences:?} sequences", path.display());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn reproducible_scores_are_the_same_bits_however_the_tokens_come() {
+    for path in tiny_models() {
+        let some = path.to_string_lossy().contains("q4_k_m");
+        for kv in [KvType::F16, KvType::Q8_0] {
+            let sequences: &[usize] = if some { &[2, 3, 8, 9, 17, 33, 64] } else { &[9, 24] };
+            holds(&path, 150, sequences, &OpenOptions { kv, ..OpenOptions::default() });
+        }
+        let paged = Some(64 * 256);
+        holds(&path, 150, &[9], &OpenOptions { paged, ..OpenOptions::default() });
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
+    for arch in ARCHS {
+        let Some(path) = model_path(&format!("archs/{arch}.gguf")) else { return };
+        holds(&path, 70, &[3, 9, 33], &OpenOptions::default());
+        holds(&path, 70, &[9], &OpenOptions { stream: true, ..OpenOptions::default() });
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
+fn reproducible_scores_of_smollm2_are_the_same_bits_however_the_tokens_come() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let all: Vec<usize> = (1..=64).collect();
+    holds(&path, 700, &all, &OpenOptions::default());
+    holds(&path, 700, &[2, 9, 64], &OpenOptions { paged: Some(64 * 760), ..OpenOptions::default() });
+}
