@@ -7,6 +7,7 @@ use kjit_model::graph::{Graph, Op, Pooling};
 use kjit_model::session::{KvType, OpenOptions, Session, Want, check_scores};
 use serde_json::Value;
 use std::sync::Arc;
+use support::draws::{self, Draw};
 use support::files::model_path;
 use support::one::One;
 use support::oracle::{ids, log_sum_exp, oracle};
@@ -84,17 +85,7 @@ fn executor(case: &Case, chunk: usize) -> Result<One, String> {
 }
 
 fn floats(v: &Value) -> Vec<f32> {
-    const CODE: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let text = v.as_str().unwrap().trim_end_matches('=');
-    let bits: Vec<u8> = text.bytes().map(|c| CODE.iter().position(|&x| x == c).unwrap() as u8).collect();
-    let bytes: Vec<u8> = bits
-        .chunks(4)
-        .flat_map(|c| {
-            let n = c.iter().fold(0u32, |n, &b| n << 6 | u32::from(b)) << (6 * (4 - c.len()));
-            n.to_be_bytes()[1..c.len()].to_vec()
-        })
-        .collect();
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    draws::floats(v.as_str().unwrap())
 }
 
 fn kl(truth: &[f32], got: &[f32]) -> f64 {
@@ -265,4 +256,50 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         }
         Ok(())
     });
+}
+
+/// A drawn model as it is used: a prompt in pieces of so many tokens.
+fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
+    let file = draw.file()?;
+    let graph = kjit_model::arch::build(&file).map_err(|e| e.to_string())?;
+    let options = OpenOptions {
+        context: Some(draw.context),
+        kv: KvType::F32,
+        precise: true,
+        threads: 1,
+        prefill_chunk: Some(chunk),
+        ..OpenOptions::default()
+    };
+    Ok(One::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
+}
+
+/// Distance of a position's log Σ eˣ that f32 in another order makes, at most.
+const APART: f64 = 1e-3;
+
+#[test]
+fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
+    let found = draws::each(2, |draw| {
+        // Where llama.cpp refuses, kjit may; it does not panic.
+        let Some(golden) = &draw.golden else {
+            let _ = drawn(draw, 512);
+            return Ok(());
+        };
+        if draw.vector {
+            let got = drawn(draw, 512)?.host().embed(&draw.ids).map_err(|e| e.to_string())?;
+            let off = support::near::off(&got, golden);
+            return if off < 1e-4 { Ok(()) } else { Err(format!("the vector is off by {off:.1e}")) };
+        }
+        for chunk in [512, 7, 1] {
+            let mut exec = drawn(draw, chunk)?;
+            let rows = feed(&mut exec, &draw.ids, Want::All)?;
+            let (apart, kl) = draw.off(golden, &rows, exec.n_vocab());
+            if apart > APART || kl > LIMIT {
+                return Err(format!("in pieces of {chunk}: KL {kl:.1e}, sums {apart:.1e} apart"));
+            }
+        }
+        Ok(())
+    });
+    let Some((wrong, count)) = found else { return };
+    eprintln!("{count} draws, {} wrong", wrong.len());
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -42,9 +42,9 @@ pub fn attend(
     state: StateId,
     with: impl FnOnce(&mut crate::graph::op::Attention),
 ) -> Result<ValueId, GraphError> {
-    let (m, h, heads) = (l.m, l.h(), l.heads());
+    let (m, heads) = (l.m, l.heads());
     let scale = m.scale(m.facts.scale, m.scale(Scale::Head, 1.0)?)?;
-    let soft_cap = h.factor("attn_logit_softcapping")?;
+    let soft_cap = m.cap("attn_logit_softcapping", m.facts.cap)?;
     let alibi = match m.facts.alibi {
         Scale::One => None,
         alibi => Some(m.scale(alibi, 0.0)?).filter(|a| *a != 0.0),
@@ -116,7 +116,8 @@ pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<Va
     match l.m.facts.temper {
         Temper::Key(period) => match (h.factor("attention.temperature_scale")?, h.opt_size(period)?) {
             (Some(scale), Some(period)) => Ok(b.temper(name, q, scale, period, 0)),
-            _ => Ok(q),
+            (Some(scale), None) => Ok(b.temper(name, q, scale, h.context, 0)),
+            (None, _) => Ok(q),
         },
         Temper::Unturned if l.rope().is_none() => {
             let scale = h.factor("attention.temperature_scale")?.unwrap_or(0.1);
@@ -140,6 +141,7 @@ pub fn normed(
         QkNorm::Head => l.norm_of(b, &norm, x, NormKind::Rms, dim),
         QkNorm::Whole => l.norm_of(b, &norm, x, NormKind::Rms, heads * dim),
         QkNorm::IfThere if l.has(b, &norm) => l.norm_of(b, &norm, x, facts.norm, dim),
+        QkNorm::WholeIfThere if l.has(b, &norm) => l.norm_of(b, &norm, x, facts.norm, heads * dim),
         _ => Ok(x),
     }
 }

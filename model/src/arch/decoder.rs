@@ -51,7 +51,12 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
     let mixed = (facts.mix)(l, b, to_mix)?;
     if facts.norm_sums {
         let sum = b.add(l.name("attn_residual"), x, mixed);
-        let normed = maybe(b, norms.after, sum)?;
+        let mut normed = maybe(b, norms.after, sum)?;
+        if l.has(b, "attn_norm_2") {
+            // Jina's models for code add what attention read once more.
+            let sum = b.add(l.name("attn_residual_2"), normed, x);
+            normed = l.norm(b, "attn_norm_2", sum)?;
+        }
         let out = (facts.rest)(l, b, normed)?;
         let sum = b.add(l.name("residual"), normed, out);
         return maybe(b, norms.ffn_after, sum);
@@ -72,7 +77,10 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
         (true, _) => normed,
     };
     let out = (facts.rest)(l, b, from)?;
-    let out = maybe(b, norms.ffn_after, out)?;
+    // Converters of grok wrote this norm under either name.
+    const OTHER: &str = "post_ffw_norm";
+    let after = norms.ffn_after.map(|name| if !l.has(b, name) && l.has(b, OTHER) { OTHER } else { name });
+    let out = maybe(b, after, out)?;
     let out = b.affine(l.name("ffn_weighed"), out, scale, (None, None));
     Ok(b.add(l.name("residual"), added, out))
 }
@@ -100,7 +108,7 @@ pub fn head(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, table: WeightId) -> 
     };
     let bias = b.opt_vector("output.bias", m.h.vocab)?;
     let scale = m.scale(m.facts.logit_scale, 1.0)?;
-    let cap = m.h.factor("final_logit_softcapping")?;
+    let cap = m.cap("final_logit_softcapping", m.facts.final_cap)?;
     // The value that is the result is called logits, whatever was done to it.
     let scaled = matches!(m.facts.logit_scale, Scale::One) || scale == 1.0;
     let name = |last: bool| if last { "logits" } else { "scores" };

@@ -17,6 +17,14 @@ pub fn tiled(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
 }
 
 fn is_full(l: &Layer<'_, '_>) -> Result<bool, GraphError> {
+    const LIST: &str = "attention.recurrent_layers";
+    let list = l.h().gguf().opt_bools(&l.h().key(LIST))?;
+    if let Some(list) = list {
+        return match list.get(l.index) {
+            Some(recurrent) => Ok(!recurrent),
+            None => Err(l.h().bad(LIST, format!("a list of {}", list.len()), "there are more layers")),
+        };
+    }
     let every = l.h().opt_size("full_attention_interval")?.unwrap_or(4);
     Ok((l.index + 1).is_multiple_of(every))
 }
@@ -34,21 +42,23 @@ struct Heads {
     size: usize,
 }
 
-/// One step of the rule: of what the state has under the key, `β` is replaced by the value.
+/// One step of the rule: of what the state has under the key, `β` is replaced by the value. Queries and keys are
+/// √size long here, and the state so much shorter.
 fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     let Heads { q, k, v, decay, beta, count, size } = heads;
-    let q = b.affine(l.name("delta_q"), q, 1.0 / (size as f32).sqrt(), (None, None));
+    let size = size as f32;
+    let q = b.affine(l.name("delta_q"), q, 1.0 / (size * size.sqrt()), (None, None));
     let written = b.glu(l.name("delta_write"), beta, k, Activation::Sigmoid);
     let seen = b.glu(l.name("delta_seen"), decay, k, Activation::Identity);
-    let seen = b.affine(l.name("delta_taken"), seen, -1.0, (None, None));
+    let seen = b.affine(l.name("delta_taken"), seen, -1.0 / size, (None, None));
     let correction = Some((seen, written));
     let inputs = LinearInputs { q, k: written, v, w: decay, correction, bonus: None };
     b.linear_attention(&l.name("delta"), inputs, count)
 }
 
-/// Heads of length one.
+/// Heads of the same length, √size: `x / sqrt(Σ x² + eps)` times that.
 fn unit_heads(l: &Layer<'_, '_>, b: &mut Builder<'_>, name: &str, x: ValueId, size: usize) -> ValueId {
-    b.norm(l.name(name), x, NormKind::Length, size, (None, None), l.h().eps)
+    b.norm(l.name(name), x, NormKind::Rms, size, (None, None), l.h().eps / size as f32)
 }
 
 /// `e^(a · softplus(x + dt))`, a number below zero for each head.

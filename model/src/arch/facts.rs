@@ -18,6 +18,8 @@ pub struct Facts {
     pub arch: &'static str,
     /// Of the layers and the head: RMS, or with the mean taken off.
     pub norm: NormKind,
+    /// Norms' epsilon may stand under the other key.
+    pub either_epsilon: bool,
     /// Norms have no factors.
     pub plain_norms: bool,
     /// Which norms a layer has.
@@ -34,14 +36,26 @@ pub struct Facts {
     pub rope_on: RopeOn,
     /// The rotation of layers with a window.
     pub local_rope: LocalRope,
+    /// Whether a key says how pairs share the positions of texts with pictures.
+    pub sections: SectionsKey,
+    /// What YaRN's logarithmic multiplier is.
+    pub log_multiplier: LogMultiplier,
+    /// The file's own numbers say whether it is YaRN, and its β is 8 where it is not said.
+    pub yarn_keys: bool,
     /// Which layers see a window only.
     pub windows: Windows,
+    /// How wide it is.
+    pub width: Width,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
     /// The query's tensor has a gate behind each head.
     pub gated_queries: bool,
     /// Factor on scores.
     pub scale: Scale,
+    /// Soft cap on scores where no key says another; 0: none.
+    pub cap: f32,
+    /// Soft cap on logits where no key says another; 0: none.
+    pub final_cap: f32,
     /// Largest slope of ALiBi.
     pub alibi: Scale,
     /// Factor on the embedding.
@@ -64,7 +78,7 @@ pub struct Facts {
     pub rest: Block,
     /// The tensor of the last norm; empty: there is none.
     pub out_norm: &'static str,
-    /// Tensors that the architecture has and its forward pass does not use: parts of their names.
+    /// Tensors that files may have and the forward pass does not use: parts of their names.
     pub unused: &'static [&'static str],
 }
 
@@ -72,6 +86,7 @@ pub struct Facts {
 pub const LLAMA: Facts = Facts {
     arch: "llama",
     norm: NormKind::Rms,
+    either_epsilon: false,
     plain_norms: false,
     norms: PRE,
     norm_sums: false,
@@ -80,10 +95,16 @@ pub const LLAMA: Facts = Facts {
     rope: Some(Pairing::Neighbours),
     rope_on: RopeOn::All,
     local_rope: LocalRope::Same,
+    sections: SectionsKey::Unread,
+    log_multiplier: LogMultiplier::Unread,
+    yarn_keys: false,
     windows: Windows::None,
+    width: Width::Key,
     qk_norm: QkNorm::None,
     gated_queries: false,
     scale: Scale::Head,
+    cap: 0.0,
+    final_cap: 0.0,
     alibi: Scale::One,
     embed_scale: Scale::One,
     residual_scale: Scale::One,
@@ -168,10 +189,49 @@ pub enum RopeOn {
 pub enum LocalRope {
     /// That of the others.
     Same,
-    /// That of the others without stretching; `rope.freq_base_swa` is its base, where it is there.
+    /// That of the others with `rope.freq_base_swa` as its base, where it is there.
+    OwnBase,
+    /// That of the others, without stretching and its factor.
     Plain,
     /// Never stretched, of `rope.freq_base_swa` or this base.
     Base(f32),
+}
+
+/// Whether `rope.dimension_sections` is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SectionsKey {
+    /// No.
+    Unread,
+    /// Positions one behind the other.
+    Blocks,
+    /// The same, if the first two have pairs.
+    IfTwo,
+    /// Positions in turn.
+    Interleaved,
+}
+
+/// What `rope.scaling.yarn_log_multiplier` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogMultiplier {
+    /// It is not read.
+    Unread,
+    /// What part of the sharpening is taken off rotations.
+    AsItIs,
+    /// The same, in tenths; scores have it instead.
+    Tenths,
+    /// In tenths; scores have it, and rotations nothing.
+    Scores,
+}
+
+/// How wide a window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// As the key says, which must be there.
+    Key,
+    /// As the key says, else this.
+    Or(usize),
+    /// This, whatever the key says.
+    Is(usize),
 }
 
 /// Which layers see a window only.
@@ -179,8 +239,8 @@ pub enum LocalRope {
 pub enum Windows {
     /// None.
     None,
-    /// `attention.sliding_window` wide, which must be there; all layers but the last of each so many, unless
-    /// `attention.sliding_window_pattern` says otherwise.
+    /// All layers but the last of each so many (0: all), unless `attention.sliding_window_pattern` says
+    /// otherwise.
     AllBut(usize),
     /// The same where the key is there.
     IfKey(usize),
@@ -203,6 +263,8 @@ pub enum QkNorm {
     IfThere,
     /// Of all heads as one.
     Whole,
+    /// Of all heads as one, where the file has factors for it.
+    WholeIfThere,
     /// Of each head, after it has turned.
     HeadTurned,
     /// Of each head that has turned, without factors, unless there are so many experts.
@@ -224,6 +286,10 @@ pub enum Scale {
     Key(&'static str),
     /// One over the number under a key.
     Over(&'static str),
+    /// The number under a key, else this of the sizes.
+    Or(&'static str, fn(&Hparams<'_>) -> f32),
+    /// One over the number under a key, else this of the sizes.
+    OverOr(&'static str, fn(&Hparams<'_>) -> f32),
     /// Something of the sizes.
     Of(fn(&Hparams<'_>) -> f32),
 }
@@ -237,6 +303,8 @@ pub enum Ffn {
     Fused(Activation),
     /// `down(act(up x))`.
     Plain(Activation),
+    /// Any of the three, as the layer's tensors are.
+    PlainOrFused(Activation),
     /// The same with xIELU, whose numbers stand in the file, one for each layer.
     Xielu,
 }
@@ -279,7 +347,9 @@ pub struct Experts {
 /// Softmax over all, shares that sum to one, silu gates.
 pub const MIXTURE: Experts =
     Experts { gating: Gating::Softmax, renormalise: true, act: Activation::Silu, share_input: false };
-/// Shares as they are.
+/// The same, each share as it is.
 pub const UNNORMED: Experts = Experts { renormalise: false, ..MIXTURE };
-/// Sigmoid gating.
+/// Sigmoid gating, shares that sum to one.
 pub const SIGMOID: Experts = Experts { gating: Gating::Sigmoid, ..MIXTURE };
+/// Sigmoid gating, each share as it is.
+pub const SIGMOID_UNNORMED: Experts = Experts { renormalise: false, ..SIGMOID };

@@ -22,7 +22,8 @@ pub fn routed_early(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Resul
 /// those of the experts that it chose. They read what the experts made, as in llama.cpp.
 pub fn with_shared_by_groups(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (h, width, e) = (l.h(), l.h().width, Mixture::read(l)?);
-    let (each, ffn) = (h.size("experts_per_group")?, h.size("expert_chunk_feed_forward_length")?);
+    let each = h.size("experts_per_group")?;
+    let ffn = h.opt_size("expert_chunk_feed_forward_length")?.unwrap_or(h.head_dim);
     if !e.count.is_multiple_of(each) {
         return Err(h.bad("experts_per_group", each, &format!("it must divide {} experts", e.count)));
     }
@@ -52,13 +53,20 @@ pub fn beside_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Res
     Ok(b.add(l.name("ffn_sum"), out, chosen))
 }
 
+/// The dense part where there is one, and experts that read the same: their mean, times √2.
+pub fn with_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    let chosen = experts(l, b, x, x)?;
+    if !l.has(b, "ffn_up") {
+        return Ok(chosen);
+    }
+    let out = dense(l, b, x)?;
+    let sum = b.add(l.name("ffn_sum"), out, chosen);
+    Ok(b.affine(l.name("ffn_mean"), sum, std::f32::consts::FRAC_1_SQRT_2, (None, None)))
+}
+
 /// The dense part, of the layer's own width.
 pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
-    let own = l.h().per_layer("feed_forward_length")?.and_then(|all| all.get(l.index).copied());
-    let size = match own {
-        Some(n) if n > 0 => n,
-        _ => l.h().size("feed_forward_length")?,
-    };
+    let size = l.h().need_at("feed_forward_length", l.index)?;
     let size = match l.m.facts.ffn_size {
         FfnSize::Key => size,
         FfnSize::HalfKey => size / 2,
@@ -72,7 +80,10 @@ fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
     let h = l.h();
     let number = |name: &str| -> Result<f32, GraphError> {
         let key = format!("xielu.{name}");
-        let all = h.gguf().f32s(&key)?;
+        let all = match h.gguf().value(&key) {
+            Some(crate::gguf::Value::Array(_)) => h.gguf().f32s(&key)?,
+            _ => vec![h.gguf().require_f32(&key)?; h.layers],
+        };
         let bad = |value: String, why: &str| GraphError::Value { key: key.clone(), value, why: why.to_string() };
         match all.get(l.index) {
             Some(v) if v.is_finite() => Ok(*v),
@@ -109,7 +120,12 @@ pub fn unit(
             let u = l.project_part(b, (&up, &up), x, part(size), width)?;
             b.glu(l.name(&format!("ffn_glu{suffix}")), g, u, act)
         }
-        Ffn::Plain(act) => {
+        // A file without a gate of its own may have it in the other matrix.
+        Ffn::PlainOrFused(act) if l.width_of(b, &up, 1) == Some(2 * size) => {
+            return unit(l, b, x, (suffix, Ffn::Fused(act)), size);
+        }
+        Ffn::PlainOrFused(act) if l.has(b, &gate) => return unit(l, b, x, (suffix, Ffn::Gated(act)), size),
+        Ffn::Plain(act) | Ffn::PlainOrFused(act) => {
             let u = l.project(b, &up, x, size, width)?;
             b.act(l.name(&format!("ffn_act{suffix}")), u, act)
         }
@@ -129,7 +145,6 @@ struct Mixture {
     facts: Experts,
     count: usize,
     used: usize,
-    ffn: usize,
 }
 
 impl Mixture {
@@ -138,15 +153,11 @@ impl Mixture {
         let Some(facts) = l.m.facts.experts else {
             return Err(h.bad("expert_count", "there", "the architecture has no experts"));
         };
-        let (count, used) = (h.size("expert_count")?, h.size("expert_used_count")?);
-        let ffn = match h.opt_size("expert_feed_forward_length")? {
-            Some(n) => n,
-            None => h.size("feed_forward_length")?,
-        };
+        let (count, used) = (h.size("expert_count")?, h.need_at("expert_used_count", l.index)?);
         if used > count {
             return Err(h.bad("expert_used_count", used, &format!("there are only {count} experts")));
         }
-        Ok(Mixture { facts, count, used, ffn })
+        Ok(Mixture { facts, count, used })
     }
 
     fn gating(&self, l: &Layer<'_, '_>) -> Result<Gating, GraphError> {
@@ -193,14 +204,21 @@ fn mixture(
     if e.facts.share_input {
         from = b.spread(l.name("ffn_spread"), x, shares);
     }
-    let hidden = expert_units(l, b, e, from, chosen)?;
-    let down = stack(l, b, "ffn_down_exps", (e.count, Part::all(width), e.ffn))?;
-    let bias = expert_bias(l, b, "ffn_down_exps", e.count, width)?;
+    // What enters is as wide as the residual stream, or narrower: what their last matrices give.
+    let inner = l.width_of(b, "ffn_down_exps", 1).unwrap_or(width);
+    if let Some(rank) = Some(inner).filter(|n| *n != width) {
+        from = l.project(b, "ffn_latent_down", from, rank, width)?;
+    }
+    let ffn = l.width_of(b, "ffn_down_exps", 0).unwrap_or(width);
+    let hidden = expert_units(l, b, e, (from, inner, ffn), chosen)?;
+    let down = stack(l, b, "ffn_down_exps", (e.count, Part::all(inner), ffn))?;
+    let bias = expert_bias(l, b, "ffn_down_exps", e.count, inner)?;
     let out = b.expert_matmul(l.name("ffn_down_exps"), hidden, chosen, down, bias);
     let sum = match e.facts.share_input {
         true => b.slot_sum(l.name("ffn_experts"), out),
         false => b.expert_sum(l.name("ffn_experts"), out, shares),
     };
+    let sum = if inner == width { sum } else { l.project(b, "ffn_latent_up", sum, width, inner)? };
     match shared(l, b, x)? {
         Some(shared) => Ok(b.add(l.name("ffn_out"), sum, shared)),
         None => Ok(sum),
@@ -230,30 +248,29 @@ fn expert_units(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     e: &Mixture,
-    x: ValueId,
+    (x, width, ffn): (ValueId, usize, usize),
     chosen: ValueId,
 ) -> Result<ValueId, GraphError> {
-    let (width, act) = (l.h().width, e.facts.act);
+    let act = e.facts.act;
     let fused = l.has(b, "ffn_gate_up_exps");
     if !fused && !l.has(b, "ffn_gate_exps") {
-        let up = stack(l, b, "ffn_up_exps", (e.count, Part::all(e.ffn), width))?;
-        let bias = expert_bias(l, b, "ffn_up_exps", e.count, e.ffn)?;
+        let up = stack(l, b, "ffn_up_exps", (e.count, Part::all(ffn), width))?;
+        let bias = expert_bias(l, b, "ffn_up_exps", e.count, ffn)?;
         let up = b.expert_matmul(l.name("ffn_up_exps"), x, chosen, up, bias);
         return Ok(b.act(l.name("ffn_act"), up, act));
     }
     let (gate, up) = match fused {
         true => {
-            let mut part =
-                |at| stack(l, b, "ffn_gate_up_exps", (e.count, Part { at, take: e.ffn, of: 2 * e.ffn }, width));
-            (part(0)?, part(e.ffn)?)
+            let mut part = |at| stack(l, b, "ffn_gate_up_exps", (e.count, Part { at, take: ffn, of: 2 * ffn }, width));
+            (part(0)?, part(ffn)?)
         }
         false => {
-            let mut all = |name| stack(l, b, name, (e.count, Part::all(e.ffn), width));
+            let mut all = |name| stack(l, b, name, (e.count, Part::all(ffn), width));
             (all("ffn_gate_exps")?, all("ffn_up_exps")?)
         }
     };
-    let gate_bias = expert_bias(l, b, "ffn_gate_exps", e.count, e.ffn)?;
-    let up_bias = expert_bias(l, b, "ffn_up_exps", e.count, e.ffn)?;
+    let gate_bias = expert_bias(l, b, "ffn_gate_exps", e.count, ffn)?;
+    let up_bias = expert_bias(l, b, "ffn_up_exps", e.count, ffn)?;
     let gate = b.expert_matmul(l.name("ffn_gate_exps"), x, chosen, gate, gate_bias);
     let up = b.expert_matmul(l.name("ffn_up_exps"), x, chosen, up, up_bias);
     Ok(b.glu(l.name("ffn_glu"), gate, up, act))
@@ -283,14 +300,12 @@ fn expert_bias(
 /// The experts that every token takes, if the layer has them; their width is their tensors'.
 fn shared(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Option<ValueId>, GraphError> {
     // What the down projection reads is as wide as the unit.
-    let Some(&size) = b.dims(&l.weight_name("ffn_down_shexp")).and_then(|dims| dims.first()) else {
-        return Ok(None);
-    };
+    let Some(size) = l.width_of(b, "ffn_down_shexp", 0) else { return Ok(None) };
     let ffn = match l.m.facts.ffn {
         Ffn::Gated(act) if !l.has(b, "ffn_gate_shexp") => Ffn::Fused(act),
         ffn => ffn,
     };
-    let mut out = unit(l, b, x, ("_shexp", ffn), size as usize)?;
+    let mut out = unit(l, b, x, ("_shexp", ffn), size)?;
     if l.has(b, "ffn_gate_inp_shexp") {
         let gate = l.project(b, "ffn_gate_inp_shexp", x, 1, l.h().width)?;
         out = b.glu(l.name("ffn_shared"), gate, out, Activation::Sigmoid);

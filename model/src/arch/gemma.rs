@@ -7,7 +7,7 @@ use super::ffn;
 use super::layer::{Layer, Model};
 use crate::gguf::Gguf;
 use crate::graph::op::{By, NormKind};
-use crate::graph::{Activation, Builder, Graph, GraphError, Kv, Pairing, StateId, StateKind, ValueId};
+use crate::graph::{Activation, Builder, Graph, GraphError, Kv, Pairing, Part, StateId, StateKind, ValueId};
 
 /// What is true of both.
 pub const FACTS: Facts = Facts {
@@ -16,6 +16,7 @@ pub const FACTS: Facts = Facts {
     ffn: Ffn::Gated(Activation::GeluTanh),
     windows: Windows::AllBut(5),
     local_rope: LocalRope::Base(10000.0),
+    final_cap: 30.0,
     experts: Some(Experts { act: Activation::GeluTanh, ..MIXTURE }),
     // Layers that read another one's keys and values may have tensors of their own, which nobody reads.
     unused: &[".attn_k", ".attn_v"],
@@ -101,15 +102,20 @@ pub fn attention(
         Some(rope) => b.rope(l.name(&format!("{name}_rope")), x, heads, rope),
         None => x,
     };
-    let q = l.project(b, "attn_q", x, heads * dim, width)?;
+    let (queries, keys, fused) = (heads * dim, kv_heads * dim, l.has(b, "attn_qkv"));
+    let project = |b: &mut Builder<'_>, name: &str, at: usize, take: usize| match fused {
+        true => l.project_part(b, ("attn_qkv", name), x, Part { at, take, of: queries + 2 * keys }, width),
+        false => l.project(b, name, x, take, width),
+    };
+    let q = project(b, "attn_q", 0, queries)?;
     let q = l.norm_of(b, "attn_q_norm", q, NormKind::Rms, dim)?;
     let q = turned(b, "attn_q", q, heads);
     let [full, local] = &mut shared.last;
     let last = if windowed { local } else { full };
     if l.index < shared.own {
-        let k = l.project(b, "attn_k", x, kv_heads * dim, width)?;
+        let k = project(b, "attn_k", queries, keys)?;
         // Without a projection of their own, values are the keys before norm and rotation.
-        let v = if l.has(b, "attn_v") { l.project(b, "attn_v", x, kv_heads * dim, width)? } else { k };
+        let v = if fused || l.has(b, "attn_v") { project(b, "attn_v", queries + keys, keys)? } else { k };
         let k = l.norm_of(b, "attn_k_norm", k, NormKind::Rms, dim)?;
         let k = turned(b, "attn_k", k, kv_heads);
         let v = b.norm(l.name("attn_v_norm"), v, NormKind::Rms, dim, (None, None), h.eps);

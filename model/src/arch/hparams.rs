@@ -1,8 +1,9 @@
 //! The sizes that every architecture here has, read and checked once.
 
+use super::facts::{Facts, LogMultiplier, SectionsKey};
 use crate::gguf::Gguf;
 use crate::graph::op::NormKind;
-use crate::graph::{GraphError, Pairing, Rope, RopeScaling, WeightId};
+use crate::graph::{GraphError, Pairing, Rope, RopeScaling, Sections, WeightId};
 
 /// Sizes of a model.
 pub struct Hparams<'a> {
@@ -29,15 +30,23 @@ pub struct Hparams<'a> {
     pub vocab: usize,
 }
 
+/// The matrix of the embedding; some files have that of the output alone.
+pub fn table_name(gguf: &Gguf) -> &'static str {
+    const OWN: &str = "token_embd.weight";
+    if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() { "output.weight" } else { OWN }
+}
+
 /// No model has a size above this; it keeps products of two sizes far from overflow.
 const LARGEST: u32 = 1 << 24;
 
 impl<'a> Hparams<'a> {
     /// Reads the sizes under `arch.`; the norms' epsilon stands under one of two keys.
-    pub fn read(gguf: &'a Gguf, norm: NormKind) -> Result<Self, GraphError> {
+    pub fn read(gguf: &'a Gguf, facts: &Facts) -> Result<Self, GraphError> {
+        const LAYER: &str = "attention.layer_norm_epsilon";
         let arch = gguf.architecture()?;
-        let key = match norm {
-            NormKind::Layer => "attention.layer_norm_epsilon",
+        let key = match facts.norm {
+            NormKind::Layer => LAYER,
+            _ if facts.either_epsilon && !gguf.contains(&format!("{arch}.attention.layer_norm_rms_epsilon")) => LAYER,
             _ => "attention.layer_norm_rms_epsilon",
         };
         let mut h = Hparams {
@@ -84,7 +93,7 @@ impl<'a> Hparams<'a> {
         };
         h.value_dim = h.opt_size("attention.value_length")?.unwrap_or(h.head_dim);
         let embd = gguf
-            .tensor_info("token_embd.weight")
+            .tensor_info(table_name(gguf))
             .ok_or_else(|| GraphError::MissingTensor { name: "token_embd.weight".into(), arch: arch.into() })?;
         h.vocab = match *embd.dims() {
             [_, rows] if rows > 0 && rows <= u64::from(LARGEST) => rows as usize,
@@ -114,6 +123,21 @@ impl<'a> Hparams<'a> {
             return Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there")));
         }
         Ok(Some(list.into_iter().take(self.layers).map(|v| v as usize).collect()))
+    }
+
+    /// A size of a layer, one for all or of a list, if it is there and not 0.
+    pub fn size_at(&self, name: &str, layer: usize) -> Result<Option<usize>, GraphError> {
+        Ok(self.per_layer(name)?.and_then(|all| all.get(layer).copied()).filter(|n| *n > 0))
+    }
+
+    /// The same, which must be there.
+    pub fn need_at(&self, name: &str, layer: usize) -> Result<usize, GraphError> {
+        match self.size_at(name, layer)? {
+            Some(n) => Ok(n),
+            None if self.gguf.contains(&self.key(name)) => Err(self.bad(name, 0, "it must be above zero")),
+            // The error of a missing key.
+            None => self.size(name),
+        }
     }
 
     /// A size, if it is there; 0 is one.
@@ -167,11 +191,39 @@ impl<'a> Hparams<'a> {
     }
 
     /// The rotation that the keys describe, of heads of so many elements; `factors` are the divisors of its
-    /// frequencies.
-    pub fn rope(&self, pairing: Pairing, head: usize, factors: Option<WeightId>) -> Result<Rope, GraphError> {
+    /// frequencies. And how layers of a base of their own turn: not stretched.
+    pub fn ropes(
+        &self,
+        facts: &Facts,
+        pairing: Pairing,
+        head: usize,
+        factors: Option<WeightId>,
+    ) -> Result<(Rope, Rope), GraphError> {
         // 10000 is the format's documented default.
         let base = self.rope_base("rope.freq_base")?.unwrap_or(10000.0);
-        Ok(Rope { dims: self.rope_dims(head)?, pairing, base, scaling: self.rope_scaling()?, factors, long: None })
+        let (scaling, magnitude, sharpened) = self.stretching(facts)?;
+        let (dims, sections) = (self.rope_dims(head)?, self.sections(facts)?);
+        let pairing = if sections.is_some() { Pairing::Halves } else { pairing };
+        let full = Rope { dims, pairing, base, scaling, magnitude, sections, factors, long: None };
+        let local = Rope { scaling: RopeScaling::None, magnitude: magnitude / sharpened, ..full.clone() };
+        Ok((full, local))
+    }
+
+    /// How pairs share positions, where the architecture has texts with pictures.
+    fn sections(&self, facts: &Facts) -> Result<Option<Sections>, GraphError> {
+        const KEY: &str = "rope.dimension_sections";
+        let interleaved = match facts.sections {
+            SectionsKey::Unread => return Ok(None),
+            SectionsKey::Interleaved => true,
+            SectionsKey::Blocks | SectionsKey::IfTwo => false,
+        };
+        let Some(list) = self.gguf.opt_u32s(&self.key(KEY))? else { return Ok(None) };
+        let mut sizes = [0; 4];
+        for (size, &n) in sizes.iter_mut().zip(&list) {
+            *size = n.min(LARGEST) as usize;
+        }
+        let [time, height, ..] = sizes;
+        Ok((facts.sections != SectionsKey::IfTwo || time > 0 && height > 0).then_some(Sections { sizes, interleaved }))
     }
 
     /// The base of a rotation, if it is there.
@@ -200,40 +252,72 @@ impl<'a> Hparams<'a> {
         Ok(dims)
     }
 
-    fn rope_scaling(&self) -> Result<RopeScaling, GraphError> {
-        let positive = |name: &str| -> Result<Option<f32>, GraphError> {
-            match self.gguf.opt_f32(&self.key(name))? {
-                Some(v) if !(v.is_finite() && v > 0.0) => Err(self.bad(name, v, "it must be above zero")),
-                v => Ok(v),
-            }
+    /// By how much positions are stretched: 1, not at all.
+    pub fn rope_factor(&self) -> Result<f32, GraphError> {
+        let positive = |name: &str| match self.real(name)? {
+            Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
+            v => Ok(v),
         };
-        let kind = self.gguf.opt_str(&self.key("rope.scaling.type"))?;
-        // Files older than the typed keys have `rope.scale_linear` alone.
+        // Files older than the typed keys have `rope.scale_linear` alone; 0 is none.
         let factor = match positive("rope.scaling.factor")? {
             Some(f) => Some(f),
             None => positive("rope.scale_linear")?,
         };
-        match (kind, factor) {
-            (None | Some("linear"), Some(f)) if f != 1.0 => Ok(RopeScaling::Linear(f)),
-            // Factors of single frequencies are tensors; what this kind of stretching has besides is a factor
-            // on what turns.
-            (None | Some("none" | "longrope"), _)
-                if positive("rope.scaling.attn_factor")?.is_some_and(|f| f != 1.0) =>
-            {
-                let magnitude = positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-                Ok(RopeScaling::Magnitude(magnitude))
+        Ok(factor.filter(|f| *f > 0.0).unwrap_or(1.0))
+    }
+
+    /// How rotations are stretched; the factor on what turns; what part of it stands for the stretching.
+    fn stretching(&self, facts: &Facts) -> Result<(RopeScaling, f32, f32), GraphError> {
+        let number = |name: &str, default: f32| match self.factor(name)? {
+            Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
+            v => Ok(v.unwrap_or(default)),
+        };
+        let kind = self.gguf.opt_str(&self.key("rope.scaling.type"))?.unwrap_or("linear");
+        let yarn = match kind {
+            "yarn" => true,
+            // Factors of single frequencies are tensors.
+            "none" | "linear" | "longrope" => false,
+            other => {
+                return Err(self.bad("rope.scaling.type", other, "kjit knows none, linear, yarn and longrope"));
             }
-            (None | Some("none" | "linear" | "longrope"), _) => Ok(RopeScaling::None),
-            (Some("yarn"), Some(factor)) => Ok(RopeScaling::Yarn {
-                factor,
-                original_context: self.opt_size("rope.scaling.original_context_length")?.unwrap_or(self.context),
-                beta_fast: positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                beta_slow: positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                attention_factor: positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
-                sharpen: self.factor("rope.scaling.yarn_log_multiplier")?.is_none(),
-            }),
-            (Some("yarn"), None) => Err(self.bad("rope.scaling.type", "yarn", "rope.scaling.factor is missing")),
-            (Some(other), _) => Err(self.bad("rope.scaling.type", other, "kjit knows none, linear, yarn and longrope")),
+        };
+        let (factor, own) = (self.rope_factor()?, number("rope.scaling.attn_factor", 1.0)?);
+        // grok's files say by a number whether it is YaRN.
+        let yarn = match self.real("rope.scaling.yarn_ext_factor")?.filter(|n| facts.yarn_keys && *n >= 0.0) {
+            None => yarn,
+            Some(0.0) => false,
+            Some(1.0) => true,
+            Some(part) => return Err(self.bad("rope.scaling.yarn_ext_factor", part, "kjit knows 0 and 1")),
+        };
+        if !yarn {
+            let own = if facts.yarn_keys { own * number("rope.scaling.yarn_attn_factor", 1.0)? } else { own };
+            let plain = kind == "none" || factor == 1.0;
+            return Ok((if plain { RopeScaling::None } else { RopeScaling::Linear(factor) }, own, 1.0));
+        }
+        let scaling = RopeScaling::Yarn {
+            factor,
+            original_context: self.opt_size("rope.scaling.original_context_length")?.unwrap_or(self.context),
+            beta_fast: number("rope.scaling.yarn_beta_fast", if facts.yarn_keys { 8.0 } else { 32.0 })?,
+            beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
+        };
+        // Scores grow by 1 + 0.1 · ln(factor), or in part elsewhere, as a multiplier says.
+        let grown = |part: f32| if factor > 1.0 { 1.0 + 0.1 * part * factor.ln() } else { 1.0 };
+        let sharpened = match self.log_multiplier(facts)? {
+            0.0 => grown(1.0),
+            _ if facts.log_multiplier == LogMultiplier::Scores => 1.0,
+            part => grown(1.0) / grown(part),
+        };
+        Ok((scaling, own * sharpened, 1.0 + 0.1 * factor.ln()))
+    }
+
+    /// What part of YaRN's sharpening is done to scores, not to rotations; 0 where the file has none.
+    pub fn log_multiplier(&self, facts: &Facts) -> Result<f32, GraphError> {
+        let number = || Ok(self.factor("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
+        match facts.log_multiplier {
+            LogMultiplier::Unread => Ok(0.0),
+            LogMultiplier::AsItIs => number(),
+            // Converters multiply it by 0.1.
+            LogMultiplier::Tenths | LogMultiplier::Scores => number().map(|n: f32| n / 0.1),
         }
     }
 }

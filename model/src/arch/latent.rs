@@ -2,9 +2,13 @@
 //! short row per token.
 
 use super::attention::{attend, output};
+use super::facts::LogMultiplier;
 use super::layer::Layer;
 use crate::graph::op::NormKind;
-use crate::graph::{Builder, GraphError, Kv, Pairing, Rope, StateKind, ValueId};
+use crate::graph::{Builder, GraphError, Kv, Pairing, Rope, RopeScaling, StateKind, ValueId};
+
+/// Added to the variance of an indexer's key: no key has it.
+const INDEXER_EPS: f32 = 1e-6;
 
 /// Sizes of a latent layer.
 struct Sizes {
@@ -19,14 +23,17 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn read(l: &Layer<'_, '_>, value: usize) -> Result<Sizes, GraphError> {
+    fn read(l: &Layer<'_, '_>) -> Result<Sizes, GraphError> {
         let h = l.h();
         let rope = h.size("rope.dimension_count")?;
         let key = match h.opt_size("attention.key_length_mla")? {
             Some(n) => n,
             None => h.size("attention.key_length")?,
         };
-        let value = h.opt_size("attention.value_length_mla")?.unwrap_or(value);
+        let value = match h.opt_size("attention.value_length_mla")? {
+            Some(n) => n,
+            None => h.opt_size("attention.value_length")?.unwrap_or(h.width / l.heads().max(1)),
+        };
         if rope >= key || l.heads() == 0 {
             return Err(h.bad("rope.dimension_count", rope, &format!("it must be less than a key's {key} elements")));
         }
@@ -34,10 +41,15 @@ impl Sizes {
     }
 }
 
+/// As the layer's tensors are: projections of single heads, or one from the latent.
+pub fn either(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    if l.has(b, "attn_kv_b") { expanded(l, b, x) } else { absorbed(l, b, x) }
+}
+
 /// Heads read the latent itself: their projections of keys and of values are taken over to queries and
 /// results (DeepSeek-V2, section 2.1.2), so that one row per token is all that is kept.
 pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
-    let s = Sizes::read(l, l.h().value_dim)?;
+    let s = Sizes::read(l)?;
     let heads = l.heads();
     let (q_nope, q_rope, low) = queries(l, b, x, &s)?;
     let (latent, k_rope) = compressed(l, b, x, &s)?;
@@ -49,7 +61,7 @@ pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     let row = b.concat(l.name("attn_latent"), latent, k_rope, 1, s.rope);
     let state = b.state(format!("blk.{}", l.index), StateKind::Latent { rank: s.rank, rope: s.rope });
     b.latent_write(row, state);
-    let scale = scale(l, &s)?;
+    let scale = scale(l, b, &s)?;
     let mixed = attend(l, b, q, state, |a| (a.scale, a.only) = (scale, only))?;
     let v_b = b.experts(&l.weight_name("attn_v_b"), heads, s.value, s.rank)?;
     let mixed = b.head_matmul(l.name("attn_v_absorbed"), mixed, v_b);
@@ -59,7 +71,7 @@ pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
 /// Keys and values are made from the latent and kept.
 pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let heads = l.heads();
-    let s = Sizes::read(l, l.h().width / heads.max(1))?;
+    let s = Sizes::read(l)?;
     let (q_nope, q_rope, _) = queries(l, b, x, &s)?;
     let (latent, k_rope) = compressed(l, b, x, &s)?;
     let both = l.project(b, "attn_kv_b", latent, heads * (s.nope + s.value), s.rank)?;
@@ -67,10 +79,11 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     let v = b.slice(l.name("attn_v"), both, heads, s.nope, s.value);
     let k = b.concat(l.name("attn_k"), k_nope, k_rope, heads, s.rope);
     let q = b.concat(l.name("attn_q_all"), q_nope, q_rope, heads, s.rope);
+    let q = super::attention::tempered(l, b, q)?;
     let kind = StateKind::Kv(Kv { heads, key: s.nope + s.rope, value: s.value, window: None });
     let state = b.state(format!("blk.{}", l.index), kind);
     b.kv_write(k, v, state);
-    let scale = scale(l, &s)?;
+    let scale = scale(l, b, &s)?;
     let mixed = attend(l, b, q, state, |a| a.scale = scale)?;
     output(l, b, x, mixed, heads * s.value)
 }
@@ -115,7 +128,7 @@ fn indexed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, low: ValueId) -> 
     let q = l.project(b, "indexer.attn_q_b", low, heads * size, rank)?;
     let q = turned(b, "indexer.q_rope", q, heads);
     let k = l.project(b, "indexer.attn_k", x, size, width)?;
-    let k = l.norm_of(b, "indexer.k_norm", k, NormKind::Layer, size)?;
+    let k = l.norm_with(b, "indexer.k_norm", k, (NormKind::Layer, INDEXER_EPS), size)?;
     let k = turned(b, "indexer.k_rope", k, 1);
     let state = b.state(l.name("indexer"), StateKind::Latent { rank: size, rope: 0 });
     b.latent_write(k, state);
@@ -133,12 +146,23 @@ fn compressed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, s: &Sizes) -> 
     Ok((latent, turns))
 }
 
-/// `m² / √key`, where stretched rotations sharpen by `m = 1 + multiplier · ln(factor)`.
-fn scale(l: &Layer<'_, '_>, s: &Sizes) -> Result<f32, GraphError> {
-    let h = l.h();
-    let m = match (h.factor("rope.scaling.yarn_log_multiplier")?, h.factor("rope.scaling.factor")?) {
-        (Some(multiplier), Some(factor)) => 1.0 + multiplier * factor.ln(),
+/// `m² / √key`, where stretched rotations sharpen scores by `m²`: what rotations do not grow by, and what they
+/// do (without YaRN, what they would).
+fn scale(l: &Layer<'_, '_>, b: &Builder<'_>, s: &Sizes) -> Result<f32, GraphError> {
+    let (h, facts) = (l.h(), &l.m.facts);
+    let key = ((s.nope + s.rope) as f32).sqrt();
+    let Some(rope) = l.m.rope.filter(|_| facts.log_multiplier != LogMultiplier::Unread) else { return Ok(1.0 / key) };
+    let rope = b.graph().rope(rope);
+    let grown = match rope.scaling {
+        RopeScaling::Linear(factor) => 1.0 + 0.1 * factor.ln(),
         _ => 1.0,
     };
-    Ok(m * m / ((s.nope + s.rope) as f32).sqrt())
+    let part = match rope.scaling {
+        RopeScaling::Linear(factor) | RopeScaling::Yarn { factor, .. } => {
+            1.0 + 0.1 * h.log_multiplier(facts)? * factor.ln()
+        }
+        RopeScaling::None => 1.0,
+    };
+    let m = rope.magnitude * grown * part;
+    Ok(m * m / key)
 }

@@ -1,8 +1,8 @@
 //! A model while its graph is put together: what its file and its architecture's facts say, and the steps
 //! that all layers share.
 
-use super::facts::{Facts, LocalRope, RopeOn, Scale, Windows};
-use super::hparams::Hparams;
+use super::facts::{Facts, LocalRope, RopeOn, Scale, Width, Windows};
+use super::hparams::{Hparams, table_name};
 use crate::gguf::Gguf;
 use crate::graph::op::{Mask, NormKind};
 use crate::graph::{Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
@@ -37,7 +37,7 @@ pub struct Layer<'m, 'a> {
 impl<'a> Model<'a> {
     /// Reads what the file says.
     pub fn open(gguf: &'a Gguf, facts: &Facts) -> Result<(Self, Builder<'a>), GraphError> {
-        let h = Hparams::read(gguf, facts.norm)?;
+        let h = Hparams::read(gguf, facts)?;
         let mut b = Builder::new(gguf, h.arch, h.context);
         let (rope, local_rope) = ropes(&mut b, &h, facts)?;
         let (window, windowed) = windows(&h, facts)?;
@@ -74,7 +74,14 @@ impl<'a> Model<'a> {
             Scale::Key(key) => self.h.factor(key)?.unwrap_or(default),
             Scale::Over(key) => self.h.factor(key)?.map_or(default, |f| 1.0 / f),
             Scale::Of(f) => f(&self.h),
+            Scale::Or(key, f) => self.h.factor(key)?.unwrap_or_else(|| f(&self.h)),
+            Scale::OverOr(key, f) => 1.0 / self.h.factor(key)?.unwrap_or_else(|| f(&self.h)),
         })
+    }
+
+    /// A soft cap; 0 is none.
+    pub fn cap(&self, key: &str, default: f32) -> Result<Option<f32>, GraphError> {
+        Ok(Some(self.h.real(key)?.unwrap_or(default)).filter(|cap| *cap != 0.0))
     }
 
     /// A norm over the whole width that belongs to no layer; its bias is added where the file has one.
@@ -88,7 +95,7 @@ impl<'a> Model<'a> {
 
     /// The token embedding.
     pub fn embedding(&self, b: &mut Builder<'_>) -> Result<(ValueId, WeightId), GraphError> {
-        let table = b.matrix("token_embd.weight", self.h.vocab, self.h.width)?;
+        let table = b.matrix(table_name(self.h.gguf()), self.h.vocab, self.h.width)?;
         let scale = self.scale(self.facts.embed_scale, 1.0)?;
         Ok((b.embed("embed", table, crate::graph::op::By::Token, scale), table))
     }
@@ -113,6 +120,11 @@ impl Layer<'_, '_> {
     /// Whether the file has the tensor `blk.3.name.weight`.
     pub fn has(&self, b: &Builder<'_>, name: &str) -> bool {
         b.has(&self.weight_name(name))
+    }
+
+    /// A length of a tensor of the layer, if it is there.
+    pub fn width_of(&self, b: &Builder<'_>, name: &str, axis: usize) -> Option<usize> {
+        b.dims(&self.weight_name(name)).and_then(|dims| dims.get(axis)).map(|&n| n as usize)
     }
 
     /// Query heads.
@@ -157,6 +169,17 @@ impl Layer<'_, '_> {
         }
     }
 
+    /// What is added behind some rows of a projection: a part of its tensor's, or a tensor of that part alone.
+    fn bias(&self, b: &mut Builder<'_>, tensor: &str, part: &str, rows: Part) -> Result<Option<WeightId>, GraphError> {
+        let [whole, own] = [tensor, part].map(|n| self.name(&format!("{n}.bias")));
+        let unused = |name: &str| self.m.facts.unused.iter().any(|part| name.contains(part));
+        match (b.has(&whole), b.has(&own)) {
+            (true, _) if !unused(&whole) => b.vector_part(&whole, rows).map(Some),
+            (false, true) if !unused(&own) => b.vector(&own, rows.take).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// A norm of runs of elements.
     pub fn norm_of(
         &self,
@@ -166,7 +189,19 @@ impl Layer<'_, '_> {
         kind: NormKind,
         group: usize,
     ) -> Result<ValueId, GraphError> {
-        norm(b, &self.name(name), self.name(name), x, (kind, self.h().eps), group)
+        self.norm_with(b, name, x, (kind, self.h().eps), group)
+    }
+
+    /// The same with an epsilon of its own.
+    pub fn norm_with(
+        &self,
+        b: &mut Builder<'_>,
+        name: &str,
+        x: ValueId,
+        how: (NormKind, f32),
+        group: usize,
+    ) -> Result<ValueId, GraphError> {
+        norm(b, &self.name(name), self.name(name), x, how, group)
     }
 
     /// A projection; its bias and its scale are used wherever the file has them.
@@ -191,8 +226,7 @@ impl Layer<'_, '_> {
         cols: usize,
     ) -> Result<ValueId, GraphError> {
         let w = b.matrix_part(&self.weight_name(tensor), rows, cols)?;
-        let bias = self.name(&format!("{tensor}.bias"));
-        let bias = b.has(&bias).then(|| b.vector_part(&bias, rows)).transpose()?;
+        let bias = self.bias(b, tensor, name, rows)?;
         let scale = self.name(&format!("{tensor}.scale"));
         let one = b.dims(&scale).is_some_and(|d| d.iter().product::<u64>() == 1);
         let scale = if one { Some(b.vector(&scale, 1)?) } else { None };
@@ -257,17 +291,22 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
     };
     let original = h.opt_size("rope.scaling.original_context_length")?.unwrap_or(h.context);
     let long = b.opt_vector("rope_factors_long.weight", half)?.map(|w| (original, w));
-    let full = Rope { long, ..h.rope(pairing, head, factors)? };
+    let (full, plain) = h.ropes(facts, pairing, head, factors)?;
+    let full = Rope { long, ..full };
+    let own_base = h.rope_base("rope.freq_base_swa")?;
     let local = match facts.local_rope {
         LocalRope::Same => full.clone(),
-        LocalRope::Plain => {
-            let base = h.rope_base("rope.freq_base_swa")?.unwrap_or(full.base);
-            Rope { base, scaling: RopeScaling::None, ..full.clone() }
+        LocalRope::OwnBase => {
+            // llama.cpp heeds the type `none` in the other layers alone.
+            let none = h.gguf().opt_str(&h.key("rope.scaling.type"))? == Some("none");
+            let factor = h.rope_factor()?;
+            let scaling = if none && factor != 1.0 { RopeScaling::Linear(factor) } else { full.scaling };
+            Rope { base: own_base.unwrap_or(full.base), scaling, ..full.clone() }
         }
+        LocalRope::Plain => Rope { scaling: RopeScaling::None, magnitude: 1.0, ..full.clone() },
         LocalRope::Base(base) => {
-            let base = h.rope_base("rope.freq_base_swa")?.unwrap_or(base);
             let dims = h.opt_size("rope.dimension_count_swa")?.unwrap_or(full.dims);
-            Rope { dims, base, scaling: RopeScaling::None, factors: None, long: None, ..full.clone() }
+            Rope { dims, base: own_base.unwrap_or(base), factors: None, ..plain }
         }
     };
     // In the order in which layers first use them.
@@ -289,9 +328,10 @@ fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>),
         Windows::AllBut(n) | Windows::IfKey(n) | Windows::IfLayers(_, n) | Windows::Chunks(_, n) => (n, false),
         Windows::AllButFirst(n) => (n, true),
     };
-    let window = match facts.windows {
-        Windows::Chunks(n, _) => n,
-        _ => h.size(KEY)?,
+    let window = match (facts.windows, facts.width) {
+        (Windows::Chunks(n, _), _) | (_, Width::Is(n)) => n,
+        (_, Width::Or(n)) => h.opt_size(KEY)?.unwrap_or(n),
+        (_, Width::Key) => h.size(KEY)?,
     };
     let gguf = h.gguf();
     let list = match gguf.value(&h.key(PATTERN)) {
@@ -300,8 +340,9 @@ fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>),
             checked_list(h, PATTERN, list)?
         }
         _ => {
-            let period = h.opt_size(PATTERN)?.unwrap_or(period).max(1);
-            (0..h.layers).map(|i| if first { i % period != 0 } else { (i + 1) % period != 0 }).collect()
+            let period = h.number(PATTERN)?.unwrap_or(period);
+            let last = usize::from(!first);
+            (0..h.layers).map(|i| period == 0 || (i + last) % period != 0).collect()
         }
     };
     Ok((Some(window), list))

@@ -132,15 +132,25 @@ fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     let far = b.act(l.name("time_mix_w1_tanh"), far, Activation::Tanh);
     let w2 = b.experts(&l.weight_name("time_mix_w2"), 5, width, extra)?;
     let far = b.head_matmul(l.name("time_mix_w2"), far, w2);
-    let fixed = b.vector(&l.weight_name("time_mix_lerp_fused"), 5 * width)?;
-    let far = b.affine(l.name("time_mix_far"), far, 1.0, (None, Some(fixed)));
-    let mut part = |i: usize, name: &str| {
-        let far = b.slice(l.name(&format!("{name}_far")), far, 1, i * width, width);
-        let way = b.glu(l.name(&format!("{name}_way")), far, pair.back, Activation::Identity);
-        b.add(l.name(name), pair.x, way)
+    // The fixed parts stand in one tensor, or in five.
+    let fused = l.has(b, "time_mix_lerp_fused");
+    let far = match fused {
+        true => {
+            let fixed = b.vector(&l.weight_name("time_mix_lerp_fused"), 5 * width)?;
+            b.affine(l.name("time_mix_far"), far, 1.0, (None, Some(fixed)))
+        }
+        false => far,
     };
-    let [w, k, v, r, g] =
-        [(0, "mix_w"), (1, "mix_k"), (2, "mix_v"), (3, "mix_r"), (4, "mix_g")].map(|(i, n)| part(i, n));
+    let mut part = |i: usize, name: &str| {
+        let mut far = b.slice(l.name(&format!("mix_{name}_far")), far, 1, i * width, width);
+        if !fused {
+            let fixed = b.vector(&l.weight_name(&format!("time_mix_lerp_{name}")), width)?;
+            far = b.affine(l.name(&format!("mix_{name}_fixed")), far, 1.0, (None, Some(fixed)));
+        }
+        let way = b.glu(l.name(&format!("mix_{name}_way")), far, pair.back, Activation::Identity);
+        Ok::<_, GraphError>(b.add(l.name(&format!("mix_{name}")), pair.x, way))
+    };
+    let (w, k, v, r, g) = (part(0, "w")?, part(1, "k")?, part(2, "v")?, part(3, "r")?, part(4, "g")?);
     let r = l.project(b, "time_mix_receptance", r, width, width)?;
     let k = l.project(b, "time_mix_key", k, width, width)?;
     let v = l.project(b, "time_mix_value", v, width, width)?;

@@ -1,7 +1,7 @@
 //! Decoders whose layers are one part only: state-space models.
 
 use super::decoder::{finish, input};
-use super::facts::{Block, Experts, Facts, Ffn, LLAMA, SIGMOID};
+use super::facts::{Block, Experts, Facts, Ffn, LLAMA, SIGMOID_UNNORMED};
 use super::layer::Model;
 use super::{attention, ffn, mamba};
 use crate::gguf::Gguf;
@@ -21,8 +21,8 @@ pub fn mamba(gguf: &Gguf) -> Result<Graph, GraphError> {
 /// lists.
 pub fn nemotron_h(gguf: &Gguf) -> Result<Graph, GraphError> {
     let act = Activation::ReluSquared;
-    let experts = Some(Experts { act, ..SIGMOID });
-    let facts = Facts { rope: None, ffn: Ffn::Plain(act), experts, ..LLAMA };
+    let experts = Some(Experts { act, ..SIGMOID_UNNORMED });
+    let facts = Facts { rope: None, ffn: Ffn::Plain(act), experts, either_epsilon: true, ..LLAMA };
     one_part(gguf, &facts, |l, b, x| {
         let sizes = l.h().per_layer("feed_forward_length")?.unwrap_or_default();
         match (l.kv_heads(), sizes.get(l.index)) {

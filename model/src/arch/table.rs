@@ -52,6 +52,15 @@ const COHERE: Facts = Facts {
     ..LLAMA
 };
 
+/// Latent attention; the multiplier of YaRN's sharpening stands in tenths.
+const LATENT: Facts = Facts {
+    mix: latent::either,
+    temper: Temper::Key("attention.temperature_length"),
+    log_multiplier: LogMultiplier::Tenths,
+    experts: Some(UNNORMED),
+    ..LLAMA
+};
+
 /// √(heads / width): the largest models of Gemma 2 and 3 alone scale queries by the width per head instead of
 /// the head's size.
 fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
@@ -64,14 +73,21 @@ pub const TABLE: &[Facts] = &[
     // Touvron et al. 2023, arXiv 2302.13971; and what shares its files' layout: Llama 2 and 3, SmolLM2,
     // Mistral, Mixtral. (Where a list of layers with a window is there: a folder of safetensors has one.)
     Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
-    Facts { arch: "mistral3", temper: Temper::Key("rope.scaling.original_context_length"), ..LLAMA },
+    Facts {
+        arch: "mistral3",
+        temper: Temper::Key("rope.scaling.original_context_length"),
+        log_multiplier: LogMultiplier::AsItIs,
+        experts: Some(MIXTURE),
+        ..LLAMA
+    },
     Facts { arch: "xverse", ..LLAMA },
     Facts { arch: "internlm2", ..LLAMA },
-    Facts { arch: "ernie4_5", ..LLAMA },
-    Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), ..LLAMA },
+    // (llama.cpp reads a bias of attention's output and adds it to nothing.)
+    Facts { arch: "ernie4_5", unused: &["attn_output.bias"], ..LLAMA },
+    Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "smollm3", rope_on: RopeOn::AllBut(4), ..LLAMA },
     Facts { arch: "arcee", ffn: Ffn::Plain(ReluSquared), ..LLAMA },
-    Facts { arch: "glm4", norms: AROUND, ffn: Ffn::Fused(Silu), ..LLAMA },
+    Facts { arch: "glm4", norms: AROUND, ffn: Ffn::Fused(Silu), sections: SectionsKey::IfTwo, ..LLAMA },
     Facts { arch: "chatglm", ffn: Ffn::Fused(Silu), ..LLAMA },
     Facts {
         arch: "baichuan",
@@ -80,12 +96,13 @@ pub const TABLE: &[Facts] = &[
         ..LLAMA
     },
     Facts { arch: "deepseek", experts: Some(UNNORMED), ..LLAMA },
-    Facts { arch: "bailingmoe", experts: Some(MIXTURE), ..LLAMA },
+    Facts { arch: "bailingmoe", experts: Some(UNNORMED), ..LLAMA },
     // Meta 2025: positions in chunks; every fourth layer sees everything and does not turn.
     Facts {
         arch: "llama4",
         windows: Windows::Chunks(8192, 4),
-        rope_on: RopeOn::Windowed,
+        rope_on: RopeOn::AllBut(4),
+        local_rope: LocalRope::OwnBase,
         temper: Temper::Unturned,
         qk_norm: QkNorm::PlainTurned(128),
         experts: Some(Experts { share_input: true, renormalise: false, ..SIGMOID }),
@@ -93,7 +110,7 @@ pub const TABLE: &[Facts] = &[
     },
     Facts { arch: "arctic", ffn_size: FfnSize::Width, rest: ffn::beside_experts, experts: Some(MIXTURE), ..LLAMA },
     // Granite: factors everywhere.
-    Facts { arch: "granite", ..GRANITE },
+    Facts { arch: "granite", rope_on: RopeOn::Unless("rope.scaling.finetuned"), experts: Some(MIXTURE), ..GRANITE },
     Facts { arch: "granitemoe", experts: Some(MIXTURE), ..GRANITE },
     Facts {
         arch: "granite_swa",
@@ -109,21 +126,35 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..GRANITE
     },
-    Facts { arch: "minicpm", ..GRANITE },
+    Facts {
+        arch: "minicpm",
+        embed_scale: Scale::Or("embedding_scale", |_| 12.0),
+        residual_scale: Scale::Or("residual_scale", |h| 1.4 / (h.layers as f32).sqrt()),
+        logit_scale: Scale::OverOr("logit_scale", |h| 256.0 / h.width as f32),
+        scale: Scale::Head,
+        experts: Some(MIXTURE),
+        ..GRANITE
+    },
     // Qwen: halves turn.
     Facts { arch: "qwen", ffn_size: FfnSize::HalfKey, ..QWEN },
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
     Facts { arch: "qwen2", windows: LISTED, ..QWEN },
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
-    Facts { arch: "qwen2vl", ..QWEN },
+    Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: heads are normed.
     Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, ..QWEN },
-    Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, ..QWEN },
+    Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, sections: SectionsKey::Interleaved, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
-    Facts { arch: "qwen3vlmoe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
+    Facts {
+        arch: "qwen3vlmoe",
+        qk_norm: QkNorm::Head,
+        sections: SectionsKey::Interleaved,
+        experts: Some(MIXTURE),
+        ..QWEN
+    },
     Facts { arch: "grovemoe", qk_norm: QkNorm::Head, rest: ffn::with_shared_by_groups, experts: Some(MIXTURE), ..QWEN },
-    Facts { arch: "dots1", qk_norm: QkNorm::Head, experts: Some(SIGMOID), ..QWEN },
-    Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID), ..QWEN },
+    Facts { arch: "dots1", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
+    Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "apertus", qk_norm: QkNorm::Head, ffn: Ffn::Xielu, ..QWEN },
     Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, ..QWEN },
@@ -131,7 +162,14 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "minimax-m2", qk_norm: QkNorm::Whole, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "olmoe", qk_norm: QkNorm::Whole, experts: Some(UNNORMED), ..QWEN },
     Facts { arch: "seed_oss", norms: PRE_POST, ..QWEN },
-    Facts { arch: "glm4moe", norms: PRE_POST, qk_norm: QkNorm::IfThere, experts: Some(SIGMOID), ..QWEN },
+    Facts {
+        arch: "glm4moe",
+        norms: PRE_POST,
+        qk_norm: QkNorm::IfThere,
+        sections: SectionsKey::IfTwo,
+        experts: Some(SIGMOID_UNNORMED),
+        ..QWEN
+    },
     Facts { arch: "exaone", ..QWEN },
     Facts { arch: "pangu-embedded", ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
@@ -151,6 +189,7 @@ pub const TABLE: &[Facts] = &[
         norms: AFTER,
         qk_norm: QkNorm::Head,
         windows: Windows::IfLayers(64, 4),
+        width: Width::Or(4096),
         rope_on: RopeOn::WindowedIfAny,
         ..QWEN
     },
@@ -159,7 +198,7 @@ pub const TABLE: &[Facts] = &[
         qk_norm: QkNorm::Head,
         windows: Windows::AllBut(4),
         rope_on: RopeOn::Windowed,
-        experts: Some(SIGMOID),
+        experts: Some(SIGMOID_UNNORMED),
         ..QWEN
     },
     Facts {
@@ -167,14 +206,17 @@ pub const TABLE: &[Facts] = &[
         norms: AROUND,
         qk_norm: QkNorm::Head,
         windows: Windows::AllBut(4),
-        rope_on: RopeOn::Windowed,
+        rope_on: RopeOn::AllBut(4),
+        local_rope: LocalRope::OwnBase,
         embed_scale: Scale::SqrtWidth,
-        experts: Some(SIGMOID),
+        experts: Some(SIGMOID_UNNORMED),
         ..QWEN
     },
     Facts {
         arch: "smallthinker",
         windows: Windows::AllButFirst(4),
+        width: Width::Is(4096),
+        local_rope: LocalRope::OwnBase,
         rope_on: RopeOn::AllButFirst(4),
         rest: ffn::routed_early,
         experts: Some(Experts { act: Relu, ..SIGMOID }),
@@ -192,6 +234,7 @@ pub const TABLE: &[Facts] = &[
         arch: "gpt-oss",
         norms: PRE_POST,
         windows: Windows::AllBut(2),
+        local_rope: LocalRope::OwnBase,
         experts: Some(Experts {
             gating: Gating::Chosen,
             renormalise: false,
@@ -207,17 +250,25 @@ pub const TABLE: &[Facts] = &[
         arch: "gemma2",
         norms: AROUND,
         windows: Windows::AllBut(2),
+        width: Width::Or(4096),
+        local_rope: LocalRope::OwnBase,
+        cap: 50.0,
+        final_cap: 30.0,
         scale: Scale::Of(|h| by_width(h, 46)),
         ..GEMMA
     },
-    Facts { arch: "gemma3", ..GEMMA3 },
+    Facts { arch: "gemma3", windows: Windows::IfKey(6), ..GEMMA3 },
     Facts {
         arch: "grok",
         norms: Norms { after: Some("attn_output_norm"), ffn_after: Some("layer_output_norm"), ..PRE },
-        embed_scale: Scale::Key("embedding_scale"),
-        scale: Scale::Key("attention.output_scale"),
-        logit_scale: Scale::Key("logit_scale"),
+        embed_scale: Scale::Or("embedding_scale", |_| 78.383_67),
+        scale: Scale::Or("attention.output_scale", |_| 0.088_388_346),
+        logit_scale: Scale::Or("logit_scale", |_| 0.577_350_26),
+        cap: 30.0,
+        yarn_keys: true,
+        rest: ffn::with_experts,
         experts: Some(Experts { act: GeluTanh, ..MIXTURE }),
+        ffn: GELU,
         ..QWEN
     },
     // Norms with the mean taken off.
@@ -231,7 +282,7 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "stablelm", norm: NormKind::Layer, parallel: Parallel::IfNoNorm, qk_norm: QkNorm::IfThere, ..QWEN },
-    Facts { arch: "command-r", ..COHERE },
+    Facts { arch: "command-r", qk_norm: QkNorm::IfThere, ..COHERE },
     Facts { arch: "cohere2", windows: Windows::AllBut(4), rope_on: RopeOn::Windowed, ..COHERE },
     Facts { arch: "phi2", norms: Norms { ffn: None, ..PRE }, parallel: Parallel::SameNorm, ..NEOX },
     Facts { arch: "falcon", norms: Norms { ffn: None, ..PRE }, parallel: Parallel::SameNorm, ..NEOX },
@@ -244,7 +295,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "starcoder", ..GPT },
     // Slopes instead of rotation.
     Facts { arch: "bloom", alibi: Scale::Is(8.0), ..GPT },
-    Facts { arch: "mpt", alibi: Scale::Key("attention.max_alibi_bias"), ..GPT },
+    Facts { arch: "mpt", qk_norm: QkNorm::WholeIfThere, alibi: Scale::Key("attention.max_alibi_bias"), ..GPT },
     Facts {
         arch: "jais",
         alibi: Scale::Key("attention.max_alibi_bias"),
@@ -252,19 +303,21 @@ pub const TABLE: &[Facts] = &[
         ffn: Ffn::Gated(Silu),
         ..GPT
     },
-    Facts { arch: "refact", rope: None, alibi: Scale::Is(8.0), ..LLAMA },
-    // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense layers
-    // first.
-    Facts { arch: "deepseek2", mix: latent::absorbed, experts: Some(UNNORMED), ..LLAMA },
-    // DeepSeek-AI 2025: each layer reads the keys that small heads of its own choose.
-    Facts { arch: "deepseek32", mix: latent::absorbed, experts: Some(UNNORMED), ..LLAMA },
+    // (Of the biases that its files may have, llama.cpp adds those of queries, keys and values alone.)
     Facts {
-        arch: "mistral4",
-        mix: latent::absorbed,
-        temper: Temper::Key("attention.temperature_length"),
-        experts: Some(UNNORMED),
+        arch: "refact",
+        rope: None,
+        alibi: Scale::Is(8.0),
+        experts: Some(MIXTURE),
+        unused: &["attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"],
         ..LLAMA
     },
+    // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense layers
+    // first.
+    Facts { arch: "deepseek2", log_multiplier: LogMultiplier::Scores, ..LATENT },
+    // DeepSeek-AI 2025: each layer reads the keys that small heads of its own choose.
+    Facts { arch: "deepseek32", temper: Temper::None, ..LATENT },
+    Facts { arch: "mistral4", ..LATENT },
     // The file has none of these factors: they are the model's.
     Facts {
         arch: "minicpm3",
@@ -285,9 +338,18 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..QWEN
     },
-    Facts { arch: "qwen35", norms: PRE_POST, mix: delta::tiled, qk_norm: QkNorm::Head, gated_queries: true, ..QWEN },
+    Facts {
+        arch: "qwen35",
+        sections: SectionsKey::Interleaved,
+        norms: PRE_POST,
+        mix: delta::tiled,
+        qk_norm: QkNorm::Head,
+        gated_queries: true,
+        ..QWEN
+    },
     Facts {
         arch: "qwen35moe",
+        sections: SectionsKey::Interleaved,
         norms: PRE_POST,
         mix: delta::tiled,
         qk_norm: QkNorm::Head,
@@ -300,21 +362,34 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "bert", ..BERT },
     Facts { arch: "nomic-bert", rope: NEOX.rope, ffn: Ffn::Gated(Silu), ..BERT },
     Facts { arch: "nomic-bert-moe", rope: NEOX.rope, experts: Some(Experts { act: GeluTanh, ..UNNORMED }), ..BERT },
-    Facts { arch: "jina-bert-v2", alibi: Scale::Is(8.0), ffn: GELU, ..BERT },
+    Facts {
+        arch: "jina-bert-v2",
+        qk_norm: QkNorm::WholeIfThere,
+        alibi: Scale::Is(8.0),
+        ffn: Ffn::PlainOrFused(GeluTanh),
+        ..BERT
+    },
     Facts {
         arch: "modern-bert",
         norm: NormKind::Layer,
         encoder: true,
         windows: Windows::AllButFirst(3),
-        local_rope: LocalRope::Plain,
+        local_rope: LocalRope::Base(10000.0),
         ffn: Ffn::Fused(GeluTanh),
         ..QWEN
     },
-    Facts { arch: "gemma-embedding", encoder: true, ..GEMMA3 },
+    Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
     // States that do not grow.
     Facts { arch: "jamba", rope: None, mix: hybrid::mamba1, experts: Some(UNNORMED), ..LLAMA },
     Facts { arch: "falcon-h1", mix: hybrid::side_by_side, ..QWEN },
-    Facts { arch: "lfm2", mix: hybrid::short_conv, qk_norm: QkNorm::Head, out_norm: "token_embd_norm", ..QWEN },
+    Facts {
+        arch: "lfm2",
+        mix: hybrid::short_conv,
+        qk_norm: QkNorm::Head,
+        windows: Windows::IfKey(0),
+        out_norm: "token_embd_norm",
+        ..QWEN
+    },
     Facts {
         arch: "lfm2moe",
         mix: hybrid::short_conv,

@@ -615,7 +615,7 @@ fn repackers(
 fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
     let table = |rope: &Rope| {
         let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
-        Ok(angles(&rope.frequencies(factors.as_deref()), rope.magnitude(), context))
+        Ok(angles(&rope.frequencies(factors.as_deref()), f64::from(rope.magnitude), context))
     };
     graph.ropes.iter().map(table).collect()
 }

@@ -15,7 +15,7 @@ mod state;
 pub use activation::Activation;
 pub use build::{Builder, GraphError, Part};
 pub use op::Op;
-pub use rope::{Pairing, Rope, RopeScaling};
+pub use rope::{Pairing, Rope, RopeScaling, Sections};
 pub use state::{Kv, State, StateKind};
 
 use kjit_kernels::format::Format;

@@ -15,6 +15,12 @@ impl Display for Graph {
         }
         for (i, r) in self.ropes.iter().enumerate() {
             write!(f, "rope {i}: dims {} {:?} base {} scaling {:?}", r.dims, r.pairing, r.base, r.scaling)?;
+            if r.magnitude != 1.0 {
+                write!(f, " magnitude {}", r.magnitude)?;
+            }
+            if let Some(s) = r.sections {
+                write!(f, " sections {:?}{}", s.sizes, if s.interleaved { " interleaved" } else { "" })?;
+            }
             if let Some(w) = r.factors {
                 write!(f, " factors {}", self.weight(w).name)?;
             }

@@ -18,11 +18,7 @@ pub enum RopeScaling {
     None,
     /// Positions divided by this.
     Linear(f32),
-    /// Not at all, but what turns is multiplied by this (LongRoPE, arXiv 2402.13753, beside factors of single
-    /// frequencies).
-    Magnitude(f32),
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept, scores
-    /// sharpened.
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept.
     Yarn {
         /// Stretch.
         factor: f32,
@@ -32,11 +28,29 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Rotations below which it is fully interpolated (1 in the paper).
         beta_slow: f32,
-        /// Further factor on the rotated elements, 1 if the file has none.
-        attention_factor: f32,
-        /// Whether the rotated elements grow by `1 + 0.1 · ln(factor)`; where not, the scores do, elsewhere.
-        sharpen: bool,
     },
+}
+
+/// How pairs share the positions of a text with pictures (M-RoPE): in time, height and width, which are one
+/// number where there is text alone, and a fourth, which is 0 there: its pairs do not turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sections {
+    /// Pairs of each of the four.
+    pub sizes: [usize; 4],
+    /// Time, height and width take turns, instead of lying one behind the other.
+    pub interleaved: bool,
+}
+
+impl Sections {
+    /// Whether a pair turns in a text.
+    fn turns(&self, pair: usize) -> bool {
+        let all: usize = self.sizes.iter().sum();
+        let at = if all == 0 { pair } else { pair % all };
+        match self.interleaved {
+            true => self.sizes.get(at % 3).is_some_and(|n| at < 3 * n),
+            false => at < self.sizes.iter().take(3).sum(),
+        }
+    }
 }
 
 /// A rotation of heads by position.
@@ -50,6 +64,10 @@ pub struct Rope {
     pub base: f32,
     /// Stretching.
     pub scaling: RopeScaling,
+    /// Factor on cosine and sine, by which stretched rotations sharpen scores.
+    pub magnitude: f32,
+    /// Which pairs turn by which position; without, all by the text's.
+    pub sections: Option<Sections>,
     /// Divisor per frequency (`rope_freqs.weight`), `dims / 2` of them.
     pub factors: Option<WeightId>,
     /// Other divisors where the context at hand is longer than so many tokens (LongRoPE, arXiv 2402.13753).
@@ -63,7 +81,7 @@ impl Rope {
     }
 
     /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided by
-    /// `factors` and stretched. The cosine and sine of `position · frequency` times [`Rope::magnitude`] are
+    /// `factors` and stretched. The cosine and sine of `position · frequency` times `magnitude` are
     /// the rotation. In f64: at position 100,000 an f32 angle would be off by 4e-3.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
@@ -72,7 +90,8 @@ impl Rope {
                 let plain = f64::from(self.base).powf(-2.0 * i as f64 / dims);
                 let plain = factors.and_then(|f| f.get(i)).map_or(plain, |&f| plain / f64::from(f));
                 match self.scaling {
-                    RopeScaling::None | RopeScaling::Magnitude(_) => plain,
+                    _ if self.sections.is_some_and(|s| !s.turns(i)) => 0.0,
+                    RopeScaling::None => plain,
                     RopeScaling::Linear(factor) => plain / f64::from(factor),
                     RopeScaling::Yarn { factor, .. } => {
                         let keep = 1.0 - self.yarn_ramp(i as f64);
@@ -81,17 +100,6 @@ impl Rope {
                 }
             })
             .collect()
-    }
-
-    /// Factor on cosine and sine: 1, or YaRN's sharpening `1 + 0.1 · ln(factor)` times the file's own.
-    pub fn magnitude(&self) -> f64 {
-        match self.scaling {
-            RopeScaling::Yarn { factor, attention_factor, sharpen, .. } => {
-                f64::from(attention_factor) * if sharpen { 1.0 + 0.1 * f64::from(factor).ln() } else { 1.0 }
-            }
-            RopeScaling::Magnitude(magnitude) => f64::from(magnitude),
-            _ => 1.0,
-        }
     }
 
     /// 0 for fast frequencies, 1 for slow ones, linear between the two corrections of YaRN.
@@ -113,7 +121,16 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dims: 128, pairing: Pairing::Halves, base: 1e6, scaling, factors: None, long: None }
+        Rope {
+            dims: 128,
+            pairing: Pairing::Halves,
+            base: 1e6,
+            scaling,
+            magnitude: 1.0,
+            sections: None,
+            factors: None,
+            long: None,
+        }
     }
 
     #[test]
@@ -132,17 +149,22 @@ mod tests {
 
     #[test]
     fn yarn_keeps_fast_rotations_and_divides_slow_ones() {
-        let yarn = RopeScaling::Yarn {
-            factor: 4.0,
-            original_context: 32768,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            attention_factor: 1.0,
-            sharpen: true,
-        };
+        let yarn = RopeScaling::Yarn { factor: 4.0, original_context: 32768, beta_fast: 32.0, beta_slow: 1.0 };
         let (plain, stretched) = (rope(RopeScaling::None).frequencies(None), rope(yarn).frequencies(None));
         assert_eq!(plain[0], stretched[0]);
         assert!((stretched[63] - plain[63] / 4.0).abs() < 1e-15);
-        assert!((rope(yarn).magnitude() - 1.1386).abs() < 1e-4);
+    }
+
+    #[test]
+    fn pairs_of_no_position_in_a_text_stay() {
+        let still = |sizes, interleaved| {
+            let sections = Some(Sections { sizes, interleaved });
+            let f = Rope { dims: 12, sections, ..rope(RopeScaling::None) }.frequencies(None);
+            (0..6).filter(|&i| f[i] == 0.0).collect::<Vec<_>>()
+        };
+        assert_eq!(still([2, 2, 2, 0], false), []);
+        assert_eq!(still([2, 1, 1, 2], false), [4, 5]);
+        assert_eq!(still([2, 2, 2, 0], true), []);
+        assert_eq!(still([4, 1, 1, 0], true), [4, 5]);
     }
 }

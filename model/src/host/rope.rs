@@ -23,7 +23,7 @@ impl RopeTable {
         if runs.clone().eq(self.filled.iter().copied()) {
             return;
         }
-        let magnitude = self.rope.magnitude();
+        let magnitude = f64::from(self.rope.magnitude);
         self.turns.clear();
         self.filled.clear();
         for (first, n) in runs {
@@ -68,7 +68,16 @@ mod tests {
     #[test]
     fn far_positions_turn_by_the_angle_in_f64_and_the_rest_of_a_head_stays() {
         for pairing in [Pairing::Neighbours, Pairing::Halves] {
-            let rope = Rope { dims: 6, pairing, base: 10000.0, scaling: RopeScaling::None, factors: None, long: None };
+            let rope = Rope {
+                dims: 6,
+                pairing,
+                base: 10000.0,
+                scaling: RopeScaling::None,
+                magnitude: 1.0,
+                sections: None,
+                factors: None,
+                long: None,
+            };
             let mut table = RopeTable::new(&rope, None);
             let first = 123_456;
             table.fill([(7, 1), (first, 2)].into_iter());

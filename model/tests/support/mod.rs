@@ -4,6 +4,7 @@
 
 pub mod as_folder;
 pub mod asked;
+pub mod draws;
 pub mod exercise;
 pub mod files;
 pub mod folder;

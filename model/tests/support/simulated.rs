@@ -116,7 +116,7 @@ impl<'a> Machine<'a> {
         let table = |r: &kjit_model::graph::Rope| {
             bytes_of(&angles(
                 &r.frequencies(r.factors.map(vector).as_deref()),
-                r.magnitude(),
+                f64::from(r.magnitude),
                 options.context_of(graph),
             ))
         };
