@@ -89,13 +89,27 @@ impl Bpe {
         }
     }
 
-    /// Whether every byte of a text becomes a token, or part of one.
-    pub fn has_every_byte(&self, table: &TokenTable) -> bool {
-        let is_token = |id: &Option<u32>| id.is_some_and(|id| id < self.n_vocab);
-        // A symbol that is no token is spelt: some byte of it must be one.
-        let spelt = |id: u32| table.text(id).unwrap_or_default().iter().any(|b| is_token(&table.get(&[*b])));
-        let symbols = || (self.n_vocab..table.len() as u32).all(spelt);
-        !self.pre.words_only && if self.pre.raw_utf8 { self.bytes.iter().all(is_token) } else { symbols() }
+    /// Bytes that may become nothing; none: white space as a whole does.
+    pub fn left_out(&self, table: &TokenTable) -> Option<[bool; 256]> {
+        let mut out = [false; 256];
+        let mut leave = |b: u8| out.get_mut(usize::from(b)).into_iter().for_each(|out| *out = true);
+        if self.pre.words_only {
+            return None;
+        }
+        if self.pre.raw_utf8 {
+            let without = (0..=255u8).zip(self.bytes.iter()).filter(|(_, token)| token.is_none());
+            without.for_each(|(b, _)| leave(b));
+            return Some(out);
+        }
+        // A symbol that is no token is spelt: where no byte of it is one, nothing stands for it.
+        let is_token = |b: &u8| table.get(&[*b]).is_some_and(|id| id < self.n_vocab);
+        for text in (self.n_vocab..table.len() as u32).filter_map(|id| table.text(id)) {
+            if !text.iter().any(is_token) {
+                let letters = String::from_utf8_lossy(text);
+                letters.chars().filter_map(|c| letter_to_byte(u32::from(c))).for_each(&mut leave);
+            }
+        }
+        Some(out)
     }
 
     /// A worker for one text of any number of fragments.

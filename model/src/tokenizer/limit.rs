@@ -34,33 +34,35 @@ pub enum Stopped {
     Cancelled,
 }
 
-/// What a token stands for at most, where every byte of a text is some token's.
-#[derive(Debug, Clone, Copy)]
+/// What a token stands for at most.
+#[derive(Debug, Clone)]
 pub(super) struct Reach {
-    /// Bytes.
-    bytes: usize,
-    /// Special tokens take white space besides, as much as there is.
-    but_spaces: bool,
+    /// Bytes of those that are counted.
+    most: usize,
+    /// By byte: it is some token's, wherever it stands.
+    counted: Box<[bool; 256]>,
 }
 
 impl Reach {
-    /// Of the longest text in a vocabulary. That of byte-level BPE is written in letters of one or two bytes, and RWKV's with escapes:
-    /// what it stands for is no longer.
-    pub fn new(table: &TokenTable, attrs: &[u8]) -> Reach {
+    /// Of a vocabulary that leaves some bytes out. Its longest text is measured: that of byte-level BPE is written in
+    /// letters of one or two bytes, and RWKV's with escapes, so what it stands for is no longer.
+    pub fn new(table: &TokenTable, attrs: &[u8], left_out: &[bool; 256]) -> Reach {
         // The mark of a text's begin that PLaMo 2 leaves out, one in front of each special token at most.
         const MARK: usize = 3;
-        let longest = (0..table.len() as u32).map(|id| table.text(id).map_or(0, <[u8]>::len)).max().unwrap_or(0);
-        let but_spaces = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
-        Reach { bytes: longest.max(1) + MARK, but_spaces }
+        let longest = (0..table.len() as u32).map(|id| table.text(id).map_or(0, <[u8]>::len)).max();
+        // Special tokens may take white space besides, as much as there is.
+        let take = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
+        let mut counted = Box::new([true; 256]);
+        for ((b, counted), out) in (0..=255u8).zip(counted.iter_mut()).zip(left_out) {
+            *counted = !out && !(take && matches!(b, b' ' | 9..=13));
+        }
+        Reach { most: longest.unwrap_or(0).max(1) + MARK, counted }
     }
 
     /// Tokens that a text has at least.
-    pub fn fewest(self, text: &[u8]) -> usize {
-        let bytes = match self.but_spaces {
-            true => text.iter().filter(|b| !matches!(b, b' ' | 9..=13)).count(),
-            false => text.len(),
-        };
+    pub fn fewest(&self, text: &[u8]) -> usize {
+        let is_counted = |b: &&u8| self.counted.get(usize::from(**b)).copied().unwrap_or(false);
         // Behind the last special token there may be one more mark.
-        (bytes / self.bytes).saturating_sub(1)
+        (text.iter().filter(is_counted).count() / self.most).saturating_sub(1)
     }
 }

@@ -86,7 +86,7 @@ pub struct Tokenizer {
     raw_utf8: bool,
     /// Letters are made small first (BPE of whole words).
     lowercase: bool,
-    /// None where bytes may become nothing, or any number of them one token.
+    /// None where any number of bytes may become one token, or nothing.
     reach: Option<Reach>,
 }
 
@@ -193,14 +193,14 @@ impl Tokenizer {
                 "missing, though the vocabulary asks for EOS at the end of every text",
             ));
         }
-        let every_byte = match &algorithm {
-            Algorithm::Bpe(bpe) => bpe.has_every_byte(&table),
-            Algorithm::Rwkv(rwkv) => rwkv.has_every_byte(),
-            Algorithm::Spm(_) | Algorithm::Plamo2(_) => true,
+        let left_out = match &algorithm {
+            Algorithm::Bpe(bpe) => bpe.left_out(&table),
+            Algorithm::Rwkv(rwkv) => Some(rwkv.left_out()),
+            Algorithm::Spm(_) | Algorithm::Plamo2(_) => Some([false; 256]),
             // Words that are unknown are one token, however long.
-            Algorithm::WordPiece(_) | Algorithm::Unigram(_) => false,
+            Algorithm::WordPiece(_) | Algorithm::Unigram(_) => None,
         };
-        let reach = every_byte.then(|| Reach::new(&table, &attrs));
+        let reach = left_out.map(|bytes| Reach::new(&table, &attrs, &bytes));
         Ok(Tokenizer {
             reach,
             table,
@@ -231,7 +231,7 @@ impl Tokenizer {
     /// It has too many, or nobody waits for it any more.
     pub fn encode_within(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Result<Vec<u32>, Stopped> {
         let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
-        let least = self.reach.map_or(0, |reach| reach.fewest(text));
+        let least = self.reach.as_ref().map_or(0, |reach| reach.fewest(text));
         if too_many(least) {
             return Err(Stopped::TooMany { least });
         }

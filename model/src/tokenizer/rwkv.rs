@@ -21,14 +21,15 @@ impl Rwkv {
         Ok(Rwkv { tokens: tokens.ok_or_else(too_many)?, unknown })
     }
 
-    /// Whether every byte of a text becomes a token, or part of one.
-    pub fn has_every_byte(&self) -> bool {
-        let is_token = |b: u8| {
-            let mut found = false;
+    /// Bytes that may become nothing.
+    pub fn left_out(&self) -> [bool; 256] {
+        let mut out = [false; 256];
+        for (b, out) in (0..=255u8).zip(&mut out) {
+            let mut found = self.unknown.is_some();
             self.tokens.prefixes(&[b], |_, _| found = true);
-            found
-        };
-        self.unknown.is_some() || (0..=255).all(is_token)
+            *out = !found;
+        }
+        out
     }
 
     /// Appends the ids of a text, until there are too many.
