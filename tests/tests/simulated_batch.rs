@@ -133,7 +133,11 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let (tokens, sizes): (usize, &[usize]) = if whole { (90, &[2, 3, 9, 33, 64]) } else { (16, &[3]) };
+        let (tokens, sizes): (usize, &[usize]) = match (whole, always) {
+            (false, _) => (16, &[3]),
+            (true, false) => (24, &[2, 9]),
+            (true, true) => (70, &[2, 9, 33, 64]),
+        };
         let options = OpenOptions {
             context: Some(tokens + 20),
             threads: 2,
@@ -147,7 +151,7 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
         eprintln!("{name} on {arch}: opened after {:.1?}", start.elapsed());
         Simulated::here().poison(session.gpu().unwrap().plan());
         let text = Text::new(&mut session, tokens);
-        text.in_pieces(&mut session, if whole { &[90, 64, 7] } else { &[16, 7] });
+        text.in_pieces(&mut session, &[tokens, 7]);
         sizes.iter().for_each(|n| text.side_by_side(&mut session, *n));
         text.forked(&mut session, &[5]);
         if !graph.is_recurrent() {
