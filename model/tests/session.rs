@@ -107,7 +107,8 @@ fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_to
     }
 }
 
-/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear attention, shared keys.
+/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear
+/// attention, shared keys.
 const REPRODUCIBLE: &[&str] = &[
     "deepseek2-lite",
     "deepseek32",

@@ -23,8 +23,8 @@ fn bodies() -> Vec<Value> {
     all
 }
 
-/// Whole answers with their scores, as they came: one after the other, twice, so that the second finds its beginning, then four
-/// at a time.
+/// Whole answers with their scores, as they came: one after the other, twice, so that the second
+/// finds its beginning, then four at a time.
 fn scored(server: &Served) -> [Vec<Value>; 3] {
     let with = |mut body: Value| {
         body["logprobs"] = 3.into();
