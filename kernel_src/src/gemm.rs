@@ -94,7 +94,8 @@ pub struct GemmLaunch {
 }
 
 impl GemmLaunch {
-    /// The same where a block has all columns of its results: one order of sums, whatever the rows and the device.
+    /// The same where a block has all columns of its results: one order of sums, whatever the rows
+    /// and the device.
     #[must_use]
     pub const fn whole(mut self) -> GemmLaunch {
         self.geometry.grid[2] = 1;

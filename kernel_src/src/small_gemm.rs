@@ -145,7 +145,8 @@ impl SmallGemmSpec {
 
     /// Blocks that share a result.
     fn splits(&self, t: &SmallGemmTuning) -> u32 {
-        // Where there are plenty of rows blocks are of different sizes, and have their results to themselves.
+        // Where there are plenty of rows blocks are of different sizes, and have their results to
+        // themselves.
         if self.fixed && self.weights().tiles(32, 1) >= BLOCKS_WANTED {
             return 1;
         }
@@ -283,5 +284,43 @@ impl Family for SmallGemmSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         cases::samples(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What decides the order of sums: waves over the columns, and blocks that share them.
+    fn order(spec: &SmallGemmSpec, target: &Target) -> [u32; 2] {
+        let t = spec.tuning(target).unwrap();
+        [t.waves / t.rows, spec.blocks(target).unwrap()[1]]
+    }
+
+    #[test]
+    fn a_fixed_product_has_one_order_of_sums_for_any_number_of_tokens() {
+        let target = Target::parse("sm_90a").unwrap();
+        let mut others = 0;
+        for (rows, cols) in [(40, 64), (576, 576), (1536, 576), (4096, 14336), (8448, 4096), (128_256, 4096)] {
+            for (format, finish) in [("Q4_K", Finish::Store), ("F16", Finish::Add), ("Q8_0", Finish::Silu)] {
+                let format = Format::by_name(format).unwrap();
+                if cols % format.block_elems() != 0 {
+                    continue;
+                }
+                let segments = vec![Segment { format, rows, bias: false }; if finish.gated() { 2 } else { 1 }];
+                let of = |tokens, fixed| SmallGemmSpec {
+                    segments: segments.clone(),
+                    finish,
+                    fixed,
+                    ..SmallGemmSpec::new(format, rows, cols, tokens)
+                };
+                let one = order(&of(1, true), &target);
+                for tokens in 2..=64 {
+                    assert_eq!(order(&of(tokens, true), &target), one, "{}", crate::spec::Spec::from(of(tokens, true)));
+                    others += usize::from(order(&of(tokens, false), &target) != order(&of(1, false), &target));
+                }
+            }
+        }
+        assert!(others > 0, "what is not fixed has other orders");
     }
 }

@@ -23,6 +23,24 @@ fn bodies() -> Vec<Value> {
     all
 }
 
+/// Whole answers with their scores, as they came: one after the other, twice, so that the second
+/// finds its beginning, then four at a time.
+fn scored(server: &Served) -> [Vec<Value>; 3] {
+    let with = |mut body: Value| {
+        body["logprobs"] = 3.into();
+        body["reproducible"] = true.into();
+        body
+    };
+    let bodies: Vec<Value> = bodies().into_iter().map(with).collect();
+    let answer = |body: &Value| server.good("/v1/completions", body).json()["choices"].clone();
+    let answer = &answer;
+    let together = std::thread::scope(|threads| {
+        let all: Vec<_> = bodies.iter().map(|body| threads.spawn(move || answer(body))).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    [together, bodies.iter().map(answer).collect(), bodies.iter().map(answer).collect()]
+}
+
 /// All texts: one after the other, then four at a time.
 fn texts(server: &Served) -> [Vec<String>; 2] {
     let bodies = bodies();
@@ -54,4 +72,22 @@ fn drafts_change_no_token_alone_or_beside_others() {
         status["tokens"]["drafted"].as_u64().unwrap() > 0 && status["tokens"]["accepted"].as_u64().unwrap() > 0,
         "{status}"
     );
+}
+
+#[test]
+fn reproducible_answers_have_the_same_scores_cached_or_not_drafted_or_not_alone_or_beside_others() {
+    let start = |lookup: &'static str| Served::start(&["--lookup", lookup, "--reproducible", "--max-sequences", "4"]);
+    let [together, alone, cached] = scored(&start("off"));
+    assert_eq!(alone, cached);
+    assert_eq!(alone, together);
+    let drafts = start("on");
+    assert_eq!(scored(&drafts), [alone.clone(), alone.clone(), alone]);
+    assert!(drafts.get("/status").json()["tokens"]["accepted"].as_u64().unwrap() > 0);
+    // Who was not started so does not say that it does it.
+    let other = Served::start(&["--max-sequences", "1"]);
+    let refused = other.post("/v1/completions", &json!({ "prompt": "x", "reproducible": true }));
+    assert_eq!(refused.status, 400);
+    let said = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(said.contains("reproducible") && said.contains("--reproducible"), "{said}");
+    other.good("/v1/completions", &json!({ "prompt": "x", "reproducible": false, "max_tokens": 1 }));
 }

@@ -62,7 +62,8 @@ pub struct Attend<'a> {
     pub heads: usize,
     pub token: usize,
     pub tokens: usize,
-    /// Blocks of positions begin where they would for any tokens, and rows have one kernel whatever their number.
+    /// Blocks of positions begin where they would for any tokens, and rows have one kernel whatever
+    /// their number.
     pub reproducible: bool,
 }
 
@@ -149,8 +150,9 @@ impl Job for Attend<'_> {
 }
 
 impl Attend<'_> {
-    /// The first position of the first block: a multiple of a block's positions where that is not to depend on which tokens
-    /// the task has. What a token does not see of a block changes nothing of its results.
+    /// The first position of the first block: a multiple of a block's positions where that is not
+    /// to depend on which tokens the task has. What a token does not see of a block changes nothing
+    /// of its results.
     pub(super) fn begins_at(&self) -> usize {
         let first = self.seen_from(self.token);
         if self.reproducible { first / KEYS * KEYS } else { first }
@@ -316,8 +318,8 @@ unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
 }
 
 /// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when there are
-/// few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a token's results are the same bits
-/// whatever tokens come with it.
+/// few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a token's results
+/// are the same bits whatever tokens come with it.
 pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, (precise, reproducible): (bool, bool)) {
     /// Tokens of a task: with three query heads to a key head, 96 rows.
     const TOKENS: usize = 32;

@@ -31,8 +31,8 @@ pub struct Group<'a> {
 }
 
 /// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's. All matrices have
-/// the same shape and format. Where `rounded`, few rows are multiplied as integers; `reproducible` as
-/// [`multiply`](super::multiply::multiply) has it.
+/// the same shape and format. Where `rounded`, few rows are multiplied as integers; `reproducible`
+/// as [`multiply`](super::multiply::multiply) has it.
 pub fn multiply_groups(
     pool: &mut Pool,
     isa: Isa,

@@ -47,8 +47,9 @@ pub struct Product<'a> {
     pub out: Shared<'a>,
 }
 
-/// All products of the same input. If `reproducible`, a token's results are the same bits whatever the number of tokens:
-/// each row's product is that of few tokens, which is one order of sums for any number.
+/// All products of the same input. If `reproducible`, a token's results are the same bits whatever
+/// the number of tokens: each row's product is that of few tokens, which is one order of sums for
+/// any number.
 pub fn multiply(
     pool: &mut Pool,
     isa: Isa,
@@ -179,7 +180,8 @@ pub fn multiply(
     });
 }
 
-/// Runs `f` for the rows of an input, by runs of them: the first, and how many. On all threads where they are many.
+/// Runs `f` for the rows of an input, by runs of them: the first, and how many. On all threads
+/// where they are many.
 fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     if rows < SHARED {
         return f(0, rows);

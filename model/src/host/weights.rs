@@ -82,8 +82,8 @@ impl Weights {
 
     /// Lays the matrices of products out anew for few tokens, on all threads, as copies beside the file's: all of them, if
     /// together they take no more than [`LAID_OUT`] and an eighth of all memory, else none. (Not experts', nor those of
-    /// heads apart, nor what makes vectors of texts: those have many tokens at once.) False: there is no memory for what
-    /// fits.
+    /// heads apart, nor what makes vectors of texts: those have many tokens at once.) False: there
+    /// is no memory for what fits.
     pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
         let products = graph.ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m.weight) } else { None });
         let mut ids: Vec<WeightId> = products.filter(|id| Beside::suits(graph.weight(*id).format)).collect();

@@ -124,8 +124,9 @@ pub struct OpenOptions {
     pub kv: KvType,
     /// Nearest to the truth instead of fastest.
     pub precise: bool,
-    /// The scores of a sequence's next token are the same bits whatever comes with it: other sequences, pieces of a
-    /// prompt, what was kept of tokens before, drafts, threads. Costs time; what cannot be so is no session.
+    /// The scores of a sequence's next token are the same bits whatever comes with it: other
+    /// sequences, pieces of a prompt, what was kept of tokens before, drafts, threads. Costs time;
+    /// what cannot be so is no session.
     pub reproducible: bool,
     /// Threads for work on the CPU.
     pub threads: usize,

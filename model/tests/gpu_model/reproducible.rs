@@ -1,5 +1,5 @@
-//! `OpenOptions::reproducible` on a GPU: bits of scores, alone and at the side of others, in pieces, behind what was kept,
-//! as drafts; single tokens, batches of up to 64, prompts.
+//! `OpenOptions::reproducible` on a GPU: bits of scores, alone and at the side of others, in
+//! pieces, behind what was kept, as drafts; single tokens, batches of up to 64, prompts.
 
 use super::support::files::model_path;
 use super::support::reproducible::Text;
@@ -9,10 +9,12 @@ use kjit_model::session::{KvType, OpenOptions, Session};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear attention, wide and shared heads.
+/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear
+/// attention, wide and shared heads.
 const ARCHS: &[&str] = &[
     "deepseek2-lite",
     "deepseek32",
+    "deepseek32-wide",
     "falcon-h1",
     "gemma2",
     "gemma3n",
@@ -74,8 +76,9 @@ fn reproducible_scores_are_the_same_bits_however_the_tokens_come() {
 fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
     for arch in ARCHS {
         let Some(path) = model_path(&format!("archs/{arch}.gguf")) else { return };
-        holds(&path, 70, &[3, 9, 33], &OpenOptions::default());
-        holds(&path, 70, &[9], &OpenOptions { stream: true, ..OpenOptions::default() });
+        // More take rows that are multiples of 32, which not all of them have.
+        holds(&path, 70, &[3, 8], &OpenOptions::default());
+        holds(&path, 70, &[3], &OpenOptions { stream: true, ..OpenOptions::default() });
     }
 }
 

@@ -1,5 +1,6 @@
-//! What a session opened with [`OpenOptions::reproducible`](kjit_model::session::OpenOptions) promises, on any device:
-//! the scores behind a text's tokens are the same bits however the tokens came.
+//! What a session opened with [`OpenOptions::reproducible`](kjit_model::session::OpenOptions)
+//! promises, on any device: the scores behind a text's tokens are the same bits however the tokens
+//! came.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{Given, SequenceId, Session, Want, Work};
@@ -79,8 +80,8 @@ impl Text {
         }
     }
 
-    /// As this many sequences, each at another token of the text, and one of another text: prompts at the side of single
-    /// tokens first, then a token of each.
+    /// As this many sequences, each at another token of the text, and one of another text: prompts
+    /// at the side of single tokens first, then a token of each.
     pub fn side_by_side(&self, session: &mut Session, n: usize) {
         let (half, what) = (self.len() / 2, format!("{n} sequences"));
         let ids: Vec<SequenceId> = (0..n).map(|_| add(session)).collect();
@@ -130,8 +131,8 @@ impl Text {
         row.iter().position(|x| f32::from_bits(*x) == best).unwrap() as u32
     }
 
-    /// With drafts that are right, as many at a time, and with one that is wrong behind them: on a text that is the
-    /// likeliest itself from `from` on.
+    /// With drafts that are right, as many at a time, and with one that is wrong behind them: on a
+    /// text that is the likeliest itself from `from` on.
     pub fn drafted(&self, session: &mut Session, from: usize, drafts: &[usize]) {
         for &n in drafts {
             let id = add(session);

@@ -98,8 +98,8 @@ pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl Into
     })
 }
 
-/// The place of the model that is asked for. Who wants reproducible scores is refused by a model that was not opened for
-/// them.
+/// The place of the model that is asked for. Who wants reproducible scores is refused by a model
+/// that was not opened for them.
 pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
     let at = service.place(name.as_deref())?;

@@ -134,8 +134,9 @@ pub struct Perplexity {
     /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a prompt, kept beginnings,
-    /// drafts; single tokens and prompts are slower, and what cannot be so yet is refused
+    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a
+    /// prompt, kept beginnings, drafts; single tokens and prompts are slower, and what cannot be so
+    /// yet is refused
     #[arg(long)]
     pub reproducible: bool,
     #[command(flatten)]

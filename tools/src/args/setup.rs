@@ -16,8 +16,9 @@ pub struct Setup {
     /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a prompt, kept beginnings,
-    /// drafts; single tokens and prompts are slower, and what cannot be so yet is refused
+    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a
+    /// prompt, kept beginnings, drafts; single tokens and prompts are slower, and what cannot be so
+    /// yet is refused
     #[arg(long)]
     pub reproducible: bool,
     /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where that was

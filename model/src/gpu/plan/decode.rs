@@ -422,13 +422,14 @@ impl Lower<'_> {
         if self.apart && !self.drafted { Bind::Control(Control::Each) } else { self.position() }
     }
 
-    /// Positions of a slot. With pages it says where a slot's table begins, and rows that are one sequence's, each as if it
-    /// were a slot, have one table.
+    /// Positions of a slot. With pages it says where a slot's table begins, and rows that are one
+    /// sequence's, each as if it were a slot, have one table.
     fn capacity(&self) -> Bind {
         Bind::U32(if self.paged && self.apart { 0 } else { self.context })
     }
 
-    /// Slices of the context, and how many at most, for so many groups of a token's heads: as many as fill the device.
+    /// Slices of the context, and how many at most, for so many groups of a token's heads: as many
+    /// as fill the device.
     fn slices(&self, per_unit: u32, groups: u32) -> (Dim, u32) {
         if self.reproducible {
             // What a slice has follows from their number, and what is summed from both.

@@ -108,7 +108,8 @@ pub enum Control {
     Pages,
     /// `u32`s: the position of each row of drafted tokens. One for all.
     Places,
-    /// `u32`s: the position of each of a prompt's tokens, where they attend each by itself. One for all.
+    /// `u32`s: the position of each of a prompt's tokens, where they attend each by itself. One for
+    /// all.
     Each,
     /// `u32`s, zeros: what counts up where tokens are chosen behind drafted ones. One for all.
     Turns,

@@ -106,8 +106,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Whether what reads rows of this length is the form's product: without it there is no plan for prompts, but for
-    /// reproducible ones, whose other rows are those of single tokens.
+    /// Whether what reads rows of this length is the form's product: without it there is no plan
+    /// for prompts, but for reproducible ones, whose other rows are those of single tokens.
     fn takes(&self, form: Form, cols: usize) -> bool {
         form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
     }

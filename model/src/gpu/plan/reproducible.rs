@@ -1,18 +1,21 @@
-//! Steps as launches for any number of rows, each of whose results are the same bits whatever comes with it:
-//! `OpenOptions::reproducible`.
+//! Steps as launches for any number of rows, each of whose results are the same bits whatever comes
+//! with it: `OpenOptions::reproducible`.
 //!
-//! One lowering makes all programs: a token's, a batch's, a prompt's, that of drafts. A row's sums follow from its shape
-//! alone:
+//! One lowering makes all programs: a token's, a batch's, a prompt's, that of drafts. A row's sums
+//! follow from its shape alone:
 //!
-//! - Products are those of a few rows (`small_gemm.h`) with one number of waves, and of blocks, over the columns for a shape
-//!   of weights, at any number of rows; where a target has not that kernel, tiles with all columns in one block. Rows that
-//!   neither takes, and chosen experts, are the products of one column (`dots.h`), whose teams are those of a single row,
-//!   behind a launch that quantises a row by itself.
-//! - Attention is that of one token, for each row: of a prompt, too, whose keys and values are kept before. Its slices are
-//!   always as many, so what a slice has follows from the token's position alone.
+//! - Products are those of a few rows (`small_gemm.h`) with one number of waves, and of blocks,
+//!   over the columns for a shape of weights, at any number of rows; where a target has not that
+//!   kernel, tiles with all columns in one block. Rows that neither takes, and chosen experts, are
+//!   the products of one column (`dots.h`), whose teams are those of a single row, behind a launch
+//!   that quantises a row by itself.
+//! - Attention is that of one token, for each row: of a prompt, too, whose keys and values are kept
+//!   before. Its slices are always as many, so what a slice has follows from the token's position
+//!   alone.
 //! - All else goes row by row, and states from token to token.
 //!
-//! What was measured has no say (`Lower::tuned`), since it may know one number of rows and not another.
+//! What was measured has no say (`Lower::tuned`), since it may know one number of rows and not
+//! another.
 
 use super::PlanError;
 use super::lower::{Lower, unsupported};
@@ -67,7 +70,8 @@ impl Lower<'_> {
         }
     }
 
-    /// The tiles of waves for its tokens: all of them multiply by the same instruction, in the order of the columns.
+    /// The tiles of waves for its tokens: all of them multiply by the same instruction, in the
+    /// order of the columns.
     pub(super) fn of_waves(&self, spec: GemmSpec) -> GemmSpec {
         let tuning = GemmSpec::waves(spec.tokens, &self.target, self.target.default_wave());
         GemmSpec { tuning: Some(tuning), ..spec }
