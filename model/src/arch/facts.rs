@@ -40,6 +40,8 @@ pub struct Facts {
     pub sections: SectionsKey,
     /// What YaRN's logarithmic multiplier is.
     pub log_multiplier: LogMultiplier,
+    /// `rope.scaling.alpha` makes the base larger.
+    pub rope_alpha: bool,
     /// The file's own numbers say whether it is YaRN, and its β is 8 where it is not said.
     pub yarn_keys: bool,
     /// Which layers see a window only.
@@ -97,6 +99,7 @@ pub const LLAMA: Facts = Facts {
     local_rope: LocalRope::Same,
     sections: SectionsKey::Unread,
     log_multiplier: LogMultiplier::Unread,
+    rope_alpha: false,
     yarn_keys: false,
     windows: Windows::None,
     width: Width::Key,

@@ -7,6 +7,9 @@ use crate::gguf::Gguf;
 use crate::graph::op::{Mask, NormKind};
 use crate::graph::{Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
 
+/// Divisors of a rotation's frequencies.
+pub const ROPE_FREQS: &str = "rope_freqs";
+
 /// A model.
 pub struct Model<'a> {
     /// What its architecture is.
@@ -229,9 +232,14 @@ impl Layer<'_, '_> {
         let bias = self.bias(b, tensor, name, rows)?;
         let scale = self.name(&format!("{tensor}.scale"));
         let one = b.dims(&scale).is_some_and(|d| d.iter().product::<u64>() == 1);
-        let scale = if one { Some(b.vector(&scale, 1)?) } else { None };
-        let out = b.matmul(self.name(name), x, w, bias);
-        Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, None)))
+        if !one {
+            return Ok(b.matmul(self.name(name), x, w, bias));
+        }
+        let scale = Some(b.vector(&scale, 1)?);
+        // A feed-forward part's offset is scaled, too.
+        let (inside, behind) = if tensor.starts_with("ffn_") { (bias, None) } else { (None, bias) };
+        let out = b.matmul(self.name(name), x, w, inside);
+        Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, behind)))
     }
 }
 
@@ -285,7 +293,11 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
     let half = h.rope_dims(head)? / 2;
     // One set of divisors for all contexts, or two, of which longer contexts than the original take the
     // second.
-    let factors = match b.opt_vector("rope_freqs.weight", half)? {
+    let factors = match facts.unused.contains(&ROPE_FREQS) {
+        true => None,
+        false => b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)?,
+    };
+    let factors = match factors {
         None => b.opt_vector("rope_factors_short.weight", half)?,
         all => all,
     };

@@ -2,6 +2,7 @@
 
 use super::facts::*;
 use super::hparams::Hparams;
+use super::layer::ROPE_FREQS;
 use super::{delta, ffn, hybrid, latent};
 use crate::graph::Activation::{ClampedSilu, GeluTanh, Relu, ReluSquared, Silu};
 use crate::graph::op::{Gating, NormKind};
@@ -157,7 +158,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "apertus", qk_norm: QkNorm::Head, ffn: Ffn::Xielu, ..QWEN },
-    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, ..QWEN },
+    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, rope_alpha: true, ..QWEN },
     Facts { arch: "hunyuan-moe", qk_norm: QkNorm::HeadTurned, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "minimax-m2", qk_norm: QkNorm::Whole, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "olmoe", qk_norm: QkNorm::Whole, experts: Some(UNNORMED), ..QWEN },
@@ -171,7 +172,7 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "exaone", ..QWEN },
-    Facts { arch: "pangu-embedded", ..QWEN },
+    Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS], ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
     Facts { arch: "phi3", ffn: Ffn::Fused(Silu), ..QWEN },
     Facts { arch: "phimoe", experts: Some(MIXTURE), ..QWEN },
@@ -360,7 +361,13 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "kimi-linear", rope: None, mix: delta::by_channel, experts: Some(SIGMOID), ..LLAMA },
     // Encoders (Devlin et al. 2018, arXiv 1810.04805, and its kin): all tokens see each other.
     Facts { arch: "bert", ..BERT },
-    Facts { arch: "nomic-bert", rope: NEOX.rope, ffn: Ffn::Gated(Silu), ..BERT },
+    Facts {
+        arch: "nomic-bert",
+        rope: NEOX.rope,
+        ffn: Ffn::Gated(Silu),
+        unused: &["ffn_up.bias", "ffn_down.bias"],
+        ..BERT
+    },
     Facts { arch: "nomic-bert-moe", rope: NEOX.rope, experts: Some(Experts { act: GeluTanh, ..UNNORMED }), ..BERT },
     Facts {
         arch: "jina-bert-v2",
@@ -381,7 +388,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
     // States that do not grow.
     Facts { arch: "jamba", rope: None, mix: hybrid::mamba1, experts: Some(UNNORMED), ..LLAMA },
-    Facts { arch: "falcon-h1", mix: hybrid::side_by_side, ..QWEN },
+    Facts { arch: "falcon-h1", mix: hybrid::side_by_side, unused: &["attn_output.bias", ROPE_FREQS], ..QWEN },
     Facts {
         arch: "lfm2",
         mix: hybrid::short_conv,
