@@ -306,7 +306,7 @@ def _(d):
 
 @draw("refact")
 def _(d):
-    d.size(); llama_like(d, d.r.may(20))
+    d.size(); llama_like(d)
 
 
 def granite_keys(d, must=True):
@@ -368,8 +368,7 @@ def _(d):
 
 @draw("ernie4_5-moe")
 def _(d):
-    d.size(layers=(1, 2, 3, 4)); d.rope(); d.mixture(dense_first=True, shared="size or none"); d.u("interleave_moe_layer_step", d.r.of(1, 1, 2)); d.head()
-    step = d.kvs["ernie4_5-moe.interleave_moe_layer_step"][1]
+    d.size(layers=(1, 2, 3, 4)); d.rope(); d.mixture(dense_first=True, shared="size or none"); d.u("interleave_moe_layer_step", 1); d.head()
     for i in range(d.L):
         d.norms(i, "attn_norm", "ffn_norm"); d.qkv(i, obias=False)
         if i >= d.lead: d.experts(i, probs="may")
@@ -715,6 +714,9 @@ def _(d):
 def _(d):
     d.embedding = True
     d.size(layers=(2, 3, 6, 7)); d.rope(partial=True, swa_base=True); window(d, each=6); d.u("pooling_type", d.r.of(1, 2, 3)); d.head(); gemma_layers(d, qk="head")
+    if d.r.may(30):
+        n = d.r.of(24, 40, 64)
+        d.u("dense_2_feat_in", d.E); d.u("dense_2_feat_out", n); d.u("dense_3_feat_in", n); d.u("dense_3_feat_out", d.E); d.lin("dense_2", d.E, n); d.lin("dense_3", n, d.E)
 
 
 @draw("gemma3n")
@@ -890,7 +892,7 @@ def _(d):
 
 @draw("gpt2", "starcoder")
 def _(d):
-    n = d.r.of(32, 48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 30
+    n = d.r.of(48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 48
     d.head(norm_bias=True); d.t("position_embd.weight", (d.E, n), 0, 0.4)
     layers(d, ffn="plain", fbias=True, norm_bias=True, fused="must", bias=True, obias=True)
 
@@ -925,7 +927,7 @@ def _(d):
 @draw("mpt")
 def _(d):
     r = d.r
-    n = r.of(32, 64); d.size(bound=True, ln=True, ctx=n); d.context = 30; clamp(d)
+    n = r.of(48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 48; clamp(d)
     if r.may(80): d.f("attention.max_alibi_bias", r.of(0.0, 4.0, 8.0))
     d.head(norm_bias=r.may())
     if r.may(20): d.t("position_embd.weight", (d.E, n), 0, 0.4)
@@ -1014,9 +1016,9 @@ def _(d):
 @draw("deepseek32")
 def _(d):
     r = d.r
-    d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); latent_keys(d, True); latent_scaling(d)
+    d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); d.Q = min(d.Q, 24); latent_keys(d, True); latent_scaling(d)
     d.mixture(dense_first=True, scale=True, norm=True, gating="must", shared="count")
-    ih, ik = r.of(1, 2, 4), r.of(64, 64, 128)
+    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys score 0, and which of them is taken is nobody's fault
     ik = max(ik, d.turn); d.u("attention.indexer.head_count", ih); d.u("attention.indexer.key_length", ik); d.u("attention.indexer.top_k", r.of(3, 8, 15, 64)); d.further(25); d.head()
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "ffn_norm"); latent_layer(d, i, True, True)
@@ -1069,7 +1071,8 @@ def latent_scaling_plain(d):
 # ------------------------------------------------------------------------------- states
 def delta_layer(d, i, S, NK, NV, conv, ba):
     p, kd, vd = f"blk.{i}.", S * NK, S * NV
-    d.lin(p + "attn_qkv", d.E, 2 * kd + vd, 1.3); d.lin(p + "attn_gate", d.E, vd, 1.3)
+    if ba == "old": d.lin(p + "ssm_in", d.E, 2 * kd + 2 * vd, 1.3)
+    else: d.lin(p + "attn_qkv", d.E, 2 * kd + vd, 1.3); d.lin(p + "attn_gate", d.E, vd, 1.3)
     d.t(p + "ssm_conv1d.weight", (conv, 2 * kd + vd), 0, 0.6); d.t(p + "ssm_dt.bias", (NV,), -0.5, 0.8); d.t(p + "ssm_a", (NV,), -0.5, 0.5, fn=lambda j, x: -round(math.exp(x), 6))
     if ba: d.lin(p + "ssm_ba", d.E, 2 * NV, 1.2)
     else: d.lin(p + "ssm_beta", d.E, NV, 1.2); d.lin(p + "ssm_alpha", d.E, NV, 1.2)
@@ -1089,10 +1092,11 @@ def _(d):
     d.further(20)
     if r.may(25): recurrent = r.both(d.L, 60); d.b("attention.recurrent_layers", recurrent + [False] * d.next)
     d.head()
+    old = ba and r.may(30)
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "post_attention_norm")
         if i >= d.L or not recurrent[i]: d.qkv(i, gate=True, fused="never", obias=False, qk="head")
-        else: delta_layer(d, i, S, NK, NV, conv, ba)
+        else: delta_layer(d, i, S, NK, NV, conv, "old" if old else ba)
         if moe: d.experts(i, fused=True); d.t(f"blk.{i}.ffn_gate_inp_shexp.weight", (d.E,), 0, 1.5 / math.sqrt(d.E))
         else: d.dense(i, bias=False)
     d.further_tensors()
@@ -1105,14 +1109,16 @@ def _(d):
     full = r.both(d.L, 40)
     latent_keys(d, True); d.u("attention.head_count_kv", [1 if f else 0 for f in full]); d.u("ssm.conv_kernel", conv); d.u("kda.head_dim", S)
     d.mixture(dense_first=True, scale=True, gating="must", shared="count"); d.head(tied="never")
-    shared = r.may(80)
-    if not shared: d.FS = 0
+    fused = r.may(25)
     for i in range(d.L):
         p, n = f"blk.{i}.", S * d.H
         d.norms(i, "attn_norm", "ffn_norm")
         if full[i]: latent_layer(d, i, False, True)
         else:
-            for x in "qkv": d.t(p + f"ssm_conv1d_{x}.weight", (conv, 1, n) if r.may() else (conv, 1, n, 1), 0, 0.6); d.lin(p + f"attn_{x}", d.E, n, 1.3)
+            for x in "qkv":
+                d.t(p + f"ssm_conv1d_{x}.weight", (conv, 1, n) if r.may() else (conv, 1, n, 1), 0, 0.6)
+                if not fused: d.lin(p + f"attn_{x}", d.E, n, 1.3)
+            if fused: d.lin(p + "attn_qkv", d.E, 3 * n, 1.3)
             d.lin(p + "ssm_f_a", d.E, S); d.lin(p + "ssm_f_b", S, n); d.lin(p + "ssm_beta", d.E, d.H, 1.2)
             d.t(p + "ssm_a", (1, d.H), -0.5, 0.5, fn=lambda j, x: -round(math.exp(x), 6)); d.t(p + "ssm_dt.bias", (n,), -0.5, 0.8)
             d.lin(p + "ssm_g_a", d.E, S, 1.2); d.lin(p + "ssm_g_b", S, n, 1.2); d.norm(p + "ssm_norm", S); d.lin(p + "attn_output", n, d.E, 1.2)
@@ -1138,7 +1144,7 @@ def _(d):
     r = d.r
     d.size(layers=(2, 3, 4), ff=None); d.F = r.of(24, 40, 48); d.u("feed_forward_length", d.F)
     full = r.both(d.L, 40)
-    d.u("attention.head_count_kv", [d.KV if f else 0 for f in full]); state_sizes(d, 2 * d.E); d.rope(freqs=False)
+    d.u("attention.head_count_kv", [d.KV if f else 0 for f in full]); state_sizes(d, 2 * d.E); d.rope(freqs=True)
     if r.may(50): d.b("rope.scaling.finetuned", r.may())
     granite_keys(d, must=True)
     moe = r.may()
@@ -1163,7 +1169,12 @@ def nemotron_h(d, moe):
     if r.may(): d.f("attention.layer_norm_rms_epsilon", r.of(1e-5, 1e-3))
     inner = None
     if moe:
-        d.mixture(F="key", scale=True, norm=True, groups=True); d.FS = r.of(24, 40); d.u("expert_shared_feed_forward_length", d.FS)
+        d.mixture(F="key", scale=True, norm=True, groups=True); d.FS = r.of(24, 40); FEs = [d.FE] * n
+        if r.may(30) and not d.groups:
+            # A number of chosen experts and their width for each layer.
+            FEs = [r.of(16, 24, 40) for _ in range(n)]
+            d.u("expert_feed_forward_length", FEs); d.u("expert_used_count", [r.int(1, d.N) for _ in range(n)])
+        d.u("expert_shared_feed_forward_length", d.FS)
         if r.may(): d.u("expert_shared_count", 1)
         if r.may(40): inner = r.of(16, 24); d.u("moe_latent_size", inner)
     d.head()
@@ -1172,6 +1183,7 @@ def nemotron_h(d, moe):
         if c == "M": mamba2(d, i)
         elif c == "*": d.qkv(i)
         elif moe:
+            d.FE = FEs[i]
             d.experts(i, probs=True, gate=False, inner=inner, shared="plain")
             if inner: d.lin(f"blk.{i}.ffn_latent_down", d.E, inner); d.lin(f"blk.{i}.ffn_latent_up", inner, d.E)
         else: d.dense(i, F, kind="plain")
@@ -1299,9 +1311,14 @@ def embedding(d, types="may"):
     d.norm("token_embd_norm", d.E, bias=True)
 
 
+def classifier(d):
+    """What scores pairs of texts: in files whose vectors are wanted it is left alone."""
+    if d.r.may(15): d.lin("cls", d.E, d.E, bias=d.arch == "bert"); d.lin("cls.output", d.E, 1, bias=True)
+
+
 @draw("bert")
 def _(d):
-    n = d.r.of(40, 64); d.size(bound=True, ln=True, ctx=n, tok=("bert", "jina-v2-en")); d.context = 32; encoder(d); embedding(d); d.t("position_embd.weight", (d.E, n), 0, 0.4)
+    n = d.r.of(48, 64); d.size(bound=True, ln=True, ctx=n, tok=("bert", "jina-v2-en")); d.context = 48; encoder(d); embedding(d); classifier(d); d.t("position_embd.weight", (d.E, n), 0, 0.4)
     for i in range(d.L): d.qkv(i); d.dense(i, kind="plain"); d.norms(i, "attn_output_norm", "layer_output_norm", bias=True)
 
 
@@ -1341,7 +1358,8 @@ def _(d):
     r = d.r
     d.size(bound=True, gqa=False, ln=True, layers=(2, 3, 4, 5), tok=("bert", "jina-v2-en")); d.rope(swa_base=True); encoder(d); window(d, must=False, high=10, each=2)
     d.t("token_embd.weight", (d.E, d.V), 0, 0.7); d.norm("token_embd_norm", d.E); d.norm("output_norm", d.E)
-    if r.may(30): d.s("hidden_activation", r.of("gelu", "silu"))
+    if r.may(30): d.s("hidden_activation", r.of("gelu", "silu", "reglu"))
+    classifier(d)
     for i in range(d.L):
         if i or r.may(30): d.norms(i, "attn_norm")
         d.norms(i, "ffn_norm"); d.qkv(i, fused="must", bias=False, obias=False); d.lin(f"blk.{i}.ffn_up", d.E, 2 * d.F, 1.3); d.lin(f"blk.{i}.ffn_down", d.F, d.E, 1.3)

@@ -70,6 +70,8 @@ pub struct Facts {
     pub temper: Temper,
     /// The dense feed-forward part.
     pub ffn: Ffn,
+    /// `hidden_activation` says which function a fused one has.
+    pub activation_key: bool,
     /// How wide it is.
     pub ffn_size: FfnSize,
     /// Experts, where a layer's tensors have them.
@@ -114,6 +116,7 @@ pub const LLAMA: Facts = Facts {
     logit_scale: Scale::One,
     temper: Temper::None,
     ffn: Ffn::Gated(Activation::Silu),
+    activation_key: false,
     ffn_size: FfnSize::Key,
     experts: None,
     mix: attention::heads,

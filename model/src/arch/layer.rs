@@ -41,6 +41,11 @@ impl<'a> Model<'a> {
     /// Reads what the file says.
     pub fn open(gguf: &'a Gguf, facts: &Facts) -> Result<(Self, Builder<'a>), GraphError> {
         let h = Hparams::read(gguf, facts)?;
+        const CAUSAL: &str = "attention.causal";
+        if let Some(causal) = h.flag(CAUSAL)?.filter(|causal| *causal == facts.encoder) {
+            let why = "kjit knows this architecture the other way: tokens that see later ones, or that do not";
+            return Err(h.bad(CAUSAL, causal, why));
+        }
         let mut b = Builder::new(gguf, h.arch, h.context);
         let (rope, local_rope) = ropes(&mut b, &h, facts)?;
         let (window, windowed) = windows(&h, facts)?;
@@ -293,16 +298,16 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
     let half = h.rope_dims(head)? / 2;
     // One set of divisors for all contexts, or two, of which longer contexts than the original take the
     // second.
-    let factors = match facts.unused.contains(&ROPE_FREQS) {
-        true => None,
-        false => b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)?,
-    };
-    let factors = match factors {
+    let factors = match b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)? {
+        _ if facts.unused.contains(&ROPE_FREQS) => None,
         None => b.opt_vector("rope_factors_short.weight", half)?,
         all => all,
     };
     let original = h.opt_size("rope.scaling.original_context_length")?.unwrap_or(h.context);
-    let long = b.opt_vector("rope_factors_long.weight", half)?.map(|w| (original, w));
+    let long = match facts.unused.contains(&ROPE_FREQS) {
+        true => None,
+        false => b.opt_vector("rope_factors_long.weight", half)?.map(|w| (original, w)),
+    };
     let (full, plain) = h.ropes(facts, pairing, head, factors)?;
     let full = Rope { long, ..full };
     let own_base = h.rope_base("rope.freq_base_swa")?;

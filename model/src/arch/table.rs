@@ -33,7 +33,10 @@ const GEMMA3: Facts = Facts {
 };
 
 /// Norms behind each part and its residual; no rotation, no last norm.
-const BERT: Facts = Facts { norms: BEHIND, norm_sums: true, encoder: true, out_norm: "", ..GPT };
+const BERT: Facts = Facts { norms: BEHIND, norm_sums: true, encoder: true, out_norm: "", unused: CLASSIFIER, ..GPT };
+
+/// What scores pairs of texts, which nobody asks for here.
+const CLASSIFIER: &[&str] = &["cls."];
 
 /// Granite's four factors.
 const GRANITE: Facts = Facts {
@@ -143,7 +146,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
     Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: heads are normed.
-    Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, ..QWEN },
+    Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, unused: CLASSIFIER, ..QWEN },
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, sections: SectionsKey::Interleaved, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
     Facts {
@@ -172,7 +175,8 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "exaone", ..QWEN },
-    Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS], ..QWEN },
+    // (llama.cpp reads factors of its frequencies and does not use them.)
+    Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS, "rope_factors_"], ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
     Facts { arch: "phi3", ffn: Ffn::Fused(Silu), ..QWEN },
     Facts { arch: "phimoe", experts: Some(MIXTURE), ..QWEN },
@@ -309,7 +313,6 @@ pub const TABLE: &[Facts] = &[
         arch: "refact",
         rope: None,
         alibi: Scale::Is(8.0),
-        experts: Some(MIXTURE),
         unused: &["attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"],
         ..LLAMA
     },
@@ -365,7 +368,7 @@ pub const TABLE: &[Facts] = &[
         arch: "nomic-bert",
         rope: NEOX.rope,
         ffn: Ffn::Gated(Silu),
-        unused: &["ffn_up.bias", "ffn_down.bias"],
+        unused: &["ffn_up.bias", "ffn_down.bias", "cls."],
         ..BERT
     },
     Facts { arch: "nomic-bert-moe", rope: NEOX.rope, experts: Some(Experts { act: GeluTanh, ..UNNORMED }), ..BERT },
@@ -383,6 +386,8 @@ pub const TABLE: &[Facts] = &[
         windows: Windows::AllButFirst(3),
         local_rope: LocalRope::Base(10000.0),
         ffn: Ffn::Fused(GeluTanh),
+        activation_key: true,
+        unused: CLASSIFIER,
         ..QWEN
     },
     Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
