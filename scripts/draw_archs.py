@@ -47,7 +47,7 @@ class Random:
         """A list of yes and no, with one of each where there is room: loaders want a layer of each kind."""
         xs = [r.may(percent) for _ in range(n)]
         if n > 1 and len(set(xs)) == 1: xs[r.below(n)] ^= True
-        return xs
+        return xs if n > 1 else [True]
 
     def real(r, a, b):
         """Three digits, so that a file's f32 is what was meant."""
@@ -77,7 +77,7 @@ class Draw(M):
         else:
             d.E = r.of(*(widths or (32, 40, 48, 56, 64, 72, 80, 96)))
             d.D = r.of(*(dims or (8, 10, 12, 16, 20, 24, 32, 36, 40, 48)))
-            while d.H * d.D > 256: d.H, d.KV = d.H // 2 or 1, 1
+            while d.H * d.D > 256: d.H = d.H // 2 or 1; d.KV = 1 if gqa else d.H
         d.F = r.of(24, 32, 40, 48, 56, 64, 80, 96, 100, 128)
         d.V = r.int(263, 340)
         d.u("block_count", d.L); d.u("context_length", ctx or r.of(128, 512, 2048, 4096, 131072)); d.u("embedding_length", d.E)
@@ -107,7 +107,7 @@ class Draw(M):
             d.u("block_count", d.L + 1); d.u("nextn_predict_layers", 1)
             for k in list(d.kvs):
                 t, v = d.kvs[k]
-                if t == ARR and k.startswith(d.arch + ".") and len(v[1]) == d.L and "pattern" not in k: d.u(k[len(d.arch) + 1 :], v[1] + [v[1][-1]])
+                if t == ARR and k.startswith(d.arch + ".") and len(v[1]) == d.L and "pattern" not in k and "sections" not in k: d.u(k[len(d.arch) + 1 :], v[1] + [v[1][-1]])
         elif d.r.may(20): d.u("nextn_predict_layers", 0)
 
     def further_tensors(d):
@@ -175,7 +175,7 @@ class Draw(M):
         if d.optional["fused"]:
             d.lin(p + "attn_qkv", E, q + k + v, gain)
             if d.must(bias):
-                if bias is True or d.r.may(70): d.t(p + "attn_qkv.bias", (q + k + v,), 0, 0.2)
+                if bias is True or fused == "must" or d.r.may(70): d.t(p + "attn_qkv.bias", (q + k + v,), 0, 0.2)
                 else:
                     for n, w in (("q", q), ("k", k), ("v", v)): d.t(f"{p}attn_{n}.bias", (w,), 0, 0.2)
         else:
@@ -290,7 +290,7 @@ def llama_like(d, experts=False, shared=None, tied="may"):
 
 @draw("llama")
 def _(d):
-    d.size(); d.rope(factors="long", freqs=True); llama_like(d, d.r.may(40), "size or none")
+    d.size(); d.rope(factors="long", freqs=True); llama_like(d, d.r.may(40))
 
 
 @draw("mistral3")
@@ -301,12 +301,12 @@ def _(d):
     if r.may(60): d.u("rope.scaling.original_context_length", r.of(7, 12, 64))
     if r.may(40): d.f("rope.scaling.yarn_beta_fast", r.of(4.0, 16.0)); d.f("rope.scaling.yarn_beta_slow", r.of(0.25, 2.0))
     if r.may(40): d.f("rope.scaling.yarn_log_multiplier", r.of(0.0, 0.5, 1.0, 1.4))
-    llama_like(d, r.may(30), "size or none")
+    llama_like(d, r.may(30))
 
 
 @draw("refact")
 def _(d):
-    d.size(); llama_like(d, d.r.may(20))
+    d.size(); llama_like(d)
 
 
 def granite_keys(d, must=True):
@@ -330,7 +330,7 @@ def _(d):
     r = d.r
     d.size(layers=(2, 3, 4)); d.rope(factors="long", freqs=True); granite_keys(d)
     d.u("attention.sliding_window", r.int(2, 9)); d.b("attention.sliding_window_pattern", r.both(d.L))
-    if r.may(60): d.b("attention.rope_pattern", [r.may(60) for _ in range(d.L)])
+    if r.may(60): d.b("attention.rope_pattern", r.both(d.L, 60))
     moe = r.may()
     if moe: d.mixture(F=None, shared="size or none")
     d.head()
@@ -368,8 +368,7 @@ def _(d):
 
 @draw("ernie4_5-moe")
 def _(d):
-    d.size(layers=(1, 2, 3, 4)); d.rope(); d.mixture(dense_first=True, shared="size or none"); d.u("interleave_moe_layer_step", d.r.of(1, 1, 2)); d.head()
-    step = d.kvs["ernie4_5-moe.interleave_moe_layer_step"][1]
+    d.size(layers=(1, 2, 3, 4)); d.rope(); d.mixture(dense_first=True, shared="size or none"); d.u("interleave_moe_layer_step", 1); d.head()
     for i in range(d.L):
         d.norms(i, "attn_norm", "ffn_norm"); d.qkv(i, obias=False)
         if i >= d.lead: d.experts(i, probs="may")
@@ -435,7 +434,7 @@ def _(d):
     r = d.r
     d.size(layers=(4, 5)); d.rope(freqs=True, swa_base=True); d.mixture(groups=False)
     step = r.of(1, 2, 2, 3); d.u("interleave_moe_layer_step", step); d.FS = d.FE
-    if r.may(30): d.u("attention.sliding_window", r.of(0, 8192, 5))
+    if r.may(30): d.u("attention.sliding_window", r.of(8192, 5))
     if r.may(30): d.u("attention.sliding_window_pattern", r.of(2, 3, 4)) if r.may() else d.b("attention.sliding_window_pattern", r.both(d.L))
     d.head()
     for i in range(d.L):
@@ -453,7 +452,8 @@ def _(d):
 
 @draw("qwen2", "qwen2vl")
 def _(d):
-    d.size(bound=True); d.rope(sections=4 if d.arch == "qwen2vl" else None); d.head(bias="may"); layers(d, obias=False)
+    # llama.cpp does not read qwen2vl's epsilon: one that is too small to show.
+    d.size(bound=True, eps=1e-6 if d.arch == "qwen2vl" else None); d.rope(sections=4 if d.arch == "qwen2vl" else None); d.head(bias="may"); layers(d, obias=False)
 
 
 @draw("qwen2moe")
@@ -600,12 +600,12 @@ def _(d):
 
 
 # ------------------------------------------------------------------------------- windows on some layers
-def window(d, must=True, period=True, pattern=True, low=2, high=9, off=True):
-    """A window of a few tokens, and which layers have it."""
+def window(d, must=True, period=True, pattern=True, low=2, high=9, off=True, each=0):
+    """A window of a few tokens, and which layers have it; `each`: of each kind one, where so many layers have that by themselves."""
     r = d.r
     if must or r.may(70): d.u("attention.sliding_window", r.int(low, high))
     elif off and r.may(): d.u("attention.sliding_window", 0); return
-    if period and r.may(30): d.u("attention.sliding_window_pattern", r.of(1, 2, 3, 4))
+    if period and (each and d.L < each or r.may(30)): d.u("attention.sliding_window_pattern", r.of(*range(2, min(d.L, 4) + 1)) if each else r.of(2, 3, 4))
     elif pattern and r.may(30): d.b("attention.sliding_window_pattern", r.both(d.L) + [False] * d.next)
 
 
@@ -713,7 +713,10 @@ def _(d):
 @draw("gemma-embedding")
 def _(d):
     d.embedding = True
-    d.size(layers=(1, 3, 6, 7)); d.rope(partial=True, swa_base=True); window(d); d.u("pooling_type", d.r.of(1, 2, 3)); d.head(); gemma_layers(d, qk="head")
+    d.size(layers=(2, 3, 6, 7)); d.rope(partial=True, swa_base=True); window(d, each=6); d.u("pooling_type", d.r.of(1, 2, 3)); d.head(); gemma_layers(d, qk="head")
+    if d.r.may(30):
+        n = d.r.of(24, 40, 64)
+        d.u("dense_2_feat_in", d.E); d.u("dense_2_feat_out", n); d.u("dense_3_feat_in", n); d.u("dense_3_feat_out", d.E); d.lin("dense_2", d.E, n); d.lin("dense_3", n, d.E)
 
 
 @draw("gemma3n")
@@ -723,7 +726,13 @@ def _(d):
     d.F = r.of(24, 32); d.u("feed_forward_length", [d.F] * nl if r.may() else d.F)
     d.rope(partial=True, swa_base=True); d.u("attention.sliding_window", r.int(2, 9))
     if r.may(50): d.b("attention.sliding_window_pattern", [(i + 1) % 5 != 0 for i in range(nl)])
-    d.u("attention.shared_kv_layers", nl - 20); d.u("altup.num_inputs", NA); d.u("altup.active_idx", 0); d.u("embedding_length_per_layer_input", EA); d.f("activation_sparsity_scale", [1.6448] * 10 + [0.0] * (nl - 10)); d.f("final_logit_softcapping", 30.0)
+    # llama.cpp has these as constants.
+    if r.may(70): d.u("attention.shared_kv_layers", nl - 20)
+    if r.may(70): d.u("altup.num_inputs", NA)
+    if r.may(70): d.u("altup.active_idx", 0)
+    if r.may(70): d.u("embedding_length_per_layer_input", EA)
+    if r.may(70): d.f("activation_sparsity_scale", [1.6448533535003662] * 10 + [0.0] * (nl - 10))
+    if r.may(70): d.f("final_logit_softcapping", 30.0)
     own = r.may(30)
     d.embd(tied=not own, sd=0.25); e = d.E
     d.lin("altup_proj", e, e, 1.0, extra=(NA - 1,)); d.lin("altup_unembd_proj", e, e, 1.0, extra=(NA - 1,))
@@ -757,9 +766,8 @@ def _(d):
     else: d.u("rope.dimension_count_swa", DS)
     d.u("attention.sliding_window", r.int(2, 9)); d.b("attention.sliding_window_pattern", swa)
     share = 0
-    # A layer that shares needs an earlier one of its kind.
-    most = max((s for s in range(n) if set(swa[n - s :]) <= set(swa[: n - s])), default=0)
-    if r.may(60): share = r.int(0, most); d.u("attention.shared_kv_layers", share)
+    # Layers that share read the last two that do not: one with a window, and one without behind it.
+    if r.may(60): share = r.of(*[s for s in range(n - 1) if s == 0 or swa[n - s - 2] and not swa[n - s - 1]]); d.u("attention.shared_kv_layers", share)
     pl = r.of(0, 8, 16, 24); d.u("embedding_length_per_layer_input", pl)
     if r.may(80): d.f("final_logit_softcapping", r.of(3.0, 30.0))
     if moe: d.mixture(groups=False)
@@ -884,7 +892,7 @@ def _(d):
 
 @draw("gpt2", "starcoder")
 def _(d):
-    n = d.r.of(32, 48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 30
+    n = d.r.of(48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 48
     d.head(norm_bias=True); d.t("position_embd.weight", (d.E, n), 0, 0.4)
     layers(d, ffn="plain", fbias=True, norm_bias=True, fused="must", bias=True, obias=True)
 
@@ -919,15 +927,13 @@ def _(d):
 @draw("mpt")
 def _(d):
     r = d.r
-    n = r.of(32, 64); d.size(bound=True, ln=True, ctx=n); d.context = 30; clamp(d)
+    n = r.of(48, 64); d.size(bound=True, ln=True, ctx=n); d.context = 48; clamp(d)
     if r.may(80): d.f("attention.max_alibi_bias", r.of(0.0, 4.0, 8.0))
     d.head(norm_bias=r.may())
     if r.may(20): d.t("position_embd.weight", (d.E, n), 0, 0.4)
-    qk, scaled, norm_bias = r.may(25), r.may(20), r.may()
+    norm_bias = r.may()
     for i in range(d.L):
         d.norms(i, "attn_norm", "ffn_norm", bias=norm_bias); d.qkv(i, fused="must"); d.dense(i, kind="plain")
-        if qk and d.KV == d.H: d.norms(i, "attn_q_norm", "attn_k_norm", bias=r.may())
-        if scaled: d.t(f"blk.{i}.ffn.act.scales", (d.F,), 1, 0.2)
 
 
 @draw("jais")
@@ -1010,9 +1016,9 @@ def _(d):
 @draw("deepseek32")
 def _(d):
     r = d.r
-    d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); latent_keys(d, True); latent_scaling(d)
+    d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); d.Q = min(d.Q, 24); latent_keys(d, True); latent_scaling(d)
     d.mixture(dense_first=True, scale=True, norm=True, gating="must", shared="count")
-    ih, ik = r.of(1, 2, 4), r.of(64, 64, 128)
+    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys score 0, and which of them is taken is nobody's fault
     ik = max(ik, d.turn); d.u("attention.indexer.head_count", ih); d.u("attention.indexer.key_length", ik); d.u("attention.indexer.top_k", r.of(3, 8, 15, 64)); d.further(25); d.head()
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "ffn_norm"); latent_layer(d, i, True, True)
@@ -1065,7 +1071,8 @@ def latent_scaling_plain(d):
 # ------------------------------------------------------------------------------- states
 def delta_layer(d, i, S, NK, NV, conv, ba):
     p, kd, vd = f"blk.{i}.", S * NK, S * NV
-    d.lin(p + "attn_qkv", d.E, 2 * kd + vd, 1.3); d.lin(p + "attn_gate", d.E, vd, 1.3)
+    if ba == "old": d.lin(p + "ssm_in", d.E, 2 * kd + 2 * vd, 1.3)
+    else: d.lin(p + "attn_qkv", d.E, 2 * kd + vd, 1.3); d.lin(p + "attn_gate", d.E, vd, 1.3)
     d.t(p + "ssm_conv1d.weight", (conv, 2 * kd + vd), 0, 0.6); d.t(p + "ssm_dt.bias", (NV,), -0.5, 0.8); d.t(p + "ssm_a", (NV,), -0.5, 0.5, fn=lambda j, x: -round(math.exp(x), 6))
     if ba: d.lin(p + "ssm_ba", d.E, 2 * NV, 1.2)
     else: d.lin(p + "ssm_beta", d.E, NV, 1.2); d.lin(p + "ssm_alpha", d.E, NV, 1.2)
@@ -1085,10 +1092,11 @@ def _(d):
     d.further(20)
     if r.may(25): recurrent = r.both(d.L, 60); d.b("attention.recurrent_layers", recurrent + [False] * d.next)
     d.head()
+    old = ba and r.may(30)
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "post_attention_norm")
         if i >= d.L or not recurrent[i]: d.qkv(i, gate=True, fused="never", obias=False, qk="head")
-        else: delta_layer(d, i, S, NK, NV, conv, ba)
+        else: delta_layer(d, i, S, NK, NV, conv, "old" if old else ba)
         if moe: d.experts(i, fused=True); d.t(f"blk.{i}.ffn_gate_inp_shexp.weight", (d.E,), 0, 1.5 / math.sqrt(d.E))
         else: d.dense(i, bias=False)
     d.further_tensors()
@@ -1101,14 +1109,16 @@ def _(d):
     full = r.both(d.L, 40)
     latent_keys(d, True); d.u("attention.head_count_kv", [1 if f else 0 for f in full]); d.u("ssm.conv_kernel", conv); d.u("kda.head_dim", S)
     d.mixture(dense_first=True, scale=True, gating="must", shared="count"); d.head(tied="never")
-    shared = r.may(80)
-    if not shared: d.FS = 0
+    fused = r.may(25)
     for i in range(d.L):
         p, n = f"blk.{i}.", S * d.H
         d.norms(i, "attn_norm", "ffn_norm")
         if full[i]: latent_layer(d, i, False, True)
         else:
-            for x in "qkv": d.t(p + f"ssm_conv1d_{x}.weight", (conv, 1, n) if r.may() else (conv, 1, n, 1), 0, 0.6); d.lin(p + f"attn_{x}", d.E, n, 1.3)
+            for x in "qkv":
+                d.t(p + f"ssm_conv1d_{x}.weight", (conv, 1, n) if r.may() else (conv, 1, n, 1), 0, 0.6)
+                if not fused: d.lin(p + f"attn_{x}", d.E, n, 1.3)
+            if fused: d.lin(p + "attn_qkv", d.E, 3 * n, 1.3)
             d.lin(p + "ssm_f_a", d.E, S); d.lin(p + "ssm_f_b", S, n); d.lin(p + "ssm_beta", d.E, d.H, 1.2)
             d.t(p + "ssm_a", (1, d.H), -0.5, 0.5, fn=lambda j, x: -round(math.exp(x), 6)); d.t(p + "ssm_dt.bias", (n,), -0.5, 0.8)
             d.lin(p + "ssm_g_a", d.E, S, 1.2); d.lin(p + "ssm_g_b", S, n, 1.2); d.norm(p + "ssm_norm", S); d.lin(p + "attn_output", n, d.E, 1.2)
@@ -1134,7 +1144,7 @@ def _(d):
     r = d.r
     d.size(layers=(2, 3, 4), ff=None); d.F = r.of(24, 40, 48); d.u("feed_forward_length", d.F)
     full = r.both(d.L, 40)
-    d.u("attention.head_count_kv", [d.KV if f else 0 for f in full]); state_sizes(d, 2 * d.E); d.rope(freqs=False)
+    d.u("attention.head_count_kv", [d.KV if f else 0 for f in full]); state_sizes(d, 2 * d.E); d.rope(freqs=True)
     if r.may(50): d.b("rope.scaling.finetuned", r.may())
     granite_keys(d, must=True)
     moe = r.may()
@@ -1159,7 +1169,12 @@ def nemotron_h(d, moe):
     if r.may(): d.f("attention.layer_norm_rms_epsilon", r.of(1e-5, 1e-3))
     inner = None
     if moe:
-        d.mixture(F="key", scale=True, norm=True, groups=True); d.FS = r.of(24, 40); d.u("expert_shared_feed_forward_length", d.FS)
+        d.mixture(F="key", scale=True, norm=True, groups=True); d.FS = r.of(24, 40); FEs = [d.FE] * n
+        if r.may(30) and not d.groups:
+            # A number of chosen experts and their width for each layer.
+            FEs = [r.of(16, 24, 40) for _ in range(n)]
+            d.u("expert_feed_forward_length", FEs); d.u("expert_used_count", [r.int(1, d.N) for _ in range(n)])
+        d.u("expert_shared_feed_forward_length", d.FS)
         if r.may(): d.u("expert_shared_count", 1)
         if r.may(40): inner = r.of(16, 24); d.u("moe_latent_size", inner)
     d.head()
@@ -1168,6 +1183,7 @@ def nemotron_h(d, moe):
         if c == "M": mamba2(d, i)
         elif c == "*": d.qkv(i)
         elif moe:
+            d.FE = FEs[i]
             d.experts(i, probs=True, gate=False, inner=inner, shared="plain")
             if inner: d.lin(f"blk.{i}.ffn_latent_down", d.E, inner); d.lin(f"blk.{i}.ffn_latent_up", inner, d.E)
         else: d.dense(i, F, kind="plain")
@@ -1295,16 +1311,21 @@ def embedding(d, types="may"):
     d.norm("token_embd_norm", d.E, bias=True)
 
 
+def classifier(d):
+    """What scores pairs of texts: in files whose vectors are wanted it is left alone."""
+    if d.r.may(15): d.lin("cls", d.E, d.E, bias=d.arch == "bert"); d.lin("cls.output", d.E, 1, bias=True)
+
+
 @draw("bert")
 def _(d):
-    n = d.r.of(40, 64); d.size(bound=True, ln=True, ctx=n, tok=("bert", "jina-v2-en")); d.context = 32; encoder(d); embedding(d); d.t("position_embd.weight", (d.E, n), 0, 0.4)
+    n = d.r.of(48, 64); d.size(bound=True, ln=True, ctx=n, tok=("bert", "jina-v2-en")); d.context = 48; encoder(d); embedding(d); classifier(d); d.t("position_embd.weight", (d.E, n), 0, 0.4)
     for i in range(d.L): d.qkv(i); d.dense(i, kind="plain"); d.norms(i, "attn_output_norm", "layer_output_norm", bias=True)
 
 
 @draw("nomic-bert")
 def _(d):
     d.size(bound=True, ln=True, tok=("bert", "jina-v2-en")); d.rope(partial=True); encoder(d); embedding(d)
-    for i in range(d.L): d.qkv(i); d.dense(i, bias=False); d.norms(i, "attn_output_norm", "layer_output_norm", bias=True)
+    for i in range(d.L): d.qkv(i); d.dense(i, bias="ffn bias"); d.tensors.pop(f"blk.{i}.ffn_gate.bias", None); d.norms(i, "attn_output_norm", "layer_output_norm", bias=True)
 
 
 @draw("nomic-bert-moe")
@@ -1335,9 +1356,10 @@ def _(d):
 @draw("modern-bert")
 def _(d):
     r = d.r
-    d.size(bound=True, gqa=False, ln=True, layers=(1, 2, 3, 4, 5), tok=("bert", "jina-v2-en")); d.rope(swa_base=True); encoder(d); window(d, must=False, high=10)
+    d.size(bound=True, gqa=False, ln=True, layers=(2, 3, 4, 5), tok=("bert", "jina-v2-en")); d.rope(swa_base=True); encoder(d); window(d, must=False, high=10, each=2)
     d.t("token_embd.weight", (d.E, d.V), 0, 0.7); d.norm("token_embd_norm", d.E); d.norm("output_norm", d.E)
-    if r.may(30): d.s("hidden_activation", r.of("gelu", "silu"))
+    if r.may(30): d.s("hidden_activation", r.of("gelu", "silu", "reglu"))
+    classifier(d)
     for i in range(d.L):
         if i or r.may(30): d.norms(i, "attn_norm")
         d.norms(i, "ffn_norm"); d.qkv(i, fused="must", bias=False, obias=False); d.lin(f"blk.{i}.ffn_up", d.E, 2 * d.F, 1.3); d.lin(f"blk.{i}.ffn_down", d.F, d.E, 1.3)

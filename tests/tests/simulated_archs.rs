@@ -2,7 +2,8 @@
 //! token, greedy and several sequences side by side are what the host computes.
 //!
 //! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores), `KJIT_ARCHS=a,b`
-//! these, `KJIT_ARCHS_IN=archs-seed` those of other weights.
+//! these, `KJIT_ARCHS_IN=archs-seed` those of other weights, `KJIT_ARCHS_IN=/a/folder` those of a folder that
+//! `scripts/draw_archs.py --out` made. A few draws are made and run here in any case.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -15,6 +16,7 @@ use kjit_tests::one::One;
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -194,18 +196,23 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
 fn as_the_host(test: &str, arch: &str) {
     let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
     let Some(folder) = model_path(&folder) else { return };
+    all_as_the_host(test, arch, &folder, &FEW);
+}
+
+/// The models of a folder: those that are asked for, else a few.
+fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
     let asked = std::env::var("KJIT_ARCHS").ok();
     let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
-        let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
         files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
         let name = |p: &Path| p.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         match &asked {
             Some(asked) => files.retain(|p| asked.split(',').any(|a| a == name(p))),
             None if !all => {
-                eprintln!("SKIPPED: all architectures but {FEW:?}; KJIT_ARCHS_ON_GPU=1 takes them");
-                files.retain(|p| FEW.contains(&name(p).as_str()));
+                eprintln!("SKIPPED: all architectures but {few:?}; KJIT_ARCHS_ON_GPU=1 takes them");
+                files.retain(|p| few.contains(&name(p).as_str()));
             }
             None => {}
         }
@@ -236,6 +243,21 @@ fn as_the_host(test: &str, arch: &str) {
 #[test]
 fn architectures_on_simulated_gfx1100_are_the_hosts() {
     as_the_host("architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
+}
+
+/// Draws with sizes that their siblings of one size have not: heads of 10, groups of experts, sections, biases.
+const DRAWS: [&str; 4] = ["llama-2", "qwen2moe-1", "granitehybrid-1", "deepseek2-2"];
+
+#[test]
+fn drawn_models_on_simulated_gfx1100_are_the_hosts() {
+    let folder = Path::new(TEMPORARY).join("draws");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/draw_archs.py");
+    let archs = DRAWS.map(|name| name.rsplit_once('-').unwrap().0);
+    match Command::new("python3").arg(script).arg("--out").arg(&folder).args(archs).output() {
+        Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
+        Err(e) => return eprintln!("SKIPPED: no python3 to draw models with: {e}"),
+    }
+    all_as_the_host("drawn_models_on_simulated_gfx1100_are_the_hosts", "gfx1100", &folder, &DRAWS);
 }
 
 #[test]

@@ -92,12 +92,27 @@ pub fn finish(m: &Model<'_>, mut b: Builder<'_>, x: ValueId, table: WeightId) ->
         name => m.norm(&mut b, name, x)?,
     };
     if m.facts.encoder {
+        let x = dense(m, &mut b, x)?;
         // What most of them were trained with.
         b.pool(super::pooling(m.h.gguf())?.unwrap_or(Pooling::Mean));
         return complete(m, b, x);
     }
     let logits = head(m, &mut b, x, table)?;
     complete(m, b, logits)
+}
+
+/// Two projections of the vector, where a file has them (sentence transformers' dense modules): of rows, which is
+/// the same, since a vector is a mean of rows or one of them.
+fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+    let (mut x, mut width) = (x, m.h.width);
+    for name in ["dense_2", "dense_3"] {
+        let tensor = format!("{name}.weight");
+        if let Some(&rows) = b.dims(&tensor).and_then(|d| d.get(1)) {
+            let weight = b.matrix(&tensor, rows as usize, width)?;
+            (x, width) = (b.matmul(name, x, weight, None), rows as usize);
+        }
+    }
+    Ok(x)
 }
 
 /// Output projection; a file without `output.weight` uses the embedding's matrix again.

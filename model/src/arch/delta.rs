@@ -4,7 +4,7 @@
 use super::layer::Layer;
 use super::{attention, latent};
 use crate::graph::op::{LinearInputs, NormKind};
-use crate::graph::{Activation, Builder, GraphError, ValueId};
+use crate::graph::{Activation, Builder, GraphError, Part, ValueId};
 
 /// Qwen3-Next: neighbouring value heads share a key head; every so many layers have full attention.
 pub fn grouped(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
@@ -76,6 +76,28 @@ fn decay(
     Ok(b.act(l.name("delta_decay"), x, Activation::Exp))
 }
 
+/// What is convolved (queries, keys, values), and the gate: of two tensors, or, in older files, of one with the
+/// four parts of each key head.
+fn mixed(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    (heads, size, times): (usize, usize, usize),
+) -> Result<(ValueId, ValueId), GraphError> {
+    let (width, keys, values) = (l.h().width, heads * size, heads * size * times);
+    if !l.has(b, "ssm_in") {
+        let all = l.project(b, "attn_qkv", x, 2 * keys + values, width)?;
+        return Ok((all, l.project(b, "attn_gate", x, values, width)?));
+    }
+    let all = l.project(b, "ssm_in", x, 2 * (keys + values), width)?;
+    let mut part = |name: &str, at: usize, n: usize| b.slice(l.name(name), all, heads, at, n);
+    let (q, k) = (part("delta_q_in", 0, size), part("delta_k_in", size, size));
+    let v = part("delta_v_in", 2 * size, times * size);
+    let z = part("delta_z", (2 + times) * size, times * size);
+    let qk = b.concat(l.name("delta_qk_in"), q, k, 1, keys);
+    Ok((b.concat(l.name("delta_in"), qk, v, 1, values), z))
+}
+
 /// A gated delta net.
 fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
@@ -85,7 +107,7 @@ fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Res
         return Err(h.bad("ssm.time_step_rank", heads, &format!("it must be a multiple of {key_heads} key heads")));
     }
     let (keys, values, times) = (size * key_heads, size * heads, heads / key_heads);
-    let all = l.project(b, "attn_qkv", x, 2 * keys + values, width)?;
+    let (all, z) = mixed(l, b, x, (key_heads, size, times))?;
     let all = super::mamba::convolved(l, b, all, 2 * keys + values)?;
     let mut key = |name: &str, at: usize| {
         let part = b.slice(l.name(&format!("{name}_part")), all, 1, at, keys);
@@ -105,7 +127,6 @@ fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Res
     let decay = decay(l, b, alpha, (heads, heads))?;
     let y = rule(l, b, Heads { q, k, v, decay, beta, count: heads, size });
     let y = l.norm_of(b, "ssm_norm", y, NormKind::Rms, size)?;
-    let z = l.project(b, "attn_gate", x, values, width)?;
     let y = b.glu(l.name("delta_gated"), z, y, Activation::Silu);
     l.project(b, "ssm_out", y, width, values)
 }
@@ -118,13 +139,19 @@ pub fn by_channel(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<
     let (h, width, heads) = (l.h(), l.h().width, l.heads());
     let (size, taps) = (h.size("kda.head_dim")?, h.size("ssm.conv_kernel")?);
     let inner = heads * size;
-    let mut part = |c: &str| -> Result<ValueId, GraphError> {
-        let x = l.project(b, &format!("attn_{c}"), x, inner, width)?;
+    let fused = l.has(b, "attn_qkv");
+    let mut part = |c: &str, i: usize| -> Result<ValueId, GraphError> {
+        let name = format!("attn_{c}");
+        let rows = Part { at: i * inner, take: inner, of: 3 * inner };
+        let x = match fused {
+            true => l.project_part(b, ("attn_qkv", &name), x, rows, width)?,
+            false => l.project(b, &name, x, inner, width)?,
+        };
         let w = b.matrix(&l.weight_name(&format!("ssm_conv1d_{c}")), inner, taps)?;
         let x = b.conv(&l.name(&format!("ssm_conv1d_{c}")), x, w, None);
         Ok(b.act(l.name(&format!("delta_{c}_silu")), x, Activation::Silu))
     };
-    let (q, k, v) = (part("q")?, part("k")?, part("v")?);
+    let (q, k, v) = (part("q", 0)?, part("k", 1)?, part("v", 2)?);
     let (q, k) = (unit_heads(l, b, "delta_q_unit", q, size), unit_heads(l, b, "delta_k_unit", k, size));
     let low = l.project(b, "ssm_f_a", x, size, width)?;
     let alpha = l.project(b, "ssm_f_b", low, inner, size)?;

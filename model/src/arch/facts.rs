@@ -40,6 +40,8 @@ pub struct Facts {
     pub sections: SectionsKey,
     /// What YaRN's logarithmic multiplier is.
     pub log_multiplier: LogMultiplier,
+    /// `rope.scaling.alpha` makes the base larger.
+    pub rope_alpha: bool,
     /// The file's own numbers say whether it is YaRN, and its β is 8 where it is not said.
     pub yarn_keys: bool,
     /// Which layers see a window only.
@@ -68,6 +70,8 @@ pub struct Facts {
     pub temper: Temper,
     /// The dense feed-forward part.
     pub ffn: Ffn,
+    /// `hidden_activation` says which function a fused one has.
+    pub activation_key: bool,
     /// How wide it is.
     pub ffn_size: FfnSize,
     /// Experts, where a layer's tensors have them.
@@ -97,6 +101,7 @@ pub const LLAMA: Facts = Facts {
     local_rope: LocalRope::Same,
     sections: SectionsKey::Unread,
     log_multiplier: LogMultiplier::Unread,
+    rope_alpha: false,
     yarn_keys: false,
     windows: Windows::None,
     width: Width::Key,
@@ -111,6 +116,7 @@ pub const LLAMA: Facts = Facts {
     logit_scale: Scale::One,
     temper: Temper::None,
     ffn: Ffn::Gated(Activation::Silu),
+    activation_key: false,
     ffn_size: FfnSize::Key,
     experts: None,
     mix: attention::heads,

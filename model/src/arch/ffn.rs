@@ -72,7 +72,20 @@ pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
         FfnSize::HalfKey => size / 2,
         FfnSize::Width => l.h().width,
     };
-    unit(l, b, x, ("", l.m.facts.ffn), size)
+    unit(l, b, x, ("", kind(l)?), size)
+}
+
+/// What the layer's dense part is.
+fn kind(l: &Layer<'_, '_>) -> Result<Ffn, GraphError> {
+    const KEY: &str = "hidden_activation";
+    let (h, facts) = (l.h(), &l.m.facts);
+    match h.gguf().opt_str(&h.key(KEY))?.filter(|_| facts.activation_key) {
+        None => Ok(facts.ffn),
+        Some("gelu" | "geglu") => Ok(Ffn::Fused(Activation::GeluTanh)),
+        Some("silu" | "swish" | "swiglu") => Ok(Ffn::Fused(Activation::Silu)),
+        Some("reglu") => Ok(Ffn::Fused(Activation::Relu)),
+        Some(other) => Err(h.bad(KEY, other, "kjit knows gelu, silu and reglu there")),
+    }
 }
 
 /// The numbers of the layer's xIELU: they stand under keys without the architecture's name.

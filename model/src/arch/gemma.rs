@@ -27,8 +27,8 @@ pub const FACTS: Facts = Facts {
 pub fn gemma4(gguf: &Gguf) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, &FACTS)?;
     let (mut x, table) = input(&m, &mut b)?;
-    let per_layer = layer_inputs(&m, &mut b, x)?;
-    let mut shared = SharedKv::read(&m)?;
+    let per_layer = layer_inputs(&m, &mut b, x, 0)?;
+    let mut shared = SharedKv::read(&m, 0)?;
     for i in 0..m.h.layers {
         let (l, b) = (m.layer(i, x), &mut b);
         let normed = l.norm(b, "attn_norm", x)?;
@@ -75,9 +75,9 @@ pub struct SharedKv {
 }
 
 impl SharedKv {
-    /// What the file says.
-    pub fn read(m: &Model<'_>) -> Result<SharedKv, GraphError> {
-        let shared = m.h.number("attention.shared_kv_layers")?.unwrap_or(0);
+    /// What the file says, else so many of the last layers.
+    pub fn read(m: &Model<'_>, default: usize) -> Result<SharedKv, GraphError> {
+        let shared = m.h.number("attention.shared_kv_layers")?.unwrap_or(default);
         match m.h.layers.checked_sub(shared).filter(|own| *own > 0) {
             Some(own) => Ok(SharedKv { own, last: [None; 2] }),
             None => Err(m.h.bad("attention.shared_kv_layers", shared, "some layers must have their own")),
@@ -133,10 +133,13 @@ pub fn attention(
 }
 
 /// What each layer gets of a token beside the residual stream: rows of a second table, with a projection of
-/// the embedding. Empty where the model has no such thing.
-pub fn layer_inputs(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<Vec<ValueId>, GraphError> {
+/// the embedding; so wide, if no key says how wide. Empty where the model has no such thing.
+pub fn layer_inputs(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, width: usize) -> Result<Vec<ValueId>, GraphError> {
     let (h, layers) = (&m.h, m.h.layers);
-    let Some(each) = h.number("embedding_length_per_layer_input")?.filter(|n| *n > 0) else { return Ok(vec![]) };
+    let each = h.number("embedding_length_per_layer_input")?.unwrap_or(width);
+    if each == 0 {
+        return Ok(vec![]);
+    }
     let table = b.matrix("per_layer_token_embd.weight", h.vocab, each * layers)?;
     let own = b.embed("per_layer_embed", table, By::Token, (each as f32).sqrt());
     let w = b.matrix("per_layer_model_proj.weight", each * layers, h.width)?;

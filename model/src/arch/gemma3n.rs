@@ -15,14 +15,15 @@ const TINY: f32 = 1e-12;
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, &FACTS)?;
     let (x, table) = m.embedding(&mut b)?;
-    let per_layer = layer_inputs(&m, &mut b, x)?;
-    let streams = m.h.size("altup.num_inputs")?;
+    let per_layer = layer_inputs(&m, &mut b, x, 256)?;
+    // What the file does not say is as in the models that there are.
+    let streams = m.h.opt_size("altup.num_inputs")?.unwrap_or(4);
     let active = m.h.number("altup.active_idx")?.unwrap_or(0);
     if active >= streams || streams < 2 {
         return Err(m.h.bad("altup.active_idx", active, &format!("there are {streams} streams")));
     }
     let mut all = opened(&m, &mut b, x, streams, active)?;
-    let mut shared = SharedKv::read(&m)?;
+    let mut shared = SharedKv::read(&m, m.h.layers.saturating_sub(20))?;
     for i in 0..m.h.layers {
         let (l, b) = (m.layer(i, x), &mut b);
         let predicted = predict(&l, b, &all, active)?;
@@ -180,11 +181,15 @@ fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, shared: &mut Shared
 /// A gated unit; of layers that say so, gates below so many deviations over their mean are zero.
 fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
-    let size = h.per_layer("feed_forward_length")?.and_then(|all| all.get(l.index).copied()).unwrap_or(0);
+    let size = h.need_at("feed_forward_length", l.index)?;
     let mut gate = l.project(b, "ffn_gate", x, size, width)?;
     let up = l.project(b, "ffn_up", x, size, width)?;
     let key = h.key("activation_sparsity_scale");
-    let deviations = h.gguf().opt_f32s(&key)?.and_then(|all| all.get(l.index).copied()).unwrap_or(0.0);
+    let deviations = match h.gguf().opt_f32s(&key)? {
+        Some(all) => all.get(l.index).copied().unwrap_or(0.0),
+        None if l.index < 10 => 1.644_853_6,
+        None => 0.0,
+    };
     if deviations > 0.0 && size > 1 {
         // In units of the deviation over all n; the threshold is in that over n − 1.
         let n = size as f32;

@@ -200,7 +200,10 @@ impl<'a> Hparams<'a> {
         factors: Option<WeightId>,
     ) -> Result<(Rope, Rope), GraphError> {
         // 10000 is the format's documented default.
-        let base = self.rope_base("rope.freq_base")?.unwrap_or(10000.0);
+        let mut base = self.rope_base("rope.freq_base")?.unwrap_or(10000.0);
+        if let Some(alpha) = self.real("rope.scaling.alpha")?.filter(|a| facts.rope_alpha && *a > 0.0 && head > 2) {
+            base *= alpha.powf(head as f32 / (head - 2) as f32);
+        }
         let (scaling, magnitude, sharpened) = self.stretching(facts)?;
         let (dims, sections) = (self.rope_dims(head)?, self.sections(facts)?);
         let pairing = if sections.is_some() { Pairing::Halves } else { pairing };

@@ -7,6 +7,9 @@ use crate::gguf::Gguf;
 use crate::graph::op::{Mask, NormKind};
 use crate::graph::{Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
 
+/// Divisors of a rotation's frequencies.
+pub const ROPE_FREQS: &str = "rope_freqs";
+
 /// A model.
 pub struct Model<'a> {
     /// What its architecture is.
@@ -38,6 +41,11 @@ impl<'a> Model<'a> {
     /// Reads what the file says.
     pub fn open(gguf: &'a Gguf, facts: &Facts) -> Result<(Self, Builder<'a>), GraphError> {
         let h = Hparams::read(gguf, facts)?;
+        const CAUSAL: &str = "attention.causal";
+        if let Some(causal) = h.flag(CAUSAL)?.filter(|causal| *causal == facts.encoder) {
+            let why = "kjit knows this architecture the other way: tokens that see later ones, or that do not";
+            return Err(h.bad(CAUSAL, causal, why));
+        }
         let mut b = Builder::new(gguf, h.arch, h.context);
         let (rope, local_rope) = ropes(&mut b, &h, facts)?;
         let (window, windowed) = windows(&h, facts)?;
@@ -229,9 +237,14 @@ impl Layer<'_, '_> {
         let bias = self.bias(b, tensor, name, rows)?;
         let scale = self.name(&format!("{tensor}.scale"));
         let one = b.dims(&scale).is_some_and(|d| d.iter().product::<u64>() == 1);
-        let scale = if one { Some(b.vector(&scale, 1)?) } else { None };
-        let out = b.matmul(self.name(name), x, w, bias);
-        Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, None)))
+        if !one {
+            return Ok(b.matmul(self.name(name), x, w, bias));
+        }
+        let scale = Some(b.vector(&scale, 1)?);
+        // A feed-forward part's offset is scaled, too.
+        let (inside, behind) = if tensor.starts_with("ffn_") { (bias, None) } else { (None, bias) };
+        let out = b.matmul(self.name(name), x, w, inside);
+        Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, behind)))
     }
 }
 
@@ -285,12 +298,16 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
     let half = h.rope_dims(head)? / 2;
     // One set of divisors for all contexts, or two, of which longer contexts than the original take the
     // second.
-    let factors = match b.opt_vector("rope_freqs.weight", half)? {
+    let factors = match b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)? {
+        _ if facts.unused.contains(&ROPE_FREQS) => None,
         None => b.opt_vector("rope_factors_short.weight", half)?,
         all => all,
     };
     let original = h.opt_size("rope.scaling.original_context_length")?.unwrap_or(h.context);
-    let long = b.opt_vector("rope_factors_long.weight", half)?.map(|w| (original, w));
+    let long = match facts.unused.contains(&ROPE_FREQS) {
+        true => None,
+        false => b.opt_vector("rope_factors_long.weight", half)?.map(|w| (original, w)),
+    };
     let (full, plain) = h.ropes(facts, pairing, head, factors)?;
     let full = Rope { long, ..full };
     let own_base = h.rope_base("rope.freq_base_swa")?;

@@ -2,6 +2,7 @@
 
 use super::facts::*;
 use super::hparams::Hparams;
+use super::layer::ROPE_FREQS;
 use super::{delta, ffn, hybrid, latent};
 use crate::graph::Activation::{ClampedSilu, GeluTanh, Relu, ReluSquared, Silu};
 use crate::graph::op::{Gating, NormKind};
@@ -32,7 +33,10 @@ const GEMMA3: Facts = Facts {
 };
 
 /// Norms behind each part and its residual; no rotation, no last norm.
-const BERT: Facts = Facts { norms: BEHIND, norm_sums: true, encoder: true, out_norm: "", ..GPT };
+const BERT: Facts = Facts { norms: BEHIND, norm_sums: true, encoder: true, out_norm: "", unused: CLASSIFIER, ..GPT };
+
+/// What scores pairs of texts, which nobody asks for here.
+const CLASSIFIER: &[&str] = &["cls."];
 
 /// Granite's four factors.
 const GRANITE: Facts = Facts {
@@ -142,7 +146,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
     Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: heads are normed.
-    Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, ..QWEN },
+    Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, unused: CLASSIFIER, ..QWEN },
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, sections: SectionsKey::Interleaved, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
     Facts {
@@ -157,7 +161,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },
     Facts { arch: "apertus", qk_norm: QkNorm::Head, ffn: Ffn::Xielu, ..QWEN },
-    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, ..QWEN },
+    Facts { arch: "hunyuan-dense", qk_norm: QkNorm::HeadTurned, rope_alpha: true, ..QWEN },
     Facts { arch: "hunyuan-moe", qk_norm: QkNorm::HeadTurned, experts: Some(MIXTURE), ..QWEN },
     Facts { arch: "minimax-m2", qk_norm: QkNorm::Whole, experts: Some(SIGMOID), ..QWEN },
     Facts { arch: "olmoe", qk_norm: QkNorm::Whole, experts: Some(UNNORMED), ..QWEN },
@@ -171,7 +175,8 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "exaone", ..QWEN },
-    Facts { arch: "pangu-embedded", ..QWEN },
+    // (llama.cpp reads factors of its frequencies and does not use them.)
+    Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS, "rope_factors_"], ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
     Facts { arch: "phi3", ffn: Ffn::Fused(Silu), ..QWEN },
     Facts { arch: "phimoe", experts: Some(MIXTURE), ..QWEN },
@@ -308,7 +313,6 @@ pub const TABLE: &[Facts] = &[
         arch: "refact",
         rope: None,
         alibi: Scale::Is(8.0),
-        experts: Some(MIXTURE),
         unused: &["attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"],
         ..LLAMA
     },
@@ -360,7 +364,13 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "kimi-linear", rope: None, mix: delta::by_channel, experts: Some(SIGMOID), ..LLAMA },
     // Encoders (Devlin et al. 2018, arXiv 1810.04805, and its kin): all tokens see each other.
     Facts { arch: "bert", ..BERT },
-    Facts { arch: "nomic-bert", rope: NEOX.rope, ffn: Ffn::Gated(Silu), ..BERT },
+    Facts {
+        arch: "nomic-bert",
+        rope: NEOX.rope,
+        ffn: Ffn::Gated(Silu),
+        unused: &["ffn_up.bias", "ffn_down.bias", "cls."],
+        ..BERT
+    },
     Facts { arch: "nomic-bert-moe", rope: NEOX.rope, experts: Some(Experts { act: GeluTanh, ..UNNORMED }), ..BERT },
     Facts {
         arch: "jina-bert-v2",
@@ -376,12 +386,14 @@ pub const TABLE: &[Facts] = &[
         windows: Windows::AllButFirst(3),
         local_rope: LocalRope::Base(10000.0),
         ffn: Ffn::Fused(GeluTanh),
+        activation_key: true,
+        unused: CLASSIFIER,
         ..QWEN
     },
     Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
     // States that do not grow.
     Facts { arch: "jamba", rope: None, mix: hybrid::mamba1, experts: Some(UNNORMED), ..LLAMA },
-    Facts { arch: "falcon-h1", mix: hybrid::side_by_side, ..QWEN },
+    Facts { arch: "falcon-h1", mix: hybrid::side_by_side, unused: &["attn_output.bias", ROPE_FREQS], ..QWEN },
     Facts {
         arch: "lfm2",
         mix: hybrid::short_conv,
