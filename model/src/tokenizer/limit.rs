@@ -54,7 +54,7 @@ impl Reach {
         let take = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
         let mut counted = Box::new([true; 256]);
         for ((b, counted), out) in (0..=255u8).zip(counted.iter_mut()).zip(left_out) {
-            *counted = !out && !(take && matches!(b, b' ' | 9..=13));
+            *counted = !(*out || take && matches!(b, b' ' | 9..=13));
         }
         Reach { most: longest.unwrap_or(0).max(1) + MARK, counted }
     }
