@@ -403,11 +403,13 @@ template <class S> struct Draw {
         if constexpr (AHEAD)
             some = Few::read_logits(x, range_start(share.x, a.blocks), range_start(share.x + 1, a.blocks));
         Options o = options_of(a, slot);
-        if constexpr (!AHEAD) set_noise(o, a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
             // Where the last block finds them.
-            if (!AHEAD && t == 0) memory.few.options = o;
+            if (!AHEAD && t == 0) {
+                set_noise(o, a, slot);
+                memory.few.options = o;
+            }
             u64* said = a.said[sequence].few;
             const u32 first = range_start(share.x, a.blocks), end = range_start(share.x + 1, a.blocks);
             if constexpr (!AHEAD) some = Few::read_logits(x, first, end);
@@ -431,8 +433,10 @@ template <class S> struct Draw {
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
         Shared& lds = memory.all;
-        if constexpr (AHEAD) set_noise(o, a, slot);
-        if (t == 0) lds.slot = slot, lds.seed = o.seed, lds.position = o.position;
+        if (t == 0) {
+            set_noise(o, a, slot);
+            lds.slot = slot, lds.seed = o.seed, lds.position = o.position;
+        }
         Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from, to};
         u64 best = 0, least = 0;
         each(x, team.from, team.to, t, KJ_BLOCK, [&](u32 i, float v) {
