@@ -2,20 +2,20 @@
 //
 //   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same)
 //   tokens    SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1
-//   fractions SLOTS × capacity f32 in [0, 1): the random number of the draw at each position, made by the
-//     host's generator
-//   options   SLOTS × (top_k u32, temperature, top_p, min_p f32), or null: the arguments hold for all
+//   seeds     SLOTS u64: with the token's position and id, noise.h's
+//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32), or null: the arguments hold for all; inverse:
+//     1 / temperature, made by the host, since compilers divide in their own ways
 //   work      SEQUENCES × Meeting, zero before the first launch and after every one; said  SEQUENCES × Said
 //
-// The host's definition (model/src/sample.rs) in fixed point: top-k, then temperature, top-p, min-p, and a
-// draw in the order of ids. A weight exp((logit − largest) / temperature) is an integer of 40 fractional
-// bits, so sums do not depend on their order and the same seed gives the same token, however many blocks
-// share a sequence.
+// The host's definition (model/src/sample.rs) with cuts in fixed point: top-k, then temperature, top-p,
+// min-p; of what is left the token with the greatest score (noise.h). A weight
+// exp((logit − largest) / temperature) is an integer of 40 fractional bits, so sums do not depend on their
+// order and the same seed gives the same token, however many blocks share a sequence.
 //
 // Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. Among at most
 // DRAW_FEW of the likeliest draw_few.h draws. Else the first TEAM blocks do it together: each reads its
-// logits once for each step: the extremes, where top-k cuts, where top-p cuts, the weights that are left;
-// then the block that has the token looks for it. Between the steps the blocks of a sequence meet in `work`:
+// logits once for each step: the extremes, where top-k cuts, where top-p cuts, the scores of what is left.
+// Between the steps the blocks of a sequence meet in `work`:
 // a launch of more than one block is cooperative, so they are all resident. On an H200 one block took 64 µs
 // for 49,152 logits and 134 for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the
 // others leave at once: there 6 to 39 scalar registers spilled.
@@ -43,14 +43,15 @@ struct DrawSaid {
 };
 
 struct DrawArgs {
-    const float *logits, *fractions;
+    const float* logits;
+    const u64* seeds;
     const u32x4* options;
     const u32* slots;
     u32 *tokens, *position;
     DrawMeeting* work;
     DrawSaid* said;
     u32 capacity, top_k;
-    float temperature, top_p, min_p;
+    float inverse, top_p, min_p;
     u32 blocks;
 };
 
@@ -65,8 +66,8 @@ template <class S> struct Draw {
         u32 counts[BINS];
         u64 sums[kj_waves], last[KJ_WAVE];
         // What is wanted again at the end: on sm_120 three registers were spilled for them.
-        u32 slot, likeliest;
-        float fraction;
+        u32 slot, likeliest, position;
+        u64 seed;
     };
 
     // This block among those of its sequence: `meetings` so far, and which set of bins is next.
@@ -219,20 +220,19 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    static constexpr u32 ELSEWHERE = 0xffffffffu;
-
-    // The same over the tokens of all blocks; `measure(id, logit)`. The block that has it gets its id, the
-    // others ELSEWHERE; all get VOCAB where the total does not reach the goal.
-    template <class Measure, class Goal>
-    STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
+    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where the total does
+    // not exceed the goal.
+    template <class Measure>
+    STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
         auto sum = [&](u32 a, u32 b) {
             u64 s = 0;
             each(row.x, team.from + a, team.from + b, lane_id(), KJ_WAVE,
                  [&](u32 i, float v) { s += measure(i, v); });
             return s;
         };
+        auto one = [&](u32 i) { return measure(team.from + i, row.x[team.from + i]); };
         u32 n = team.to - team.from;
-        u64 rest = 0;
+        u64 rest = goal;
         if (team.blocks > 1) {
             u64 mine = 0;
             each(row.x, team.from, team.to, thread_id(), KJ_BLOCK,
@@ -244,26 +244,21 @@ template <class S> struct Draw {
                 u64 all = 0;
                 UNROLL for (u32 w = 0; w < kj_waves; w++) all += lds.sums[w];
                 team.said->sums[team.block] = all;
+                // Unless one finds it.
+                if (team.block == 0) team.said->id = S::VOCAB;
             }
             meet(team);
-            u64 share = lane_id() < team.blocks ? team.said->sums[lane_id()] : 0, total = wave_total(share);
-            rest = goal(total);
-            if (rest >= total) return S::VOCAB;
-            if (find_lane(share, rest) != team.block) return ELSEWHERE;
+            u64 share = lane_id() < team.blocks ? team.said->sums[lane_id()] : 0;
+            bool here = rest < wave_total(share) && find_lane(share, rest) == team.block;
+            if (here) {
+                Found found = find(lds, n, sum, one, [&](u64) { return rest; });
+                if (thread_id() == 0 && found.index < n) team.said->id = team.from + found.index;
+            }
+            meet(team);
+            return team.said->id;
         }
-        auto one = [&](u32 i) { return measure(team.from + i, row.x[team.from + i]); };
-        Found found = find(lds, n, sum, one, [&](u64 total) { return team.blocks > 1 ? rest : goal(total); });
+        Found found = find(lds, n, sum, one, [&](u64) { return rest; });
         return found.index < n ? team.from + found.index : S::VOCAB;
-    }
-
-    // The same, known to all blocks.
-    template <class Measure, class Goal>
-    STEP u32 find_token_for_all(Shared& lds, Team& team, const Row& row, Measure measure, Goal goal) {
-        u32 id = find_token(lds, team, row, measure, goal);
-        if (team.blocks == 1) return id;
-        if (id != ELSEWHERE && thread_id() == 0) team.said->id = id;  // all write VOCAB, or one its id
-        meet(team);
-        return team.said->id;
     }
 
     // The tokens that are kept: those with a key above `key`, and of those with that key the ones before id
@@ -346,7 +341,7 @@ template <class S> struct Draw {
         u64 each_has = weighted ? weight_of(row, logit_of_order(low)) : 1;
         u64 wanted = each_has > 1 ? CEIL_DIV(want, each_has) : want;
         auto equal = [&](u32 i, float v) { return (u64)(order_bits(v) == low && is_kept(kept, low, i)); };
-        return Kept{low, find_token_for_all(lds, team, row, equal, [&](u64) { return wanted - 1; }) + 1};
+        return Kept{low, find_token(lds, team, row, equal, wanted - 1) + 1};
     }
 
     // The first id of a block's range.
@@ -360,17 +355,43 @@ template <class S> struct Draw {
     };
 
     using Options = DrawOptions;
-    // All but the random number.
+    // All but what the noise is made of.
     STEP Options options_of(const DrawArgs& a, u32 slot) {
-        u32x4 own{a.top_k, as_u32(a.temperature), as_u32(a.top_p), as_u32(a.min_p)};
+        u32x4 own{a.top_k, as_u32(a.inverse), as_u32(a.top_p), as_u32(a.min_p)};
         if (a.options) own = a.options[slot];
-        return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), 0.0f};
+        return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), 0, 0};
     }
-    STEP float fraction_of(const DrawArgs& a, u32 slot) {
-        return a.fractions[(u64)slot * a.capacity + min_u32(a.position[slot], a.capacity - 1)];
+    // Before the block that finds the token moves on.
+    STEP void set_noise(Options& o, const DrawArgs& a, u32 slot) {
+        o.seed = a.seeds[slot], o.position = a.position[slot] + 1;
     }
-    // Neither infinite nor 0: no weight is NaN.
-    STEP float inverse_of(float temperature) { return max_f32(min_f32(1.0f / temperature, 1e37f), 1.2e-38f); }
+
+    // The greatest score of this block's tokens that `takes(id, logit)`; at least the likeliest's. Most are
+    // too far from the largest for any noise that begins with so many bits: those cost no logarithm.
+    template <class Takes> STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
+        block_sync();  // one thread has said so
+        const u64 seed = lds.seed;
+        const u32 position = lds.position, likeliest = lds.likeliest;
+        u64 best = draw_key(row.largest, row.largest, row.inverse, noise_word(seed, position, likeliest), likeliest);
+        NO_UNROLL for (u32 base = team.from + thread_id() * 4; base < team.to; base += KJ_BLOCK * 4) {
+            float v[4];
+            if constexpr (S::VOCAB % 4 == 0) {
+                const u32x4 four = load16(row.x + base);
+                v[0] = as_f32(four.x), v[1] = as_f32(four.y), v[2] = as_f32(four.z), v[3] = as_f32(four.w);
+            } else {
+                UNROLL for (u32 j = 0; j < 4; j++) v[j] = base + j < team.to ? row.x[base + j] : as_f32(0xff800000u);
+            }
+            const u32x4 words = noise_words(seed, position, base / 4);
+            const u32 word[4] = {words.x, words.y, words.z, words.w};
+            UNROLL for (u32 j = 0; j < 4; j++) {
+                float far = (v[j] - row.largest) * row.inverse;
+                if (far + noise_bound(word[j]) <= logit_of_order(best >> 32) || !takes(base + j, v[j])) continue;
+                u64 key = draw_key(v[j], row.largest, row.inverse, word[j], base + j);
+                best = key > best ? key : best;
+            }
+        }
+        return best;
+    }
 
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
@@ -382,38 +403,40 @@ template <class S> struct Draw {
         if constexpr (AHEAD)
             some = Few::read_logits(x, range_start(share.x, a.blocks), range_start(share.x + 1, a.blocks));
         Options o = options_of(a, slot);
-        // Before the block that finds the token moves on.
-        if constexpr (!AHEAD) o.fraction = fraction_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
             // Where the last block finds them.
-            if (!AHEAD && t == 0) memory.few.options = o;
+            if (!AHEAD && t == 0) {
+                set_noise(o, a, slot);
+                memory.few.options = o;
+            }
             u64* said = a.said[sequence].few;
             const u32 first = range_start(share.x, a.blocks), end = range_start(share.x + 1, a.blocks);
             if constexpr (!AHEAD) some = Few::read_logits(x, first, end);
             Few::keep_logits(memory.few, top_k, x, first, end, some);
             Few::say(memory.few, top_k, said, share.x, a.blocks);
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
-            // Nobody else moves on: the random number comes while the others' likeliest do.
-            if constexpr (AHEAD) o.fraction = fraction_of(a, slot);
+            // Nobody else moves on: the seed comes while the others' likeliest do.
+            if constexpr (AHEAD) set_noise(o, a, slot);
             if (a.blocks > 1) Few::keep_said(memory.few, top_k, said, a.blocks * top_k);
             if (!AHEAD) o = memory.few.options;
-            float inverse = inverse_of(o.temperature);
             u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
-                return weight(v, largest, inverse);
+                return weight(v, largest, o.inverse);
             });
             block_sync();  // all have read the position, which one of them moves on
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
-        float temperature = o.temperature, top_p = o.top_p, min_p = o.min_p;
-        float inverse = inverse_of(temperature);
+        float inverse = o.inverse, top_p = o.top_p, min_p = o.min_p;
         // A constant where nobody meets: less code, and no scalar register is spilled for it.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
         Shared& lds = memory.all;
-        if (t == 0) lds.slot = slot, lds.fraction = AHEAD ? fraction_of(a, slot) : o.fraction;
+        if (t == 0) {
+            set_noise(o, a, slot);
+            lds.slot = slot, lds.seed = o.seed, lds.position = o.position;
+        }
         Team team{a.work + sequence, a.said + sequence, share.x, blocks, 0, 0, from, to};
         u64 best = 0, least = 0;
         each(x, team.from, team.to, t, KJ_BLOCK, [&](u32 i, float v) {
@@ -443,7 +466,7 @@ template <class S> struct Draw {
             return;
         }
         // exp(−28) is below 2^−40: no weight.
-        float span = min_f32(largest - logit_of_order(~(u32)least), 28.0f * temperature);
+        float span = min_f32(largest - logit_of_order(~(u32)least), 28.0f / inverse);
         float scale = (float)(BINS - 1) / max_f32(span, 1e-30f);
         Row row{x, largest, inverse, scale, (u32)(best >> 32)};
         Kept kept{0, 0};  // all that are numbers
@@ -452,17 +475,18 @@ template <class S> struct Draw {
             if (cuts) kept = cut(lds, team, row, kept, weighted, top_k, top_p);
         }
         u64 enough = (u64)(min_p * 1099511627776.0f);
-        auto weight = [&](u32 i, float v) {
-            u64 w = is_kept(kept, order_bits(v), i) ? weight_of(row, v) : 0;
-            return w >= enough ? w : 0;
-        };
-        u32 token = find_token(lds, team, row, weight,
-                               [&](u64 total) { return (u64)((double)total * (double)lds.fraction); });
-        // The last one filled, if any: all have read it.
-        if (blocks > 1) empty_set(team, (team.set + SETS - 1) % SETS);
-        bool mine = token == S::VOCAB ? team.block == 0 : token != ELSEWHERE;
-        if (mine && t == 0)
-            move_on(a.tokens, a.position, lds.slot, a.capacity, token < S::VOCAB ? token : lds.likeliest);
+        best = race(lds, team, row, [&](u32 i, float v) {
+            return is_kept(kept, order_bits(v), i) && weight_of(row, v) >= enough;
+        });
+        best = block_largest(best);
+        if (blocks > 1) {
+            if (t == 0) team.said->sums[team.block] = best;
+            meet(team);
+            NO_UNROLL for (u32 b = 0; b < blocks; b++) best = team.said->sums[b] > best ? team.said->sums[b] : best;
+            // The last one filled, if any: all have read it.
+            empty_set(team, (team.set + SETS - 1) % SETS);
+        }
+        if (t == 0 && team.block == 0) move_on(a.tokens, a.position, lds.slot, a.capacity, 0xffffffffu - (u32)best);
         leave(team);
     }
 };

@@ -1,5 +1,5 @@
 // draw_few: a token drawn among the K likeliest, K at most DRAW_FEW. What most people ask for (top-k 40)
-// needs no sum over the vocabulary: each block finds the K likeliest of its range and says them to the
+// needs no other look at the vocabulary: each block finds the K likeliest of its range and says them to the
 // others, and the block that comes last does the same with what all said, and draws. Nobody waits for
 // anybody.
 //
@@ -10,15 +10,23 @@
 // order_bits above the complement of its id: no two are equal, and of equal logits the lower id is the
 // larger key. 0 is none, and what is no number.
 #pragma once
+#include "noise.h"
 #include "sample.h"
 
 constexpr u32 DRAW_FEW = 64;
 
-// What is drawn, and its random number.
+// How a token is drawn, and of what its noise is made: the position is the token's own.
 struct DrawOptions {
     u32 top_k;
-    float temperature, top_p, min_p, fraction;
+    float inverse, top_p, min_p;
+    u64 seed;
+    u32 position;
 };
+
+// A token's score above the complement of its id: the greatest is drawn, of equals the lowest id.
+STEP u64 draw_key(float v, float largest, float inverse, u32 word, u32 id) {
+    return (u64)order_bits(fma_f32(v - largest, inverse, noise_of(word))) << 32 | (0xffffffffu - id);
+}
 
 template <class S> struct DrawFew {
     static constexpr u32 MOST = DRAW_FEW;
@@ -130,17 +138,16 @@ template <class S> struct DrawFew {
         });
     }
 
-    // This thread's place among the k weights, in the order that `before(other, mine)` says of their keys:
-    // the sum of those before it, and of all.
+    // The sum of the weights of those that are likelier than this thread's, and of all.
     struct Place { u64 before, total; };
-    template <class Before> STEP Place place(const Shared& lds, u32 k, u64 mine, Before before) {
+    STEP Place place(const Shared& lds, u32 k, u64 mine) {
         Place p{0, 0};
         // The others have none.
         if (thread_id() >= MOST) return p;
         for (u32 j = 0; j < k; j++) {
             u64 w = lds.weights[j];
             p.total += w;
-            p.before += before(lds.best[j], mine) ? w : 0;
+            p.before += lds.best[j] > mine ? w : 0;
         }
         return p;
     }
@@ -161,18 +168,22 @@ template <class S> struct DrawFew {
         if (t < MOST) lds.weights[t] = w;
         block_sync();
         if (options.top_p < 1.0f) {
-            Place p = place(lds, k, mine, [](u64 other, u64 own) { return other > own; });
+            Place p = place(lds, k, mine);
             u64 want = (u64)((double)p.total * (double)options.top_p), goal = want > 1 ? want - 1 : 0;
             if (goal < p.total && p.before > goal) w = 0;
         }
         if (w < (u64)(options.min_p * 1099511627776.0f)) w = 0;
         block_sync();
-        if (t < MOST) lds.weights[t] = w;
+        u64 own = 0;
+        if (w > 0) {
+            u32 id = 0xffffffffu - (u32)mine, word = noise_word(options.seed, options.position, id);
+            own = draw_key(logit_of_order(mine >> 32), largest, options.inverse, word, id);
+        }
+        if (t < MOST) lds.weights[t] = own;
         block_sync();
-        // In the order of ids.
-        Place p = place(lds, k, mine, [](u64 other, u64 own) { return (u32)other > (u32)own; });
-        u64 goal = (u64)((double)p.total * (double)options.fraction);
-        if (goal >= p.total) return t == 0 ? likeliest : NONE;
-        return w > 0 && p.before <= goal && goal < p.before + w ? 0xffffffffu - (u32)mine : NONE;
+        u64 best = 0;
+        for (u32 j = 0; j < k; j++) best = larger(best, lds.weights[j]);
+        if (best == 0) return t == 0 ? likeliest : NONE;
+        return own == best ? 0xffffffffu - (u32)own : NONE;
     }
 };

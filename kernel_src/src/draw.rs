@@ -7,6 +7,7 @@ use crate::cases::{Case, CaseArg, FOLLOWS, Random, floats, words};
 use crate::family::{Block, Family, Grid, Launch, Size, Work, choice};
 use crate::kernel::{Kernel, SpecError, of_shape};
 use crate::matrix::{ONE, Samples};
+use crate::noise::{Noise, inverse};
 use crate::render::Shape;
 use kjit_engine::{Constants, Dot, Target, Vendor};
 use std::fmt;
@@ -27,8 +28,8 @@ arguments! {
     DrawArgs {
         /// `sequences × vocab` f32.
         logits: Pointer,
-        /// A number in `[0, 1)` for each slot and position of the context, from the host's generator.
-        fractions: Pointer,
+        /// A u64 for each slot: what its noise is made of, with the token's position and id ([`crate::noise`]).
+        seeds: Pointer,
         /// The last four arguments for each slot, or null: then the arguments count for all.
         options: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
@@ -45,8 +46,8 @@ arguments! {
         capacity: U32,
         /// Among so many of the likeliest; 0: all.
         top_k: U32,
-        /// Divides logits; above 0.
-        temperature: F32,
+        /// Multiplies logits: [`crate::noise::inverse`] of the temperature.
+        inverse: F32,
         /// Among the likeliest whose probabilities reach this; 1: all.
         top_p: F32,
         /// Among those at least this times as likely as the likeliest; 0: all.
@@ -74,8 +75,8 @@ pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 /// Top-k, temperature, top-p, min-p.
 type Chances = (u32, f32, f32, f32);
 
-/// The host's definition, in f64.
-fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, fraction: f32) -> u32 {
+/// The host's definition: cuts in f64, the draw as [`crate::noise`] has it.
+fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise) -> u32 {
     let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
     let best_first =
         |&a: &usize, &b: &usize| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b));
@@ -97,15 +98,8 @@ fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, fraction: f3
         }
     }
     kept.retain(|&i| weight(i) >= f64::from(min_p));
-    kept.sort_unstable();
-    let mut at = f64::from(fraction) * kept.iter().map(|&i| weight(i)).sum::<f64>();
-    for &i in &kept {
-        at -= weight(i);
-        if at < 0.0 {
-            return i as u32;
-        }
-    }
-    kept.last().map_or(0, |&i| i as u32)
+    let largest = row[order[0]];
+    noise.draw(kept.iter().map(|&i| (i as u32, row[i] - largest)), inverse(temperature)).unwrap_or(order[0] as u32)
 }
 
 impl DrawSpec {
@@ -130,7 +124,7 @@ impl DrawSpec {
         random: &mut Random,
     ) -> Result<Case, SpecError> {
         let n = logits.len() / self.vocab;
-        let fractions: Vec<f32> = (0..n * capacity as usize).map(|_| (random.unit() as f32).min(0.999_999)).collect();
+        let seeds: Vec<u64> = (0..n).map(|_| random.bits()).collect();
         let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
         // With options of their own, every second slot is greedy.
         let of = |slot: u32| if own && slot % 2 == 1 { (1, 1.0, 1.0, 0.0) } else { options };
@@ -138,16 +132,18 @@ impl DrawSpec {
             .chunks(self.vocab)
             .zip(slots(n).0)
             .map(|(row, slot)| {
-                let (first, at) = (largest(row), slot * capacity + positions[slot as usize]);
-                if row[first as usize].is_finite() { choose(row, of(slot), fractions[at as usize]) } else { first }
+                let (first, at) = (largest(row), slot as usize);
+                let noise = Noise { seed: seeds[at], position: positions[at] + 1 };
+                if row[first as usize].is_finite() { choose(row, of(slot), noise) } else { first }
             })
             .collect();
         let each: Vec<u32> = (0..n as u32)
             .map(of)
             .flat_map(|(top_k, temperature, top_p, min_p)| {
-                [top_k, f32::to_bits(temperature), f32::to_bits(top_p), f32::to_bits(min_p)]
+                [top_k, inverse(temperature).to_bits(), top_p.to_bits(), min_p.to_bits()]
             })
             .collect();
+        let halves: Vec<u32> = seeds.iter().flat_map(|s| [*s as u32, (s >> 32) as u32]).collect();
         let [slots, tokens, position] = moved(&positions, capacity, &chosen);
         // What is not to be read is wrong.
         let (top_k, temperature, top_p, min_p) = if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
@@ -157,7 +153,7 @@ impl DrawSpec {
         let launch = Launch::of(self.block(target, &tuning)?, DrawSpec::grid_of(blocks, n));
         let args = DrawArgs {
             logits: floats("logits", logits),
-            fractions: floats("fractions", &fractions),
+            seeds: words("seeds", &halves),
             options: if own { words("options", &each) } else { CaseArg::Null },
             slots,
             tokens,
@@ -166,7 +162,7 @@ impl DrawSpec {
             said: CaseArg::Null,
             capacity: CaseArg::U32(capacity),
             top_k: CaseArg::U32(top_k),
-            temperature: CaseArg::F32(temperature),
+            inverse: CaseArg::F32(inverse(temperature)),
             top_p: CaseArg::F32(top_p),
             min_p: CaseArg::F32(min_p),
             blocks: FOLLOWS,

@@ -169,6 +169,7 @@ const FILES: &[(&str, &str)] = files! {
     "mma.h"
     "moe.h"
     "moe.hip"
+    "noise.h"
     "norm_rows.h"
     "norm_rows.hip"
     "packets.h"

@@ -34,6 +34,7 @@
 //! | say what a kernel computes | [`spec::Spec`], and the spec of each family beside its source |
 //! | get its source, constants and block | [`Kernel`] |
 //! | have it launched | the spec's `geometry` and the order of arguments that it states |
+//! | draw a token as the device does | [`noise`] |
 //! | know what must come out | [`cases`] |
 //! | choose among variants | [`tuning`] |
 //! | lay weights out as kernels read them | [`layout`] |
@@ -76,6 +77,7 @@ pub mod map;
 pub mod matrix;
 pub mod matvec;
 pub mod moe;
+pub mod noise;
 pub mod norm;
 pub mod persistent;
 pub mod product;

@@ -1,6 +1,7 @@
 //! Choosing the next token.
 
 use kjit_kernels::changes::Entry;
+use kjit_kernels::noise::{Noise, inverse};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub struct SampleOptions {
     pub frequency_penalty: f32,
     /// Tokens back that count as recent.
     pub window: usize,
-    /// Start of the random numbers.
+    /// The random numbers are made of it.
     pub seed: u64,
     /// Added to the logits of these tokens, before anything else; −∞ forbids one.
     pub bias: Vec<(u32, f32)>,
@@ -97,14 +98,14 @@ impl Default for SampleOptions {
     }
 }
 
-/// Chooses tokens. The same options, logits and history give the same tokens on every machine: the random
-/// numbers are xoshiro256++ (Blackman & Vigna 2018, arXiv 1805.01407) seeded through splitmix64, one number
-/// for each draw, its top 53 bits taken as a fraction.
+/// Chooses tokens. The same options, position, logits and history give the same tokens on every machine, whatever was
+/// drawn before: a draw adds noise of its own to each token's score ([`kjit_kernels::noise`]), made of the seed, the
+/// position and the token's id, and takes the greatest. So scores that differ in their last bits, as those of a
+/// cached prompt do, seldom give another token: of differences up to `d` at temperature 1, less than `d` of all draws.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
     mask: Option<TokenMask>,
-    state: [u64; 4],
     /// The last `window` tokens, a ring; `next` is the oldest once it is full.
     recent: Vec<u32>,
     next: usize,
@@ -117,7 +118,6 @@ pub struct Sampler {
 /// Where a sampler was.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
-    state: [u64; 4],
     recent: Vec<u32>,
     next: usize,
 }
@@ -132,9 +132,7 @@ struct Candidate {
 impl Sampler {
     /// A sampler with no history.
     pub fn new(options: SampleOptions) -> Sampler {
-        let mut seed = options.seed;
-        let state = std::array::from_fn(|_| splitmix64(&mut seed));
-        Sampler { options, mask: None, state, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
+        Sampler { options, mask: None, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
     }
 
     /// What it does.
@@ -191,26 +189,18 @@ impl Sampler {
 
     /// Where it is, to come back to.
     pub(crate) fn mark(&self) -> Mark {
-        Mark { state: self.state, recent: self.recent.clone(), next: self.next }
+        Mark { recent: self.recent.clone(), next: self.next }
     }
 
     /// Goes back: what was chosen since was not.
     pub(crate) fn back_to(&mut self, mark: Mark) {
-        (self.state, self.recent, self.next) = (mark.state, mark.recent, mark.next);
+        (self.recent, self.next) = (mark.recent, mark.next);
     }
 
     /// Goes back, and takes in these tokens of those that were chosen since, the first ones: the others were not.
     pub(crate) fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
         self.back_to(mark);
-        if self.options.temperature > 0.0 {
-            self.skip(chosen.len());
-        }
         chosen.iter().for_each(|&id| self.accept(id));
-    }
-
-    /// The state of the random numbers.
-    pub(crate) fn random_state(&self) -> [u64; 4] {
-        self.state
     }
 
     /// Applies biases and the mask; whether a token is left that may be chosen.
@@ -246,37 +236,24 @@ impl Sampler {
         }
     }
 
-    /// Forgets the history; the random numbers go on.
+    /// Forgets the history.
     pub fn forget(&mut self) {
         self.recent.clear();
         self.next = 0;
     }
 
-    /// The random numbers of the next draws, without taking them: for a device that draws by itself.
-    /// [`Sampler::skip`] then takes those that were used.
-    pub fn fractions(&self, draws: usize) -> Vec<f32> {
-        let mut state = self.state;
-        // Rounding to a single may reach one, which no draw may see.
-        (0..draws).map(|_| (fraction(&mut state) as f32).min(1.0 - f32::EPSILON / 2.0)).collect()
-    }
-
-    /// Takes the random numbers of so many draws.
-    pub fn skip(&mut self, draws: usize) {
-        (0..draws).for_each(|_| _ = fraction(&mut self.state));
-    }
-
-    /// Chooses a token and accepts it. `logits` has one for each token of the vocabulary and is changed by
-    /// biases, the mask and penalties. Among equals the lowest id wins; NaN is never chosen. If no logit is a
-    /// number, or no token is allowed, the result is 0.
-    pub fn sample(&mut self, logits: &mut [f32]) -> u32 {
+    /// Chooses a token and accepts it. `position` is the number of the sequence's tokens before it. `logits` has one for
+    /// each token of the vocabulary and is changed by biases, the mask and penalties. Among equals the lowest id wins;
+    /// NaN is never chosen. If no logit is a number, or no token is allowed, the result is 0.
+    pub fn sample(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.restrict(logits);
-        self.choose(logits)
+        self.choose(position, logits)
     }
 
     /// The same of logits that [`Sampler::restrict`] has seen.
-    pub(crate) fn choose(&mut self, logits: &mut [f32]) -> u32 {
+    pub(crate) fn choose(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
-        let token = if self.options.temperature > 0.0 { self.draw(logits) } else { greedy(logits) };
+        let token = if self.options.temperature > 0.0 { self.draw(position, logits) } else { greedy(logits) };
         self.accept(token);
         token
     }
@@ -301,7 +278,7 @@ impl Sampler {
         }
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
+    fn draw(&mut self, position: usize, logits: &[f32]) -> u32 {
         let o = &self.options;
         let c = &mut self.candidates;
         c.clear();
@@ -323,30 +300,19 @@ impl Sampler {
         if largest.is_infinite() {
             return greedy(logits);
         }
-        for c in c.iter_mut() {
-            c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
-        }
-        if o.min_p > 0.0 {
+        if o.top_p < 1.0 || o.min_p > 0.0 {
+            for c in c.iter_mut() {
+                c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
+            }
             // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it keeps, so
             // the two commute but for its sum: top-p's share is of the whole, and is taken first.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
-        } else {
-            let sum: f64 = c.iter().map(|c| c.weight).sum();
-            keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
         }
-        // In the order of ids, so that the draw does not depend on how the selection left them.
-        c.sort_unstable_by_key(|c| c.token);
-        let sum: f64 = c.iter().map(|c| c.weight).sum();
-        let mut at = fraction(&mut self.state) * sum;
-        for c in c.iter() {
-            at -= c.weight;
-            if at < 0.0 {
-                return c.token;
-            }
-        }
-        c.iter().rev().find(|c| c.weight > 0.0).map_or(0, |c| c.token)
+        let noise = Noise { seed: o.seed, position: u32::try_from(position).unwrap_or(u32::MAX) };
+        let drawn = noise.draw(c.iter().map(|c| (c.token, c.logit - largest)), inverse(o.temperature));
+        drawn.unwrap_or_else(|| greedy(logits))
     }
 }
 
@@ -381,27 +347,6 @@ fn greedy(logits: &[f32]) -> u32 {
     best.0 as u32
 }
 
-fn splitmix64(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// The next number of xoshiro256++ as a fraction in 0..1.
-fn fraction(s: &mut [u64; 4]) -> f64 {
-    let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-    let t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = s[3].rotate_left(45);
-    (result >> 11) as f64 / (1u64 << 53) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,18 +360,16 @@ mod tests {
     /// How often each of the logits' tokens is drawn of 20000.
     fn counts(mut s: Sampler, logits: &[f32]) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
-        for _ in 0..20_000 {
-            counts[s.sample(&mut logits.to_vec()) as usize] += 1;
-        }
+        (0..20_000).for_each(|at| counts[s.sample(at, &mut logits.to_vec()) as usize] += 1);
         counts
     }
 
     #[test]
     fn greedy_takes_the_lowest_id_among_equals_and_never_nan() {
         let mut s = Sampler::new(SampleOptions::default());
-        assert_eq!(s.sample(&mut [f32::NAN, 1.0, 3.0, 3.0, f32::NAN]), 2);
-        assert_eq!(s.sample(&mut [f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), 1);
-        assert_eq!(s.sample(&mut [f32::NAN]), 0);
+        assert_eq!(s.sample(0, &mut [f32::NAN, 1.0, 3.0, 3.0, f32::NAN]), 2);
+        assert_eq!(s.sample(0, &mut [f32::NAN, f32::NEG_INFINITY, f32::NEG_INFINITY]), 1);
+        assert_eq!(s.sample(0, &mut [f32::NAN]), 0);
     }
 
     #[test]
@@ -458,25 +401,120 @@ mod tests {
     fn the_same_seed_draws_the_same_and_another_does_not() {
         let draw = |seed| {
             let mut s = sampler(|o| o.seed = seed);
-            (0..50).map(|_| s.sample(&mut [0.0; 100])).collect::<Vec<_>>()
+            (0..50).map(|at| s.sample(at, &mut [0.0; 100])).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
+    }
+
+    /// Over seeds at one position, and over positions of one seed.
+    #[test]
+    fn draws_pass_a_chi_square_test_against_the_softmax_of_what_cuts_leave() {
+        let logits: Vec<f32> = (0..60u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 4e6).collect();
+        type Cut = fn(&mut SampleOptions);
+        let cuts: [Cut; 5] = [
+            |_| {},
+            |o| o.top_k = 9,
+            |o| o.top_p = 0.8,
+            |o| o.min_p = 0.1,
+            |o| (o.top_k, o.top_p, o.min_p) = (30, 0.9, 0.05),
+        ];
+        const DRAWS: usize = 20_000;
+        for (cut, by_seed) in cuts.into_iter().flat_map(|cut| [(cut, true), (cut, false)]) {
+            let mut found = vec![0usize; logits.len()];
+            for i in 0..DRAWS {
+                let (seed, position) = if by_seed { (i as u64, 5) } else { (5, i) };
+                let mut s = sampler(|o| (o.temperature, o.seed) = (0.8, seed));
+                cut(&mut s.options);
+                found[s.sample(position, &mut logits.clone()) as usize] += 1;
+            }
+            let mut options = SampleOptions::default();
+            cut(&mut options);
+            let weight = |x: f32| (f64::from(x) / 0.8).exp();
+            let mut order: Vec<usize> = (0..logits.len()).collect();
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            order.truncate(if options.top_k > 0 { options.top_k } else { logits.len() });
+            let sum: f64 = order.iter().map(|&i| weight(logits[i])).sum();
+            let mut so_far = 0.0;
+            let reached = |&i: &usize| {
+                so_far += weight(logits[i]) / sum;
+                so_far >= f64::from(options.top_p)
+            };
+            let kept = order.iter().position(reached).map_or(order.len(), |at| at + 1);
+            order.truncate(if options.top_p < 1.0 { kept } else { order.len() });
+            let least = f64::from(options.min_p) * weight(logits[order[0]]);
+            order.retain(|&i| weight(logits[i]) >= least);
+            let sum: f64 = order.iter().map(|&i| weight(logits[i])).sum();
+            assert_eq!(order.iter().map(|&i| found[i]).sum::<usize>(), DRAWS, "nothing else is drawn");
+            // Those that are seldom expected count as one.
+            let (mut chi, mut cells, mut rest) = (0.0, 0, (0.0, 0.0));
+            for &i in &order {
+                let want = weight(logits[i]) / sum * DRAWS as f64;
+                let got = found[i] as f64;
+                if want < 10.0 {
+                    rest = (rest.0 + want, rest.1 + got);
+                } else {
+                    (chi, cells) = (chi + (got - want).powi(2) / want, cells + 1);
+                }
+            }
+            if rest.0 > 0.0 {
+                (chi, cells) = (chi + (rest.1 - rest.0).powi(2) / rest.0, cells + 1);
+            }
+            // Four standard deviations above the mean of chi-square with so many degrees of freedom.
+            let freedom = f64::from(cells - 1).max(1.0);
+            assert!(chi < freedom + 4.0 * (2.0 * freedom).sqrt(), "{chi} of {freedom}, by seed {by_seed}");
+        }
+    }
+
+    /// Scores of a cached prompt differ from those of a whole one by some 1e-3. To first order a draw changes with the
+    /// probability ½ Σ p(i) p(j) |d(i) − d(j)|, for d of deviation σ at most σ / √π.
+    #[test]
+    fn a_small_change_of_the_scores_seldom_changes_a_draw() {
+        const DRAWS: usize = 30_000;
+        let mut state = 36u64;
+        let mut normal = || {
+            let mut sum = 0.0;
+            for _ in 0..12 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                sum += (state >> 40) as f32 / (1 << 24) as f32;
+            }
+            sum - 6.0
+        };
+        let logits: Vec<f32> = (0..300).map(|_| 2.0 * normal()).collect();
+        let mut s = sampler(|o| o.seed = 3);
+        let mut differ = 0;
+        for at in 0..DRAWS {
+            let mut moved: Vec<f32> = logits.clone();
+            moved.iter_mut().for_each(|x| *x += 1e-3 * normal());
+            differ += usize::from(s.sample(at, &mut logits.clone()) != s.sample(at, &mut moved));
+        }
+        // 0.56e-3 of 30000 are 17. A place in a sum over the vocabulary crosses each of its borders.
+        assert!((1..30).contains(&differ), "{differ} of {DRAWS}");
+    }
+
+    #[test]
+    fn a_draw_depends_on_nothing_that_was_drawn_before() {
+        let logits: Vec<f32> = (0..100u8).map(|i| f32::from(i % 7)).collect();
+        let mut all = sampler(|_| {});
+        let drawn: Vec<u32> = (0..40).map(|at| all.sample(at, &mut logits.clone())).collect();
+        for at in [39, 7, 20] {
+            assert_eq!(sampler(|_| {}).sample(at, &mut logits.clone()), drawn[at]);
+        }
     }
 
     #[test]
     fn biases_and_masks_forbid_and_favour_and_an_empty_choice_is_told() {
         let mut s =
             Sampler::new(SampleOptions { bias: vec![(2, f32::NEG_INFINITY), (0, 2.0)], ..SampleOptions::default() });
-        assert_eq!(s.sample(&mut [0.5, 1.0, 9.0, 2.0]), 0);
+        assert_eq!(s.sample(0, &mut [0.5, 1.0, 9.0, 2.0]), 0);
         assert!(!s.takes_logits_as_they_are());
         s.set_mask(Some(TokenMask::new(4, [1, 2, 77])));
-        assert_eq!(s.sample(&mut [0.5, 1.0, 9.0, 2.0]), 1);
+        assert_eq!(s.sample(0, &mut [0.5, 1.0, 9.0, 2.0]), 1);
         assert!(!s.restrict(&mut [1.0]) && s.restrict(&mut [0.0, 1.0]));
         // Drawn, too: nothing that is forbidden, however warm.
         let mut warm = sampler(|o| o.temperature = 100.0);
         warm.set_mask(Some(TokenMask::new(100, [63, 64])));
-        let drawn: std::collections::BTreeSet<u32> = (0..200).map(|_| warm.sample(&mut [1.0; 100])).collect();
+        let drawn: std::collections::BTreeSet<u32> = (0..200).map(|at| warm.sample(at, &mut [1.0; 100])).collect();
         assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [63, 64]);
     }
 
@@ -491,7 +529,7 @@ mod tests {
         });
         [4, 0, 1, 1].into_iter().for_each(|t| s.accept(t)); // 4 has left the window
         let mut logits = [2.0, -2.0, 0.0, 0.0, 0.25];
-        assert_eq!(s.sample(&mut logits), 0);
+        assert_eq!(s.sample(0, &mut logits), 0);
         assert_eq!(logits, [2.0 / 2.0 - 0.25 - 0.5, -2.0 * 2.0 - 0.25 - 1.0, 0.0, 0.0, 0.25]);
     }
 }

@@ -269,12 +269,12 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
                 let (tokens, rows) = given.split_at(pair.len());
                 for ((one, token), row) in all.iter_mut().zip(tokens).zip(rows) {
                     let (Given::Token(token), Given::Logits(row)) = (token, row) else { panic!("{token:?}") };
-                    let (_, sampler, masked, text) = one;
+                    let (id, sampler, masked, text) = one;
                     if *masked {
                         sampler.set_mask(Some(mask(step)));
                     }
                     let last = row[row.len() - n_vocab..].to_vec();
-                    let want = sampler.sample(&mut last.clone());
+                    let want = sampler.sample(session.len(*id).unwrap(), &mut last.clone());
                     assert_eq!(*token, want, "step {step}: {:?}", sampler.options());
                     *text = vec![*token];
                 }

@@ -659,7 +659,7 @@ fn assemble(
         tokens: device.pinned(words * slots)?,
         position: device.buffer(slots)?,
         numbers: device.pinned(words)?,
-        fractions: device.buffer(words * slots)?,
+        seeds: device.buffer(slots)?,
         options: device.buffer(slots)?,
         adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
         slots: device.buffer(slots)?,

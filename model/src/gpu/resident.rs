@@ -209,9 +209,9 @@ pub(super) struct Words {
     pub position: DeviceBuffer<u32>,
     /// 0, 1, 2 … on the host: to copy a position from, and the rows of a table by position.
     pub numbers: PinnedBuffer<u32>,
-    /// Random number of the draw at each position.
-    pub fractions: DeviceBuffer<f32>,
-    /// Top-k, temperature, top-p, min-p, as bits.
+    /// What draws' noise is made of.
+    pub seeds: DeviceBuffer<u64>,
+    /// Top-k, 1 / temperature, top-p, min-p, as bits.
     pub options: DeviceBuffer<[u32; 4]>,
     /// What is done to logits before a token is chosen: `kjit_kernels::changes::stride` words a slot.
     pub adjustments: DeviceBuffer<u32>,
@@ -401,7 +401,7 @@ impl Resident {
             Bind::Values(c) => kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1)?,
             Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
             Bind::Control(Control::Numbers) => self.control.numbers.on_device().cast()?,
-            Bind::Control(Control::Fractions) => part(self.control.fractions.cast()?)?,
+            Bind::Control(Control::Seed) => part(self.control.seeds.cast()?)?,
             Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,

@@ -434,14 +434,14 @@ impl HostRunner {
         }
         let mut logits: Vec<Vec<f32>> = logits.into_iter().map(|(_, rows)| rows).collect();
         let choosing = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| t.want == Want::Choose);
-        let mut tokens = choose(choosing.map(|(t, row)| (&mut *t.sampler, std::mem::take(row))))?.into_iter();
+        let mut tokens = choose(choosing.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
         let given = tasks.iter_mut().zip(logits).map(|(t, rows)| match t.want {
             Want::Nothing => Ok(Given::Nothing),
             Want::Last | Want::All => Ok(Given::Logits(rows)),
             Want::Choose => Ok(tokens.next().map_or(Given::Nothing, Given::Token)),
             Want::Drafted(n) => {
                 let drafts = t.tokens.get(t.tokens.len() - n..).unwrap_or_default();
-                follow(t.sampler, &rows, n_vocab, drafts).map(Given::Tokens)
+                follow(t, &rows, n_vocab, drafts).map(Given::Tokens)
             }
         });
         given.collect()

@@ -5,10 +5,11 @@ use super::running::Job;
 use crate::sample::{Sampler, TokenMask};
 use crate::session::{SessionError, check_scores};
 
-/// Chooses a token of a row of logits, as the job wants it, of those that the mask allows.
+/// Chooses the token at a position, of a row of logits, as the job wants it, of those that the mask allows.
 pub(super) fn choose(
     job: &Job,
     sampler: &mut Sampler,
+    position: usize,
     mask: Option<TokenMask>,
     mut row: Vec<f32>,
 ) -> Result<(u32, Option<Logprobs>), Failure> {
@@ -21,7 +22,7 @@ pub(super) fn choose(
     if !sampler.restrict(&mut row) {
         return Err(refused(SessionError::NothingAllowed));
     }
-    let id = sampler.choose(&mut row);
+    let id = sampler.choose(position, &mut row);
     let logprobs = known.map(|(sum, top, row)| {
         let of = |x: f32| (f64::from(x) - sum) as f32;
         let top = top.into_iter().map(|(id, x)| Alternative { id, logprob: of(x) }).collect();

@@ -253,7 +253,7 @@ impl Worker {
         let first = (row.len() / n_vocab.max(1)).saturating_sub(1 + part.drafted);
         for (i, row) in row.chunks_exact(n_vocab).skip(first).enumerate() {
             let sampler = session.sampler(r.id).map_err(refused)?;
-            let (id, logprobs) = choose(&r.job, sampler, mask.take(), row.to_vec())?;
+            let (id, logprobs) = choose(&r.job, sampler, r.fed, mask.take(), row.to_vec())?;
             end = hand_out(&mut self.seen, r, id, logprobs, r.fed >= context);
             if end.is_some() || drafts.get(i) != Some(&id) {
                 break;

@@ -102,6 +102,13 @@ pub(crate) struct Task<'a> {
     pub sampler: &'a mut Sampler,
 }
 
+impl Task<'_> {
+    /// Position of the token behind its last.
+    pub fn next(&self) -> usize {
+        self.first + self.tokens.len()
+    }
+}
+
 /// What computes some of the layers, or all.
 #[derive(Clone, Copy)]
 pub enum StageRunner<'a> {
@@ -565,19 +572,19 @@ fn tasks<'s, 'w: 's>(
 /// Holds drafts against what is chosen from these rows of logits, one of the token before them and one of each:
 /// what was chosen, up to the first that was not drafted.
 pub(crate) fn follow(
-    sampler: &mut Sampler,
+    task: &mut Task<'_>,
     rows: &[f32],
     n_vocab: usize,
     drafts: &[u32],
 ) -> Result<Vec<u32>, SessionError> {
-    let mut chosen = vec![];
+    let (mut chosen, first) = (vec![], task.next().saturating_sub(drafts.len()));
     for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
         check_scores(row)?;
         let mut row = row.to_vec();
-        if !sampler.restrict(&mut row) {
+        if !task.sampler.restrict(&mut row) {
             return Err(SessionError::NothingAllowed);
         }
-        let id = sampler.choose(&mut row);
+        let id = task.sampler.choose(first + i, &mut row);
         chosen.push(id);
         if drafts.get(i) != Some(&id) {
             break;
@@ -588,15 +595,15 @@ pub(crate) fn follow(
 
 /// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an error none
 /// is.
-pub(crate) fn choose<'a>(
-    rows: impl IntoIterator<Item = (&'a mut Sampler, Vec<f32>)>,
+pub(crate) fn choose<'a, 'b: 'a>(
+    rows: impl IntoIterator<Item = (&'a mut Task<'b>, Vec<f32>)>,
 ) -> Result<Vec<u32>, SessionError> {
     let mut rows: Vec<_> = rows.into_iter().collect();
-    for (sampler, row) in &mut rows {
+    for (task, row) in &mut rows {
         check_scores(row)?;
-        if !sampler.restrict(row) {
+        if !task.sampler.restrict(row) {
             return Err(SessionError::NothingAllowed);
         }
     }
-    Ok(rows.into_iter().map(|(sampler, mut row)| sampler.choose(&mut row)).collect())
+    Ok(rows.into_iter().map(|(task, mut row)| task.sampler.choose(task.next(), &mut row)).collect())
 }

@@ -63,7 +63,7 @@ pub fn follow(exec: &mut One, prompt: &[u32], truth: &Value, steps: usize, margi
     let mut logits = exec.feed(prompt, Want::Last).unwrap();
     let mut sampler = Sampler::new(SampleOptions::default());
     for (step, (&want, m)) in ids(&truth["ids"]).iter().zip(margins).enumerate().take(steps) {
-        let got = sampler.sample(&mut logits);
+        let got = sampler.sample(prompt.len() + step, &mut logits);
         if got != want {
             let found = m[2].as_f64().unwrap();
             assert!(found < margin, "{name}: step {step} chose {got}, not {want}, at a margin of {found}");

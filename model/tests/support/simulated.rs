@@ -71,7 +71,7 @@ pub struct Machine<'a> {
     tokens: Vec<u8>,
     position: Vec<u8>,
     numbers: Vec<u8>,
-    fractions: Vec<u8>,
+    seed_of_draws: Vec<u8>,
     seed: u64,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Machine<'a> {
             tokens: vec![0xff; 4 * (options.context_of(graph) + 1)],
             position: vec![0; 4],
             numbers: (0..options.context_of(graph) as u32).flat_map(u32::to_le_bytes).collect(),
-            fractions: vec![0; 4 * (options.context_of(graph) + 1)],
+            seed_of_draws: vec![0; 8],
             graph,
             folder: folder.to_owned(),
             compiler: compiler.to_owned(),
@@ -203,7 +203,7 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Tokens) => &mut self.tokens,
             Bind::Control(Control::Position) => &mut self.position,
             Bind::Control(Control::Numbers) => &mut self.numbers,
-            Bind::Control(Control::Fractions) => &mut self.fractions,
+            Bind::Control(Control::Seed) => &mut self.seed_of_draws,
             // One sequence's programs bind none.
             Bind::Control(Control::Options | Control::Slots | Control::Pages) => return None,
             _ => return None,

@@ -285,7 +285,7 @@ impl Lower<'_> {
         let blocks = Dim::Spread { per_unit: 1, over: 1, most };
         let args = DrawArgs {
             logits,
-            fractions: Bind::Control(Control::Fractions),
+            seeds: Bind::Control(Control::Seed),
             options: if self.batch { Bind::Control(Control::Options) } else { Bind::Null },
             slots,
             tokens,
@@ -294,7 +294,7 @@ impl Lower<'_> {
             said: self.program.scratch("draw.said", draw::SAID as u64 * rows),
             capacity,
             top_k: Bind::Chosen(Chosen::TopK),
-            temperature: Bind::Chosen(Chosen::Temperature),
+            inverse: Bind::Chosen(Chosen::Inverse),
             top_p: Bind::Chosen(Chosen::TopP),
             min_p: Bind::Chosen(Chosen::MinP),
             blocks: Bind::Dim(blocks),

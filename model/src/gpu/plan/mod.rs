@@ -96,9 +96,9 @@ pub enum Control {
     Numbers,
     /// `u32`: position of the first token at hand.
     Position,
-    /// `f32`s: the random number of the draw at each position.
-    Fractions,
-    /// Top-k as `u32`, temperature, top-p, min-p as `f32`.
+    /// `u64`: what a draw's noise is made of.
+    Seed,
+    /// Top-k as `u32`, 1 / temperature, top-p, min-p as `f32`.
     Options,
     /// `u32`s: what is done to the logits before the next token is chosen (`kjit_kernels::changes`).
     Adjustments,
@@ -157,8 +157,8 @@ pub enum Choice {
     Draw {
         /// Among so many of the likeliest; 0: all.
         top_k: u32,
-        /// Divides logits.
-        temperature: f32,
+        /// Multiplies logits: 1 / temperature.
+        inverse: f32,
         /// Among the likeliest whose probabilities reach this.
         top_p: f32,
         /// Among those at least this times as likely as the likeliest.
@@ -173,7 +173,7 @@ pub enum Chosen {
     /// [`Choice::Draw`]'s field.
     TopK,
     /// Likewise.
-    Temperature,
+    Inverse,
     /// Likewise.
     TopP,
     /// Likewise.
@@ -193,13 +193,13 @@ pub enum Number {
 impl Chosen {
     /// Its value.
     pub fn of(self, choice: Choice) -> Number {
-        let (top_k, temperature, top_p, min_p) = match choice {
+        let (top_k, inverse, top_p, min_p) = match choice {
             Choice::Greedy => (1, 1.0, 1.0, 0.0),
-            Choice::Draw { top_k, temperature, top_p, min_p } => (top_k, temperature, top_p, min_p),
+            Choice::Draw { top_k, inverse, top_p, min_p } => (top_k, inverse, top_p, min_p),
         };
         match self {
             Chosen::TopK => Number::U32(top_k),
-            Chosen::Temperature => Number::F32(temperature),
+            Chosen::Inverse => Number::F32(inverse),
             Chosen::TopP => Number::F32(top_p),
             Chosen::MinP => Number::F32(min_p),
         }

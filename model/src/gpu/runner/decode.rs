@@ -19,8 +19,6 @@ struct Running {
     read: usize,
     /// Tokens of the sequence that count: those before the last one handed out.
     len: usize,
-    /// Tokens handed out.
-    taken: usize,
     /// Position behind the last that the device may write.
     written: usize,
     /// Tokens that were fed.
@@ -71,9 +69,7 @@ impl GpuRunner {
             // it. Whoever asks the driver for something next would wait without end.
             let _ = self.resident.settle();
         }
-        for (t, r) in tasks.iter_mut().zip(&running) {
-            let last = t.first + t.tokens.len() - 1;
-            self.drawn(t.slot, last, t.sampler, r.taken);
+        for r in &running {
             // Where the device stops is not known before it has. What its states hold then is what was fed.
             self.note(r.slot, |s| (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed)));
         }
@@ -97,7 +93,7 @@ impl GpuRunner {
             let last = t.first + t.tokens.len() - 1;
             self.prefill(t, t.tokens.len() - usize::from(!alone), None)?;
             if choice != Choice::Greedy {
-                self.put_options(t.slot, last, t.sampler, self.context - last)?;
+                self.put_options(t.slot, t.sampler.options())?;
             }
             if alone {
                 self.row_after_prompt(t.slot, last)?;
@@ -170,7 +166,7 @@ impl GpuRunner {
                     trace.add("compute", format!("token {}", r.read), came, now - came);
                     came = now;
                 }
-                (r.len, r.read, r.taken) = (r.read, r.read + 1, r.taken + 1);
+                (r.len, r.read) = (r.read, r.read + 1);
                 t.sampler.accept(token);
                 match sink(index, token) {
                     After::Go => {}
@@ -192,5 +188,5 @@ impl GpuRunner {
 
 fn starting(t: &Task<'_>) -> Running {
     let end = t.first + t.tokens.len();
-    Running { slot: t.slot, next: end - 1, read: end, len: t.first, taken: 0, written: 0, fed: end - 1, live: true }
+    Running { slot: t.slot, next: end - 1, read: end, len: t.first, written: 0, fed: end - 1, live: true }
 }

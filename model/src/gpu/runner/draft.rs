@@ -53,7 +53,7 @@ impl GpuRunner {
             let view = r.kept(program, self.graph.logits)?.cast::<f32>()?;
             let rows: Vec<usize> = (0..what.rows).collect();
             let rows = self.read_from(&view, &rows)?;
-            return follow(t.sampler, &rows, self.graph.n_vocab(), drafts);
+            return follow(t, &rows, self.graph.n_vocab(), drafts);
         }
         let (r, mut chosen) = (&self.resident, vec![]);
         let words = r.control.drafts.as_ref().ok_or_else(none)?;

@@ -37,14 +37,13 @@ use crate::session::{Probe, SessionError};
 use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_kernels::changes::{self, HEAD, MOST};
+use kjit_kernels::noise::inverse;
 use kjit_kernels::product::tiled_index;
 use pages::Pages;
 use std::sync::Arc;
 
 /// What is drawn where a slot's own options say how.
-const DRAW: Choice = Choice::Draw { top_k: 1, temperature: 1.0, top_p: 1.0, min_p: 0.0 };
-/// Random numbers that are put in place at once for steps that come one by one.
-const NUMBERS: usize = 64;
+const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
 /// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step: nothing is
 /// allocated, compiled, copied or waited for in between.
@@ -101,9 +100,8 @@ struct Slot {
     used: usize,
     /// The options that are in place, as bits.
     options: Option<[u32; 4]>,
-    /// Random numbers that are in place: the position of the first that was not used, the state that gives
-    /// it, and the position behind the last.
-    numbers: Option<(usize, [u64; 4], usize)>,
+    /// The seed that is in place.
+    seed: Option<u64>,
     /// Its list of adjustments may have something in it.
     adjusted: bool,
     /// Tokens that its states hold, where some cannot forget a token; none where that is not known.
@@ -165,16 +163,14 @@ fn choice_of(o: &SampleOptions) -> Choice {
         return Choice::Greedy;
     }
     let top_k = u32::try_from(o.top_k).unwrap_or(u32::MAX);
-    Choice::Draw { top_k, temperature: o.temperature, top_p: o.top_p, min_p: o.min_p }
+    Choice::Draw { top_k, inverse: inverse(o.temperature), top_p: o.top_p, min_p: o.min_p }
 }
 
 /// The bits of a slot's options; greedy is the likeliest one.
 fn bits_of(choice: Choice) -> [u32; 4] {
     match choice {
         Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
-        Choice::Draw { top_k, temperature, top_p, min_p } => {
-            [top_k, temperature.to_bits(), top_p.to_bits(), min_p.to_bits()]
-        }
+        Choice::Draw { top_k, inverse, top_p, min_p } => [top_k, inverse.to_bits(), top_p.to_bits(), min_p.to_bits()],
     }
 }
 
@@ -621,27 +617,14 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts in place how a sequence's tokens are chosen, and the random numbers of so many draws, the first
-    /// after the token at `position`.
-    fn put_options(
-        &mut self,
-        slot: usize,
-        position: usize,
-        sampler: &Sampler,
-        draws: usize,
-    ) -> Result<(), SessionError> {
-        let choice = choice_of(sampler.options());
+    /// Puts in place how a sequence's tokens are chosen, and its seed.
+    fn put_options(&mut self, slot: usize, o: &SampleOptions) -> Result<(), SessionError> {
+        let choice = choice_of(o);
         self.put_bits(slot, choice)?;
-        let (known, state) = (self.slot(slot).numbers, sampler.random_state());
-        let there = |(first, of, end): (usize, [u64; 4], usize)| {
-            first == position && of == state && end >= (position + draws).min(self.context)
-        };
-        if choice != Choice::Greedy && !known.is_some_and(there) {
-            let (r, ring) = (&self.resident, slot * (self.context + 1));
-            let end = (position + draws.max(NUMBERS)).min(self.context);
-            let place = r.control.fractions.slice(ring + position..ring + end)?;
-            r.stream.write(&place, &sampler.fractions(end - position))?;
-            self.note(slot, |s| s.numbers = Some((position, state, end)));
+        if choice != Choice::Greedy && self.slot(slot).seed != Some(o.seed) {
+            let r = &self.resident;
+            r.stream.write(&r.control.seeds.slice(slot..slot + 1)?, &[o.seed])?;
+            self.note(slot, |s| s.seed = Some(o.seed));
         }
         Ok(())
     }
@@ -683,15 +666,6 @@ impl GpuRunner {
         }
         self.note(slot, |s| s.adjusted = true);
         Ok(())
-    }
-
-    /// A sampler's draws were made on the device: their numbers are used up, there and here.
-    fn drawn(&mut self, slot: usize, position: usize, sampler: &mut Sampler, draws: usize) {
-        if choice_of(sampler.options()) != Choice::Greedy && draws > 0 {
-            sampler.skip(draws);
-            let state = sampler.random_state();
-            self.note(slot, |s| s.numbers = s.numbers.map(|(_, _, end)| (position + draws, state, end)));
-        }
     }
 
     /// Nothing is known any more of these slots: the device was asked for something and failed.

@@ -121,7 +121,7 @@ impl GpuRunner {
         let choice = self.recorded_choice(choices);
         for t in here.iter().filter(|_| choice != Choice::Greedy) {
             match by_device(t) {
-                true => self.put_options(t.slot, last_of(t), t.sampler, 1)?,
+                true => self.put_options(t.slot, t.sampler.options())?,
                 // Something is chosen for it as well, which nobody reads.
                 false => self.put_bits(t.slot, Choice::Greedy)?,
             }
@@ -355,7 +355,7 @@ impl GpuRunner {
         // Likewise those of the host, where the scores may be none.
         let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
-        let mut tokens = choose(with.map(|(t, row)| (&mut *t.sampler, std::mem::take(row))))?.into_iter();
+        let mut tokens = choose(with.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
         let mut given = vec![];
         for ((t, rows), chosen) in tasks.iter_mut().zip(logits).zip(chosen) {
             let last = last_of(t);
@@ -365,7 +365,7 @@ impl GpuRunner {
                     None => {
                         let before = (rows.len() / n_vocab).saturating_sub(n + 1) * n_vocab;
                         let drafts = t.tokens.get(t.tokens.len().saturating_sub(n)..).unwrap_or_default();
-                        follow(t.sampler, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
+                        follow(t, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
                     }
                 }),
                 Want::Nothing => Given::Nothing,
@@ -374,7 +374,6 @@ impl GpuRunner {
                 Want::Choose => {
                     let token = self.resident.wait_for(t.slot * (self.context + 1) + last + 1)?;
                     t.sampler.accept(token);
-                    self.drawn(t.slot, last, t.sampler, 1);
                     Given::Token(token)
                 }
             });
