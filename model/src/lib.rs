@@ -66,6 +66,7 @@ pub mod serve;
 pub mod session;
 pub mod stop;
 pub mod tokenizer;
+mod unicode;
 
 pub use chat::Message;
 pub use device::DeviceChoice;
