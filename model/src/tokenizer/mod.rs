@@ -80,6 +80,7 @@ pub struct Tokenizer {
     raw_utf8: bool,
     /// Letters are made small first (BPE of whole words).
     lowercase: bool,
+    remarks: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -123,7 +124,7 @@ impl Tokenizer {
         let mut table = read_tokens(vocabulary)?;
         let n_vocab = table.len() as u32;
         let defaults = kind.defaults();
-        let Resolved { ids, attrs, eog } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
+        let Resolved { ids, attrs, eog, remarks } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
         let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
         let add_eos = vocabulary.add_eos.unwrap_or(defaults.add_eos);
@@ -198,6 +199,7 @@ impl Tokenizer {
             clean_spaces: defaults.clean_spaces,
             raw_utf8: defaults.raw_utf8,
             lowercase: vocabulary.lowercase.unwrap_or(false),
+            remarks,
         })
     }
 
@@ -302,6 +304,11 @@ impl Tokenizer {
     /// Whether a token ends a generation.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.binary_search(&id).is_ok()
+    }
+
+    /// What is to be said of a vocabulary: what of it is left out, a line each.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// The tokens that end a generation, ascending.
