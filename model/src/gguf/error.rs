@@ -9,6 +9,7 @@ use kjit_kernels::ggml;
 
 /// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("{}: {kind}", Shown::path(path))]
 pub struct Error {
     path: PathBuf,

@@ -29,7 +29,7 @@ mod step;
 mod waiting;
 mod worker;
 
-pub use request::{Alternative, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Sink, Usage};
+pub use request::{Alternative, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Sink, Stop, Usage};
 pub use scheduler::{Answer, Scheduler, SchedulerOptions};
 pub use status::{Histogram, State, Status};
 
