@@ -5,7 +5,7 @@
 use crate::{Options, Result};
 use kjit_model::lookup::MOST;
 use kjit_model::sample::SampleOptions;
-use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status};
+use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status, Stop};
 use kjit_model::session::{After, Given, OpenOptions, Session, Want, Work};
 use kjit_model::tokenizer::EncodeOptions;
 use kjit_model::{DeviceChoice, Model};
@@ -71,7 +71,8 @@ fn run_load(scheduler: &Scheduler, load: &Load, requests: usize, from: usize, vo
         });
         let tokens = prompt(load, from + asked, vocabulary);
         asked += 1;
-        let request = Request { max_tokens: Some(load.answer), lookup: load.lookup, ..Request::new(tokens, sink) };
+        let (stop, lookup) = (Stop::Never, load.lookup);
+        let request = Request { max_tokens: Some(load.answer), stop, lookup, ..Request::new(tokens, sink) };
         scheduler.submit(request)?.detach();
         Ok(())
     };
@@ -108,7 +109,7 @@ fn copying(model: &Model, tokens: usize) -> Vec<u32> {
 fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Write) -> Result<()> {
     let id = session.add(SampleOptions::default())?;
     let (mut plain, mut start) = (vec![], Instant::now());
-    session.decode(&[(id, text)], &mut |_, token| {
+    session.decode_past_ends(&[(id, text)], &mut |_, token| {
         if plain.is_empty() {
             start = Instant::now();
         }

@@ -1,4 +1,4 @@
-//! The two keys of a code object (DESIGN section 5): what was asked for, and by what exactly it was made.
+//! The two keys of a code object: what was asked for, and by what exactly it was made.
 
 use crate::arch::Target;
 use crate::error::{Error, Result};

@@ -48,6 +48,7 @@ pub(crate) fn of_shape(name: &'static str, shape: &Shape, macros: Constants, wav
 
 /// Why a kernel cannot be specialised as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpecError {
     /// The weights cannot be laid out.
     #[error(transparent)]

@@ -222,6 +222,7 @@ impl Groups {
 
 /// Why a matrix cannot be laid out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// A row is not a whole number of blocks.
     #[error("a row of {cols} weights is not a whole number of {format} blocks of {block}")]

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 /// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its first device. Or
 /// several, `cuda:0,cuda:1`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
     /// The first NVIDIA GPU, else the first AMD one, else the CPU.
     #[default]
@@ -53,6 +54,7 @@ impl Devices {
 
 /// Why a text names no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// What stands behind the colon.
     #[error("'{0}' is no device number")]
@@ -72,6 +74,20 @@ pub enum DeviceError {
     /// Anything else.
     #[error("give auto, cpu, cuda:N or rocm:N, or several of them: cuda:0,cuda:1")]
     Unknown,
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = DeviceError;
+
+    fn try_from(text: String) -> Result<DeviceChoice, DeviceError> {
+        text.parse()
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(choice: DeviceChoice) -> String {
+        choice.to_string()
+    }
 }
 
 impl FromStr for DeviceChoice {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StopReason {
     /// The model said so with an end-of-generation token.
     EndOfGeneration,
@@ -49,7 +49,7 @@ pub struct Request<'a> {
 }
 
 /// What came out.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
     /// The tokens, a final end-of-generation token included.
     pub ids: Vec<u32>,
@@ -129,9 +129,11 @@ pub fn generate(
         false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
     }
     let end = Instant::now();
-    if reason != StopReason::StopText {
-        // Text that was held back turned out to begin no stop text.
-        text.finish(on_text);
+    // Text that was held back turned out to begin no stop text.
+    match reason {
+        StopReason::StopText => {}
+        StopReason::EndOfGeneration => text.finish(on_text),
+        StopReason::Length | StopReason::ContextFull | StopReason::Interrupted => text.cut(on_text),
     }
     let first = first.unwrap_or(end);
     Ok(Answer { ids, text: text.into_text(), reason, first_token: first - start, decode: end - first, drafts })

@@ -68,6 +68,7 @@ pub mod session;
 pub mod shortened;
 pub mod stop;
 pub mod tokenizer;
+mod unicode;
 
 pub use chat::Message;
 pub use device::DeviceChoice;

@@ -147,7 +147,7 @@ impl Pays {
 }
 
 /// Tokens that were drafted, and those of them that were right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Drafts {
     /// Drafted.
     pub drafted: usize,
@@ -190,7 +190,7 @@ pub fn decode(
                 dry: vec![],
                 right: 0,
             };
-            session.decode(&[(sequence, &tokens)], &mut |_, id| {
+            session.decode_past_ends(&[(sequence, &tokens)], &mut |_, id| {
                 text.push(id);
                 ended = sink(id) != After::Go;
                 let leave = !recurrent && stretch.token(&mut lookup, &mut pays, &text, context);

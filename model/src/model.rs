@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Why a model could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The file is no model, or damaged.
     #[error(transparent)]
@@ -117,7 +118,8 @@ impl Model {
         let (gguf, graph, tokenizer) = read(path, options.output)?;
         let kv = options.kv_stored().bytes(graph.kv_elems_per_token());
         let all = options.context_of(&graph).saturating_mul(options.sequences.max(1));
-        let (session, device, engine) = on_device(&gguf, graph, options, config)?;
+        let (mut session, device, engine) = on_device(&gguf, graph, options, config)?;
+        session.set_end_ids(tokenizer.eog_ids().to_vec());
         let all = session.pages().map_or(all, |pages| pages.total * PageCount::POSITIONS);
         let (kv, took) = (kv.saturating_mul(all as u64), start.elapsed());
         Ok(Model { gguf, tokenizer, session, device, engine, kv, took })

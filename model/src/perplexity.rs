@@ -16,6 +16,7 @@ pub struct Perplexity {
 
 /// Why a perplexity could not be measured.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PerplexityError {
     /// The session failed.
     #[error(transparent)]

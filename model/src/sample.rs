@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 /// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless greedy)
 /// top-k, temperature, top-p, min-p, and a draw.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct SampleOptions {
     /// Divides logits before the softmax; 0 is greedy.
     pub temperature: f32,

@@ -55,6 +55,13 @@ impl<'a> StopWatcher<'a> {
         let _ = self.show(self.text.len(), on_text);
     }
 
+    /// The end where the answer was cut: as [`StopWatcher::finish`], without a character whose last bytes did not
+    /// come.
+    pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
+        self.detokenizer.finish();
+        let _ = self.show(self.text.len(), on_text);
+    }
+
     /// All of the answer's text.
     pub fn into_text(self) -> String {
         self.text

@@ -104,7 +104,7 @@ fn chains_of_any_length_take_no_stack() {
         render(&chain("[]", " + [1]")).map_err(|e| e.to_string()).unwrap_err().matches("asks for too much").count(),
         1
     );
-    assert_eq!(render(&chain("1", " if 1")).unwrap_or_else(|e| e.to_string()).matches("expected").count(), 1);
+    assert_eq!(render(&chain("1", " if 1")).unwrap(), "1");
     assert_eq!(render(&format!("{{% if 0 %}}{}{{% else %}}x{{% endif %}}", "{% elif 0 %}".repeat(n))).unwrap(), "x");
     assert!(matches!(render(&chain("x", ".a")), Err(ChatError::Render { .. })));
     assert!(matches!(render(&chain("x", "[0]")), Err(ChatError::Render { .. })));
@@ -121,7 +121,7 @@ fn recursion_ends() {
     too_much(
         "{% macro m() %}{% if 1 %}{% for x in [1] %}{% set y %}{{ m() }}{% endset %}{% endfor %}{% endif %}{% endmacro %}{{ m() }}",
     );
-    too_much("{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}");
+    too_much("{% macro m() %}{% if caller %}{% endif %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}");
     too_much(
         "{% macro m() %}{% call m() %}{{ m() }}{% endcall %}{{ caller() }}{% endmacro %}{% call m() %}x{% endcall %}",
     );
@@ -151,6 +151,11 @@ fn values_do_not_nest_without_end() {
         too_much(&format!("{source}{{{{ ns.x|tojson }}}}"));
         too_much(&format!("{source}{{{{ ns.x == ns.x }}}}"));
     }
+    // As a key, too.
+    let tuples = "{% set ns = namespace(x=(1,)) %}{% for i in range(100) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}";
+    too_much(&format!("{tuples}{{{{ {{ns.x: 1}} }}}}"));
+    too_much(&format!("{tuples}{{{{ [ns.x]|unique|list }}}}"));
+    too_much(&format!("{tuples}{{{{ ns.x|pprint }}}}"));
     // A list that holds itself twice, and that twice: 2^100 elements in 100 lists.
     let doubled = "{% set ns = namespace(x=[1]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     for used in [
@@ -216,7 +221,7 @@ fn memory_ends_before_the_machines_does() {
         "ns.x * 3",
         "(ns.x + ns.x)|list",
         "ns.x[:] + ns.x",
-        "(ns.x + ns.x)|reverse",
+        "(ns.x + ns.x)|reverse|list",
         "(ns.x * 2)|sort",
         "ns.x|batch(1, 0)|list * 2",
     ] {
@@ -238,7 +243,26 @@ fn memory_ends_before_the_machines_does() {
     assert!(render("{{ [1]|slice(1000000000000, 0)|list }}").is_err());
     assert!(render("{{ 2 ** 1000000000000 }}").is_err());
     assert_eq!(render("{{ 'x'|tojson(indent=1000000) }}").unwrap_or_else(|_| "refused".into()), "refused");
-    assert_eq!(render("{{ 1|round(1000000000000) }}").unwrap().len(), 3);
+    assert_eq!(render("{{ 1|round(1000000000000) }} {{ 1.0|round(1000000000000) }}").unwrap(), "1 1.0");
+    for method in ["center", "ljust", "rjust", "zfill"] {
+        too_much(&format!("{{{{ 'a'.{method}(10 ** 12) }}}}"));
+    }
+    for format in [":1000000000000", ":01000000000000,", ":.1000000000000f", ":{w}"] {
+        too_much(&format!("{{{{ '{{{format}}}'.format(1.5, w=10 ** 12) }}}}"));
+    }
+    too_much("{{ '%*d' % (10 ** 12, 1) }}");
+    too_much("{{ ('a\\tb' * 1000).expandtabs(10 ** 9) }}");
+    too_much("{{ 'a'|indent(10 ** 12, true) }}");
+    too_much("{{ ('\\n' * 30000000).splitlines() }}");
+    too_much("{{ ('a ' * 30000000)|wordwrap(1) }}");
+    too_much("{{ ('a' * 1000000).translate({97: 'b' * 1000}) }}");
+    too_much("{{ ''.maketrans('a' * 30000000, 'b' * 30000000) }}");
+    too_much("{{ {}.fromkeys(range(100000)|list * 100) }}");
+    too_much("{{ ('<' * 30000000)|e }}");
+    too_much("{{ ('&' * 30000000)|urlencode }}");
+    too_much("{{ [1]|slice(10 ** 9)|list }}");
+    too_much("{{ [1]|tojson(indent='a' * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}");
+    too_much("{{ range(100000)[::1]|list * 100 }}");
     // What is thrown away counts no longer.
     let reused = "{% for i in range(200) %}{% set x = 'a' * 1000000 %}{% endfor %}done";
     assert_eq!(render(reused).unwrap(), "done");
@@ -258,7 +282,20 @@ fn time_ends() {
     too_much("{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}");
     too_much("{% set x = 'ab' * 10000000 %}{% for a in range(100000) %}{{ 'abc' in x }}{% endfor %}");
     too_much("{% set x = range(100000)|list %}{% for a in range(100000) %}{{ -1 in x }}{% endfor %}");
-    too_much("{% set x = range(100000)|list %}{{ x|map('string')|unique|list }}");
+    assert_eq!(render("{% set x = range(100000)|list %}{{ x|map('string')|unique|list|length }}").unwrap(), "100000");
+    // What could take the square of a text's length takes its length.
+    for odd in [
+        "('&' * n)|striptags",
+        "('<' * n)|striptags",
+        "('<!--' * n)|striptags",
+        "('-' * n)|wordwrap",
+        "('(' * n)|urlize",
+        "('a.' * n ~ '@')|urlize",
+        "('{}' * 1000).format(*range(1000))|length",
+        "('a-' * n)|wordwrap(3)|length",
+    ] {
+        render(&format!("{{% set n = 200000 %}}{{{{ {odd} }}}}")).unwrap();
+    }
     too_much("{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x|upper|lower|trim %}{% endfor %}");
     too_much("{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x.strip(x) %}{% endfor %}");
     too_much(

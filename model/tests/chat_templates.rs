@@ -101,3 +101,57 @@ fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
         assert!(matches!(render(Some(wrong)), Err(ChatError::Variables(_))), "{wrong}");
     }
 }
+
+/// One line for each filter, test, method and construct of jinja2's sandbox, by `tests/data/chat/make_jinja.py`.
+#[test]
+fn every_filter_test_and_method_does_what_jinja2_does() {
+    /// Refused here: names of characters, of which there is no table.
+    const REFUSED: [&str; 1] = ["\\N{BULLET}"];
+    /// Taken here, by templates that were not written for transformers.
+    const TAKEN: [&str; 1] = ["{% do n %}"];
+    let table: Value = serde_json::from_str(&data("jinja.json")).unwrap();
+    let variables = table["variables"].as_str().unwrap();
+    let mut wrong = Vec::new();
+    for case in table["cases"].as_array().unwrap() {
+        let source = case["template"].as_str().unwrap();
+        let result = ChatTemplate::new("t", source, None, None)
+            .and_then(|template| template.render_with("[]", None, Some(variables), true));
+        match (result, case["rendered"].as_str()) {
+            (Ok(ours), Some(theirs)) if ours == theirs => {}
+            (Err(ChatError::Template { .. } | ChatError::Render { .. } | ChatError::Limit { .. }), None) => {}
+            (Err(ChatError::Refused { .. }), None) if source.contains("raise_exception") => {}
+            (Ok(_), None) if TAKEN.contains(&source) => {}
+            (Err(_), Some(_)) if REFUSED.iter().any(|part| source.contains(part)) => {}
+            (ours, theirs) => {
+                let ours = ours.unwrap_or_else(|error| error.to_string());
+                wrong.push(format!(
+                    "{source}\n  ours   {ours:?}\n  theirs {:?}",
+                    theirs.map_or(&case["fails"], |_| &case["rendered"])
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The table has a line for each name that jinja2 and Python have.
+#[test]
+fn the_table_of_constructs_leaves_no_name_out() {
+    let table: Value = serde_json::from_str(&data("jinja.json")).unwrap();
+    let source = data("jinja.txt");
+    let tried = |kind: &str, name: &str| match kind {
+        "filters" => source.contains(&format!("|{name}")) || source.contains(&format!("| {name}")),
+        "tests" if name.starts_with(['=', '!', '<', '>']) => source.contains(&format!("'{name}'")),
+        "tests" => source.contains(&format!("is {name}")),
+        "globals" => source.contains(name),
+        _ => source.contains(&format!(".{name}(")),
+    };
+    for (kind, names) in table["names"].as_object().unwrap() {
+        for name in names.as_array().unwrap() {
+            // These are by chance, or make bytes.
+            let name = name.as_str().unwrap();
+            let refused = ["random", "lipsum", "encode"].contains(&name);
+            assert!(tried(kind, name) || refused, "{kind}: {name} is not in tests/data/chat/jinja.txt");
+        }
+    }
+}

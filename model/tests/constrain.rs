@@ -5,7 +5,7 @@ mod support;
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::serve::{Constraint, Reason, Scheduler, SchedulerOptions};
+use kjit_model::serve::{Constraint, Reason, Scheduler, SchedulerOptions, Stop};
 use kjit_model::session::{OpenOptions, Session};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ impl Served {
     fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> Asked {
         ask(&self.scheduler, &[1, 2, 3], 500, |r| {
             r.sampling = SampleOptions { temperature: 1.5, seed, ..SampleOptions::default() };
-            r.stop_ids = self.tokenizer.eog_ids().to_vec();
+            r.stop = Stop::Ids(self.tokenizer.eog_ids().to_vec());
             r.constraint = Some(constraint);
         })
     }

@@ -6,7 +6,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::serve::{
-    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions, State, Status,
+    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions, State, Status, Stop,
 };
 use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
 use std::ops::ControlFlow;
@@ -405,13 +405,72 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
 }
 
 #[test]
+fn options_and_usage_are_kept_as_json() {
+    let text = r#"{"device": "cuda:1", "context": 100, "kv": "Q8_0", "output": {"Vector": null}}"#;
+    let options: OpenOptions = serde_json::from_str(text).unwrap();
+    let want = OpenOptions {
+        device: "cuda:1".parse().unwrap(),
+        kv: kjit_model::session::KvType::Q8_0,
+        output: kjit_model::session::Output::Vector(None),
+        ..OpenOptions::new(100)
+    };
+    assert_eq!(options, want);
+    assert_eq!(serde_json::from_str::<OpenOptions>(&serde_json::to_string(&options).unwrap()).unwrap(), want);
+    assert!(serde_json::from_str::<OpenOptions>(r#"{"device": "nonsense"}"#).is_err());
+    let sampling: SampleOptions = serde_json::from_str(r#"{"temperature": 0.5, "bias": [[3, 1.5]]}"#).unwrap();
+    assert_eq!(sampling, SampleOptions { temperature: 0.5, bias: vec![(3, 1.5)], ..SampleOptions::default() });
+    let usage = kjit_model::serve::Usage { prompt_tokens: 3, ..Default::default() };
+    assert_eq!(
+        serde_json::from_str::<kjit_model::serve::Usage>(&serde_json::to_string(&usage).unwrap()).unwrap(),
+        usage
+    );
+}
+
+#[test]
+fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
+    let Some(mut plain) = session(TINY, 2, 24) else { return };
+    let scheduler = |ends: Vec<u32>| {
+        let mut session = session(TINY, 2, 24).unwrap();
+        session.set_end_ids(ends);
+        Scheduler::start(session, SchedulerOptions::default()).unwrap()
+    };
+    let whole = ask(&scheduler(vec![]), &prompt(3, 5), 100, |_| {}).got();
+    let end = whole.ids[2];
+    let at = whole.ids.iter().position(|&id| id == end).unwrap();
+    let ending = scheduler(vec![end]);
+    let ended = ask(&ending, &prompt(3, 5), 100, |_| {}).got();
+    assert_eq!((ended.reason(), &ended.ids[..]), (Reason::Stop, &whole.ids[..=at]));
+    let past = ask(&ending, &prompt(3, 5), 100, |r| r.stop = Stop::Never).got();
+    assert_eq!((past.reason(), &past.ids), (Reason::ContextFull, &whole.ids));
+    // The same of a session.
+    plain.set_end_ids(vec![end]);
+    let start = prompt(3, 5);
+    let (mut to_end, mut all) = (vec![], vec![]);
+    let id = plain.add(SampleOptions::default()).unwrap();
+    plain
+        .decode(&[(id, &start)], &mut |_, id| {
+            to_end.push(id);
+            After::Go
+        })
+        .unwrap();
+    let id = plain.add(SampleOptions::default()).unwrap();
+    plain
+        .decode_past_ends(&[(id, &start)], &mut |_, id| {
+            all.push(id);
+            After::Go
+        })
+        .unwrap();
+    assert_eq!((&to_end[..], &all[..]), (&whole.ids[..=at], &whole.ids[..]));
+}
+
+#[test]
 fn answers_end_for_the_reasons_there_are() {
     let Some(scheduler) = scheduler(2, 24, SchedulerOptions::default()) else { return };
     let whole = ask(&scheduler, &prompt(3, 5), 100, |_| {}).got();
     assert_eq!((whole.reason(), whole.ids.len()), (Reason::ContextFull, 24 - 5 + 1));
     let third = whole.ids[2];
     let at = whole.ids.iter().position(|&id| id == third).unwrap();
-    let stopped = ask(&scheduler, &prompt(3, 5), 100, |r| r.stop_ids = vec![third]).got();
+    let stopped = ask(&scheduler, &prompt(3, 5), 100, |r| r.stop = Stop::Ids(vec![third])).got();
     assert_eq!((stopped.reason(), &stopped.ids[..]), (Reason::Stop, &whole.ids[..=at]));
     let none = ask(&scheduler, &prompt(3, 5), 0, |_| {}).got();
     assert_eq!((none.reason(), none.ids.len()), (Reason::Length, 0));

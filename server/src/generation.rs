@@ -7,7 +7,7 @@ use crate::refusal::Refusal;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
-use kjit_model::serve::{Answer, Event, Failure, Logprobs, Reason, Refused, Request, Usage};
+use kjit_model::serve::{Answer, Event, Failure, Logprobs, Reason, Refused, Request, Stop, Usage};
 use kjit_model::stop::StopWatcher;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -110,7 +110,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// It was not taken.
 pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usize, Piece)>) -> Result<(), Refusal> {
     let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
-    let stop_ids = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
     // As many events as tokens at most: bounded by the context.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
@@ -118,7 +117,7 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
     let request = Request {
         max_tokens: wanted.max_tokens,
         sampling: wanted.sampling,
-        stop_ids,
+        stop: if wanted.ignore_eos { Stop::Never } else { Stop::EndOfTurn },
         constraint: wanted.constraint.map(|c| c.constraint),
         logprobs: wanted.logprobs,
         lookup: wanted.lookup,
@@ -152,6 +151,7 @@ pub fn refused(why: &Refused) -> Refusal {
         Refused::NoTokens | Refused::Token { .. } => Refusal::field("prompt", why),
         Refused::Logprobs { .. } => Refusal::field("top_logprobs", why),
         Refused::Encoder { .. } | Refused::NoEncoder { .. } => Refusal::bad(why.to_string()),
+        _ => Refusal::internal(why.to_string()),
     }
 }
 
@@ -161,7 +161,7 @@ pub fn failed(why: &Failure, field: &str) -> Refusal {
         Failure::Memory(_) => Refusal::unavailable(5, why.to_string()),
         Failure::Device(_) | Failure::Stopped => Refusal::unavailable(1, why.to_string()),
         Failure::Constraint(_) => Refusal::field(field, why),
-        Failure::Request(_) | Failure::Panic(_) => Refusal::internal(why.to_string()),
+        _ => Refusal::internal(why.to_string()),
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Keys(Vec<[u8; 32]>);
 impl Keys {
     /// One key a line; empty lines and lines that begin with `#` are none.
     pub fn parse(text: &str) -> Keys {
+        // Editors write a mark in front that is no text.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Keys(lines.map(|key| Sha256::digest(key.as_bytes()).into()).collect())
     }

@@ -34,6 +34,7 @@ pub enum End {
 
 /// Why nothing can be served.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServeError {
     /// It would let everybody in.
     #[error("{0}")]

@@ -1,6 +1,8 @@
 //! For hands that are used to llama.cpp or ollama: what kjit calls the same thing, in one line, instead of a
 //! guess at a misspelt word.
 
+use crate::args::Cli;
+use clap::CommandFactory;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -16,7 +18,10 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "give --kv-type f16 or q8_0, for keys and values alike"),
     (&["-kvu"], "leave it out: kjit decides this itself"),
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
-    (&["-ts", "--tensor-split", "-sm", "--split-mode"], "kjit computes on one device: give --device"),
+    (
+        &["-ts", "--tensor-split", "-sm", "--split-mode"],
+        "give the devices (--device cuda:0,cuda:1) and --split layers or --split tensor; shares go by memory",
+    ),
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
 ];
 
@@ -43,10 +48,14 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     if arguments.iter().find(|a| !a.starts_with('-')).is_some_and(|a| a == "cache") {
         return None;
     }
+    // A word that the command has is its own: then its value was refused, and the refusal says all.
+    let cli = Cli::command();
+    let command = arguments.iter().find(|a| !a.starts_with('-')).and_then(|name| cli.find_subcommand(name));
+    let has = |word: &str| command.is_some_and(|command| command.get_arguments().any(|own| is(own, word)));
     let own = ["run", "warm", "bench", "inspect", "logits", "perplexity", "tokenize", "detokenize", "template"];
     // `-m FILE` is how llama.cpp is told the model; the rest of the line may be right.
     let named = |a: &String| a == "-m" || a == "--model" || a.starts_with("--model=");
-    if let Some(at) = arguments.iter().position(named) {
+    if let Some(at) = arguments.iter().position(named).filter(|_| !has("--model")) {
         let command = arguments.iter().find(|a| own.contains(&a.as_str())).map_or("run", String::as_str);
         let flag = arguments.get(at).map_or("-m", |a| a.split('=').next().unwrap_or(a));
         let after = arguments.get(at).and_then(|a| a.split_once('=')).map(|(_, file)| file);
@@ -55,7 +64,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     }
     for argument in &arguments {
         let word = argument.split('=').next().unwrap_or(argument);
-        if let Some((_, say)) = FLAGS.iter().find(|(words, _)| words.contains(&word)) {
+        if let Some((_, say)) = FLAGS.iter().find(|(words, _)| words.contains(&word) && !has(word)) {
             return Some(format!("'{word}': {say}"));
         }
     }
@@ -67,11 +76,27 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     model.then(|| format!("'{command}': say what to do with it: kjit run {command} …"))
 }
 
+/// Whether a flag is written so.
+fn is(flag: &clap::Arg, word: &str) -> bool {
+    let long = word.strip_prefix("--").is_some_and(|long| flag.get_long() == Some(long));
+    let mut short = word.strip_prefix('-').unwrap_or_default().chars();
+    long || (flag.get_short().is_some() && short.next() == flag.get_short() && short.next().is_none())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{COMMANDS, FLAGS};
+    use super::{COMMANDS, FLAGS, advice};
     use crate::args::Cli;
     use clap::CommandFactory;
+
+    #[test]
+    fn a_flag_of_the_commands_own_gets_no_advice() {
+        let said = |line: &str| advice(&line.split(' ').map(Into::into).collect::<Vec<_>>());
+        assert_eq!(said("bench m.gguf -b 128"), None);
+        assert_eq!(said("serve --model m.gguf --max-queue x"), None);
+        assert!(said("run m.gguf -b 128").unwrap().contains("--prefill-chunk"));
+        assert!(said("run -m m.gguf").unwrap().contains("stands by itself"));
+    }
 
     #[test]
     fn no_word_of_the_tables_is_one_of_ours() {

@@ -41,6 +41,19 @@ pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     read
 }
 
+fn without_mark(bytes: &mut Vec<u8>) {
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+}
+
+/// A file of bytes that are text, whatever their encoding, without a byte order mark.
+pub fn raw_text(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = file(path)?;
+    without_mark(&mut bytes);
+    Ok(bytes)
+}
+
 /// A file.
 pub fn file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = || path.display().to_string();
@@ -57,8 +70,15 @@ fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// Text of these bytes.
-pub fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
+/// The mark that some editors write in front of a text, and that is no part of it.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Text of these bytes, without a byte order mark.
+pub fn text(mut bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
+    without_mark(&mut bytes);
+    if bytes.starts_with(b"\xFF\xFE") || bytes.starts_with(b"\xFE\xFF") {
+        bail!("{name} is UTF-16: save it as UTF-8");
+    }
     String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8"))
 }
 
@@ -67,7 +87,8 @@ pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
     serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
 }
 
-/// Calls `each` with every line of stdin, without its end, and its number from 1. Lines may hold any bytes.
+/// Calls `each` with every line of stdin that is not blank, without its end, and its number from 1. Lines may hold any
+/// bytes; a byte order mark before the first is no part of it.
 pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut stdin = io::stdin().lock();
     let mut line = vec![];
@@ -86,7 +107,12 @@ pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        each(number, &line)?;
+        if number == 1 {
+            without_mark(&mut line);
+        }
+        if !line.trim_ascii().is_empty() {
+            each(number, &line)?;
+        }
     }
     Ok(())
 }

@@ -76,6 +76,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         return Ok(model);
     }
     model.gguf.remarks().iter().for_each(|line| say(format_args!("note: {line}")));
+    model.tokenizer.remarks().iter().for_each(|line| say(format_args!("warning: {line}")));
+    let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+    if options.threads > cores.saturating_mul(2) && model.session.cpu().is_some() {
+        let threads = options.threads;
+        say(format_args!("warning: {threads} threads wait for each other on {cores} cores: give --threads {cores}"));
+    }
     let (context, trained) = (model.session.context(), model.session.graph().context);
     if context > trained {
         say(format_args!("note: a context of {context} is more than the {trained} tokens the model was trained on"));

@@ -138,6 +138,13 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     }
 }
 
+/// What a link calls a heading.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
 #[test]
 fn every_link_between_files_leads_to_one() {
     let mut pages = vec![];
@@ -154,21 +161,40 @@ fn every_link_between_files_leads_to_one() {
             let to = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
             assert!(to.exists(), "{}: {link}", page.display());
             if !heading.is_empty() {
-                let words = |line: &str| -> String {
-                    let text = line.trim_start_matches('#').trim().to_lowercase();
-                    text.chars()
-                        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
-                        .map(|c| if c == ' ' { '-' } else { c })
-                        .collect()
-                };
                 let there = fs::read_to_string(&to).unwrap();
-                let found = there.lines().filter(|l| l.starts_with('#')).any(|l| words(l) == heading);
+                let found = there.lines().filter(|l| l.starts_with('#')).any(|l| slug(l) == heading);
                 assert!(found, "{}: no heading for {link}", page.display());
             }
             links += 1;
         }
     }
     assert!(links > 60, "{links}");
+}
+
+/// Comments and errors send a reader to documents and headings that are there.
+#[test]
+fn every_document_that_the_code_names_is_there_with_its_heading() {
+    let folders = [&SOURCES[..], &["benches", "fuzz/fuzz_targets", "scripts", "tests", "kernel_src/gpu"]].concat();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_./#".contains(c);
+    let mut seen = 0;
+    for (path, text) in texts(&folders, &[".rs", ".py", ".h", ".hip", ".toml", ".cpp"]) {
+        for word in text.replace("ggml's `docs/", "`").split(|c| !is_part(c)).map(|word| word.trim_end_matches('.')) {
+            let (file, heading) = word.split_once('#').unwrap_or((word, ""));
+            let capital = file.strip_suffix(".md").is_some_and(|name| name.chars().all(|c| c.is_ascii_uppercase()));
+            if !(file.ends_with(".md") && (file.starts_with("docs/") || (capital && file.len() > 3))) {
+                continue;
+            }
+            let places = [root().join(file), path.parent().unwrap().join(file)];
+            let page = places.iter().find_map(|place| fs::read_to_string(place).ok());
+            let page = page.unwrap_or_else(|| panic!("{} names {file}, which is not there", path.display()));
+            let found = heading.is_empty() || page.lines().any(|l| l.starts_with('#') && slug(l) == heading);
+            assert!(found, "{}: no heading for {word}", path.display());
+            seen += 1;
+        }
+        // A document of old that never was a part of the tree.
+        assert!(!text.contains("(DESIGN "), "{} names DESIGN.md", path.display());
+    }
+    assert!(seen > 8, "{seen}");
 }
 
 #[test]

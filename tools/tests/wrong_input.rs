@@ -43,6 +43,53 @@ fn a_truncated_model_is_refused_wherever_it_was_cut() {
     }
 }
 
+/// Files of Windows' editors, and lists of lines whose last one ends twice.
+#[test]
+fn a_byte_order_mark_and_blank_lines_are_no_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let answer = |prompt: &std::path::Path| {
+        let mut command = kjit();
+        command.arg("run").arg(smollm2()).arg("-f").arg(prompt);
+        stdout(command.args(["--device", "cpu", "--temp", "0", "-n", "4", "-q"]))
+    };
+    let plain = file("plain.txt", b"Count to five.\nThen stop.\n");
+    assert_eq!(answer(&file("bom.txt", b"\xEF\xBB\xBFCount to five.\nThen stop.\n")), answer(&plain));
+    let utf16 = file("utf16.txt", b"\xFF\xFEa\0");
+    let line = error_line(kjit().arg("run").arg(smollm2()).arg("-f").arg(&utf16), 1);
+    assert!(line.contains("utf16.txt is UTF-16: save it as UTF-8"), "{line}");
+    let lines = |command: &str, text: &str| {
+        stdout(kjit().arg(command).arg(smollm2()).arg("--jsonl").write_stdin(text.as_bytes().to_vec()))
+    };
+    let chat = r#"[{"role":"user","content":"Hi"}]"#;
+    for (command, line) in [("tokenize", "\"a\""), ("detokenize", "[64]"), ("template", chat)] {
+        let want = lines(command, &format!("{line}\n"));
+        assert_eq!(lines(command, &format!("\u{feff}{line}\r\n\r\n \n")), want, "{command}");
+    }
+    let own = file("own.jinja", "\u{feff}{{ messages[0].content }}".as_bytes());
+    let mut command = kjit();
+    command.arg("template").arg(smollm2()).arg("--jsonl").arg("--template").arg(own).write_stdin(chat);
+    assert_eq!(stdout(&mut command), "\"Hi\"\n");
+}
+
+#[test]
+fn more_threads_than_cores_are_warned_of() {
+    let many = 4 * std::thread::available_parallelism().unwrap().get();
+    let said = |threads: usize| {
+        let mut command = kjit();
+        command.arg("run").arg(smollm2()).args(["-p", "x", "-n", "1", "--device", "cpu"]);
+        command.arg("--threads").arg(threads.to_string());
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let line = said(many);
+    assert!(line.contains(&format!("warning: {many} threads wait for each other on")), "{line}");
+    assert!(!said(1).contains("warning"), "of one");
+}
+
 #[test]
 fn ids_outside_the_vocabulary_are_named() {
     let line = error_line(kjit().arg("logits").arg(smollm2()).args(["--ids", "1,49152", "--json"]), 1);

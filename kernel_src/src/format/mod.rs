@@ -242,6 +242,7 @@ impl std::fmt::Display for Format {
 
 /// Why bytes could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// The input is not a whole number of blocks.
     #[error("{got} bytes are not a whole number of {format} blocks of {block} bytes")]

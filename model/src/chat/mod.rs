@@ -239,7 +239,8 @@ impl ChatTemplate {
         if source.len() as u64 > MAX_SOURCE {
             return Err(failed("it is larger than 1 MiB".to_owned()));
         }
-        ChatTemplate::with_tokenizer(&name, &source, tokenizer)
+        // Editors write a mark in front that is no text.
+        ChatTemplate::with_tokenizer(&name, source.strip_prefix('\u{feff}').unwrap_or(&source), tokenizer)
     }
 
     /// A template from its source. The name is for errors; the tokens are what the template writes as

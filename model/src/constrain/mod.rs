@@ -30,6 +30,7 @@ const STACK_A_BYTE: usize = 2 << 10;
 
 /// Why there is no constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GrammarError {
     /// The vocabulary cannot be used.
     #[error("answers cannot be constrained with this vocabulary: {}", shortened(.0, 400))]

@@ -516,7 +516,9 @@ fn roles(
     };
     let (first, last) = (at_end(ends.first, add_bos)?, at_end(ends.last, add_eos)?);
     let (starts, mut stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
-    let bos = named("bos_token")?.or(starts.first().copied()).or(first);
+    // `null` says that there is none, whatever other files name.
+    let no_bos = of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
+    let bos = named("bos_token")?.or(starts.first().copied().filter(|_| !no_bos)).or(first);
     if let (Some(file), None, Some(true)) = (&of_tokenizer, bos, add_bos) {
         return Err(file.bad("add_bos_token", "nothing says which token that is (bos_token)"));
     }
@@ -537,6 +539,7 @@ fn roles(
     if eos.is_none() {
         return Err(fail(folder, FolderError::NoEnd));
     }
+    header.bool(&key("no_bos_token"), no_bos);
     for (role, id) in [("bos", bos), ("eos", eos)] {
         if let Some(id) = id {
             header.u32(&key(&format!("{role}_token_id")), id);

@@ -10,6 +10,7 @@ use kjit_kernels::ggml;
 
 /// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("{}", shortened(&format!("{}: {kind}", Shown::path(path)), LINE))]
 pub struct Error {
     path: PathBuf,

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Why a file's metadata and tensors are no model that kjit can run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GraphError {
     /// The metadata could not be read.
     #[error(transparent)]

@@ -139,7 +139,7 @@ pub struct Graph {
 }
 
 /// How the rows of all tokens become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Pooling {
     /// Their mean.
     Mean,

@@ -114,6 +114,18 @@ impl Pass {
     }
 }
 
+/// What to do where a pass has no room for rows of so many numbers: of one sequence its prompt's pieces are to be
+/// smaller, of several there are to be fewer, and it is said for how many there is room.
+fn smaller(pass: &Pass, elems: usize) -> String {
+    let several = pass.parts.len();
+    if several < 2 || pass.tokens.len() > several {
+        return "give a smaller --prefill-chunk".into();
+    }
+    let has_room = |n: &usize| Vec::<f32>::new().try_reserve_exact(n.saturating_mul(elems)).is_ok();
+    let fit = std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
+    format!("there is room for about {} sequences side by side, not for {several}", fit.unwrap_or(1))
+}
+
 impl HostRunner {
     /// Sets a model up; nothing is computed yet.
     pub(crate) fn new(
@@ -498,7 +510,7 @@ impl HostRunner {
             given.try_reserve_exact(elems - given.len()).map_err(|_| SessionError::Memory {
                 what: format!("the rows of {} tokens", pass.tokens.len()),
                 bytes: 4 * elems as u64,
-                hint: "give a smaller --prefill-chunk".into(),
+                hint: smaller(pass, width),
             })?;
         }
         given.resize(elems, 0.0);
@@ -544,7 +556,7 @@ impl HostRunner {
                 buffer.try_reserve_exact(elems - buffer.len()).map_err(|_| SessionError::Memory {
                     what: format!("'{}' of {rows} tokens", value.name),
                     bytes: 4 * elems as u64,
-                    hint: "give a smaller --prefill-chunk".into(),
+                    hint: smaller(pass, value.slots * value.width),
                 })?;
                 buffer.resize(elems, 0.0);
             }

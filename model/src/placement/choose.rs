@@ -17,6 +17,7 @@ const SPARE: u64 = 256 << 20;
 
 /// Why a model's layers cannot be placed as asked.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlacementError {
     /// [`Split::Tensor`] with something else than several GPUs.
     #[error("--split tensor is for several GPUs that have all layers together: {0}")]

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 /// Why a model's layers cannot be on several devices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CutError {
     /// It makes one vector of a text.
     #[error("architecture '{arch}' is an encoder, which runs on one device")]

@@ -31,6 +31,7 @@ pub struct Room {
 
 /// Why layers cannot be divided so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DivideError {
     /// Fewer layers than devices.
     #[error("the model has {layers} layers, which {devices} devices cannot share")]

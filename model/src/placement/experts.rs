@@ -7,6 +7,7 @@ use std::ops::Range;
 
 /// Why experts cannot be the CPU's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExpertsError {
     /// There are none.
     #[error("--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers to the CPU")]

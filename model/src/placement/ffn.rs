@@ -11,6 +11,7 @@ use std::ops::Range;
 
 /// Why feed-forward parts cannot be the CPU's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FfnError {
     /// No layer has one that is apart.
     #[error(

@@ -29,6 +29,7 @@ const BY_ROWS: [&str; 9] = [
 
 /// Why a model's layers cannot be divided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardError {
     /// Not in the table.
     #[error("--split tensor does not divide architecture '{arch}' yet (it divides {known})")]

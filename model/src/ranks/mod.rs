@@ -51,6 +51,7 @@ const LAUNCHERS: &[Launcher] = &[
 
 /// Why this process is no rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RanksError {
     /// No launcher says that it is one.
     #[error(

@@ -30,7 +30,9 @@ mod step;
 mod waiting;
 mod worker;
 
-pub use request::{Alternative, Constraint, Event, Failure, Logprobs, Owner, Reason, Refused, Request, Sink, Usage};
+pub use request::{
+    Alternative, Constraint, Event, Failure, Logprobs, Owner, Reason, Refused, Request, Sink, Stop, Usage,
+};
 pub use scheduler::{Answer, Scheduler, SchedulerOptions};
 pub use status::{Histogram, State, Status};
 

@@ -34,6 +34,18 @@ impl std::fmt::Debug for Owner {
     }
 }
 
+/// Which tokens end an answer. The one that does is handed out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// Those that end a turn: [`crate::Session::end_ids`].
+    #[default]
+    EndOfTurn,
+    /// These, and no others.
+    Ids(Vec<u32>),
+    /// None: it goes on past the end of a turn.
+    Never,
+}
+
 /// An answer that is asked for.
 pub struct Request {
     /// The prompt: at least one token.
@@ -42,8 +54,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: SampleOptions,
-    /// Tokens that end the answer. They are handed out.
-    pub stop_ids: Vec<u32>,
+    /// Which tokens end the answer.
+    pub stop: Stop,
     /// What the answer must be like.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Log probabilities of each token, and of so many that were the likeliest.
@@ -59,13 +71,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// A greedy answer to these tokens until the context is full.
+    /// A greedy answer to these tokens until the end of the turn, or until the context is full.
     pub fn new(tokens: Vec<u32>, sink: Sink) -> Request {
         Request {
             tokens,
             max_tokens: None,
             sampling: SampleOptions::default(),
-            stop_ids: vec![],
+            stop: Stop::default(),
             constraint: None,
             logprobs: None,
             lookup: false,
@@ -77,7 +89,7 @@ impl Request {
 }
 
 /// A token that might have been chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Alternative {
     /// The token.
     pub id: u32,
@@ -86,7 +98,7 @@ pub struct Alternative {
 }
 
 /// How likely a token was.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Logprobs {
     /// The natural logarithm of the chosen one's probability.
     pub chosen: f32,
@@ -123,9 +135,9 @@ pub enum Event {
 }
 
 /// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Reason {
-    /// One of [`Request::stop_ids`] came.
+    /// A token of [`Request::stop`] came.
     Stop,
     /// The number of tokens asked for was reached.
     Length,
@@ -140,7 +152,7 @@ pub enum Reason {
 }
 
 /// What an answer took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -162,6 +174,7 @@ pub struct Usage {
 
 /// Why a request was not taken.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// The queue is full.
     #[error("{waiting} requests are waiting already: try again in {} s", retry_after.as_secs().max(1))]
@@ -220,6 +233,7 @@ pub enum Refused {
 
 /// Why an answer cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// The device failed; the model is opened again. The same request may be made once more.
     #[error("the device failed while this was computed; ask again: {0}")]

@@ -1,6 +1,6 @@
 //! A request on its way: what was asked, what is known of its tokens, and the events that it was given.
 
-use super::request::{Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Usage};
+use super::request::{Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Stop, Usage};
 use crate::lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
@@ -48,7 +48,7 @@ pub(super) enum End {
 }
 
 impl Job {
-    pub fn new(request: Request, cancelled: Arc<AtomicBool>) -> Job {
+    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> Job {
         let prompt = request.tokens.len();
         Job {
             tokens: request.tokens,
@@ -56,7 +56,11 @@ impl Job {
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
             sampling: request.sampling,
             sampler: None,
-            stop_ids: request.stop_ids,
+            stop_ids: match request.stop {
+                Stop::EndOfTurn => end_ids.to_vec(),
+                Stop::Ids(ids) => ids,
+                Stop::Never => vec![],
+            },
             constrained: request.constraint.is_some(),
             constraint: request.constraint,
             logprobs: request.logprobs,

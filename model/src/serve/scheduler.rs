@@ -67,6 +67,8 @@ pub(super) struct Facts {
     pub n_vocab: usize,
     pub slots: usize,
     pub bytes_per_token: u64,
+    /// Tokens that end a turn.
+    pub end_ids: Vec<u32>,
 }
 
 pub(super) struct Inner {
@@ -213,7 +215,8 @@ impl Scheduler {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
         room(&mut inner, 0)?;
-        inner.waiting.push(Job::new(request, Arc::clone(&cancelled)));
+        let job = Job::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
+        inner.waiting.push(job);
         inner.status.taken += 1;
         drop(inner);
         shared.wake();

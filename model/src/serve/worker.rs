@@ -27,6 +27,7 @@ pub(super) fn facts(session: &Session) -> Facts {
         n_vocab: session.n_vocab(),
         slots: session.sequences(),
         bytes_per_token: session.kv().bytes(graph.kv_elems_per_token()),
+        end_ids: session.end_ids().to_vec(),
     }
 }
 

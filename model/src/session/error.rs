@@ -5,6 +5,7 @@ use crate::graph::GraphError;
 /// Why a session could not be made or could not go on. Whatever it is, no sequence has more tokens than
 /// before.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// Kernels compute wrongly on this device, in every variant that it can run: a line each. The verdicts
     /// are kept.

@@ -138,6 +138,8 @@ pub struct Session {
     piece: usize,
     /// How keys and values are stored.
     kv: KvType,
+    /// Tokens after which a sequence ends.
+    end_ids: Vec<u32>,
     /// What was said when the device was lost.
     lost: Option<String>,
 }
@@ -183,6 +185,17 @@ impl Session {
     /// How keys and values are stored.
     pub fn kv(&self) -> KvType {
         self.kv
+    }
+
+    /// The tokens after which [`Session::decode`] ends a sequence. [`crate::Model`] sets those that end a turn; a
+    /// session that was opened without a tokenizer has none.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.end_ids
+    }
+
+    /// Sets them: [`crate::tokenizer::Tokenizer::eog_ids`], say.
+    pub fn set_end_ids(&mut self, ids: Vec<u32>) {
+        self.end_ids = ids;
     }
 
     /// What the model computes.
@@ -427,8 +440,9 @@ impl Session {
         }
     }
 
-    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it, until the
-    /// sink ends every sequence, pauses, or their contexts are full. The token after which a sequence ends or
+    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it, until a token of
+    /// [`Session::end_ids`] or the sink ends every sequence, the sink pauses, or their contexts are full; the sink
+    /// gets the token that ends, too. The token after which a sequence ends or
     /// pauses is not appended: to go on, start again with it.
     ///
     /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
@@ -439,6 +453,22 @@ impl Session {
     /// # Errors
     /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
     pub fn decode(
+        &mut self,
+        starts: &[(SequenceId, &[u32])],
+        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+    ) -> Result<(), SessionError> {
+        let ends = self.end_ids.clone();
+        self.decode_past_ends(starts, &mut |id, token| match sink(id, token) {
+            After::Go if ends.contains(&token) => After::End,
+            after => after,
+        })
+    }
+
+    /// The same, where only the sink and the context end a sequence: past the end of a turn.
+    ///
+    /// # Errors
+    /// As [`Session::decode`].
+    pub fn decode_past_ends(
         &mut self,
         starts: &[(SequenceId, &[u32])],
         sink: &mut dyn FnMut(SequenceId, u32) -> After,

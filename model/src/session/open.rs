@@ -229,7 +229,7 @@ impl Session {
 
     fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
-        Session { runner, whole: None, sequences, context, n_vocab, piece, kv, lost: None }
+        Session { runner, whole: None, sequences, context, n_vocab, piece, kv, end_ids: vec![], lost: None }
     }
 }
 

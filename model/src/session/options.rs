@@ -5,7 +5,7 @@ use crate::graph::{Graph, Pooling};
 pub use kjit_kernels::persistent::Probe;
 
 /// How keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum KvType {
     /// Single precision: the truth (`--precise`).
     F32,
@@ -35,7 +35,7 @@ const CHUNK_ON_GPU: usize = 2048;
 const CHUNK_ON_CPU: usize = 512;
 
 /// What a model is opened for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Output {
     /// What it makes: scores of the next token, or an encoder's vector.
     #[default]
@@ -45,10 +45,11 @@ pub enum Output {
 }
 
 /// Whether a token of one sequence, or of each of two, is one launch, of a kernel that is rendered for the model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// Where that was shown to be faster: on Hopper cards, for dense models of Q4_0,
-    /// Q4_1 or Q4_K with heads of 128 at most and 100 MiB of weights a layer at least (2 to 11 %). Launches where its kernel cannot be compiled.
+    /// Where that was shown to be faster: on Hopper cards, for dense models that are mostly Q4_0, Q4_1, Q4_K, Q5_K,
+    /// Q6_K or Q8_0, with heads of 128 at most and 50 MiB of weights a layer at least (100 MiB of each card's share
+    /// where two compute a layer together, and one sequence runs). Launches where its kernel cannot be compiled.
     #[default]
     Auto,
     /// Where it is possible; else launches, and the plan says why.
@@ -59,7 +60,7 @@ pub enum Persistence {
 
 /// Who computes a prompt's experts, or feed-forward parts, where single tokens' are the CPU's ([`OpenOptions::host_experts`],
 /// [`OpenOptions::host_ffn`]).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HostPrompts {
     /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU, the GPU: by rates
     /// that are measured when the model is opened.
@@ -72,7 +73,7 @@ pub enum HostPrompts {
 }
 
 /// How a model is divided among several devices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Split {
     /// By layers: each device has some of them, and rows go from one to the next.
     #[default]
@@ -85,7 +86,8 @@ pub enum Split {
 }
 
 /// How a model is opened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct OpenOptions {
     /// What computes.
     pub device: DeviceChoice,
@@ -141,7 +143,8 @@ pub struct OpenOptions {
     pub drafts: bool,
     /// On a GPU: whether one launch does all of a token.
     pub persistent: Persistence,
-    /// What the kernel of that launch does beside its work, if there is one.
+    /// What the kernel of that launch does beside its work, if there is one: for tests, and written to no file.
+    #[serde(skip)]
     pub probe: Probe,
     /// On a GPU: bytes of it that weights, state and working memory may take together; none: what is free.
     /// Layers that do not fit are copied to it for each step.

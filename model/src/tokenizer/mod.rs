@@ -88,6 +88,7 @@ pub struct Tokenizer {
     lowercase: bool,
     /// None where any number of bytes may become one token, or nothing.
     reach: Option<Reach>,
+    remarks: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl Tokenizer {
         let mut table = read_tokens(vocabulary)?;
         let n_vocab = table.len() as u32;
         let defaults = kind.defaults();
-        let Resolved { ids, attrs, eog } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
+        let Resolved { ids, attrs, eog, remarks } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
         let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
         let add_eos = vocabulary.add_eos.unwrap_or(defaults.add_eos);
@@ -215,6 +216,7 @@ impl Tokenizer {
             clean_spaces: defaults.clean_spaces,
             raw_utf8: defaults.raw_utf8,
             lowercase: vocabulary.lowercase.unwrap_or(false),
+            remarks,
         })
     }
 
@@ -363,6 +365,11 @@ impl Tokenizer {
     /// Whether a token ends a generation.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.binary_search(&id).is_ok()
+    }
+
+    /// What is to be said of a vocabulary: what of it is left out, a line each.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// The tokens that end a generation, ascending.

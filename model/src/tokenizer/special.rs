@@ -144,6 +144,8 @@ pub struct Resolved {
     pub attrs: Vec<u8>,
     /// Ids that end a generation, ascending.
     pub eog: Vec<u32>,
+    /// What of the file is left out.
+    pub remarks: Vec<String>,
 }
 
 /// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is silent,
@@ -159,7 +161,8 @@ pub fn resolve(
         None => vec![attr::NORMAL; n_vocab as usize],
     };
     attrs.truncate(n_vocab as usize);
-    let mut ids = given(vocabulary, n_vocab, defaults)?;
+    let mut remarks = Vec::new();
+    let mut ids = given(vocabulary, n_vocab, defaults, &mut remarks)?;
 
     let find = |text: &str| table.get(text.as_bytes()).filter(|&id| id < n_vocab);
     let set = |attrs: &mut Vec<u8>, id: u32, f: fn(u8) -> u8| {
@@ -213,11 +216,17 @@ pub fn resolve(
     eog.dedup();
 
     strip(vocabulary, &find, &mut attrs);
-    Ok(Resolved { ids, attrs, eog })
+    Ok(Resolved { ids, attrs, eog, remarks })
 }
 
-/// The file's ids over the defaults. `u32::MAX` is how some converters write "none".
-fn given(vocabulary: &Vocabulary<'_>, n_vocab: u32, defaults: SpecialIds) -> Result<SpecialIds, TokenizerError> {
+/// The file's ids over the defaults. `u32::MAX` is how some converters write "none". Nothing needs the token that
+/// pads: one outside of the vocabulary is a remark, no error.
+fn given(
+    vocabulary: &Vocabulary<'_>,
+    n_vocab: u32,
+    defaults: SpecialIds,
+    remarks: &mut Vec<String>,
+) -> Result<SpecialIds, TokenizerError> {
     let pick = |key: &str, given: Option<u32>, default: Option<u32>| match given {
         Some(id) if id < n_vocab => Ok(Some(id)),
         Some(id) if id != u32::MAX => Err(TokenizerError::vocabulary(
@@ -227,14 +236,19 @@ fn given(vocabulary: &Vocabulary<'_>, n_vocab: u32, defaults: SpecialIds) -> Res
         _ => Ok(default.filter(|&id| id < n_vocab)),
     };
     let s = vocabulary.special;
+    let pad = s.pad.filter(|&id| id < n_vocab || id == u32::MAX);
+    if let Some(id) = s.pad.filter(|_| pad.is_none()) {
+        remarks
+            .push(format!("tokenizer.ggml.padding_token_id {id} is outside the vocabulary (0..{n_vocab}): left out"));
+    }
     Ok(SpecialIds {
-        bos: pick("bos_token_id", s.bos, defaults.bos)?,
+        bos: pick("bos_token_id", s.bos, defaults.bos.filter(|_| !vocabulary.no_bos))?,
         eos: pick("eos_token_id", s.eos, defaults.eos)?,
         eot: pick("eot_token_id", s.eot, defaults.eot)?,
         eom: pick("eom_token_id", s.eom, defaults.eom)?,
         unk: pick("unknown_token_id", s.unk, defaults.unk)?,
         sep: pick("seperator_token_id", s.sep, defaults.sep)?,
-        pad: pick("padding_token_id", s.pad, defaults.pad)?,
+        pad: pick("padding_token_id", pad, defaults.pad)?,
         mask: pick("mask_token_id", s.mask, defaults.mask)?,
         fim_pad: pick("fim_pad_token_id", s.fim_pad, defaults.fim_pad)?,
         fim_rep: pick("fim_rep_token_id", s.fim_rep, defaults.fim_rep)?,

@@ -1,13 +1,9 @@
 //! Code points as tokenizers see them: lenient UTF-8 and character classes.
-//!
-//! The vocabularies in GGUF files were made, and are used elsewhere, with the character classes of Unicode
-//! 15.1. A newer table would split text in scripts added since in other places, so the table's version is
-//! pinned (`Cargo.toml`).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use unicode_properties::{GeneralCategory as G, UnicodeGeneralCategory};
+use crate::unicode::{self, Category};
 
 /// General category N.
 pub const NUMBER: u8 = 1;
@@ -105,20 +101,14 @@ fn class_of(cp: u32) -> u8 {
     let Some(c) = char::from_u32(cp) else {
         return if cp <= 0x10_FFFF { CONTROL } else { 0 }; // surrogates are category Cs
     };
-    let category = match c.general_category() {
-        G::DecimalNumber | G::LetterNumber | G::OtherNumber => NUMBER,
-        G::UppercaseLetter | G::LowercaseLetter | G::TitlecaseLetter | G::ModifierLetter | G::OtherLetter => LETTER,
-        G::NonspacingMark | G::SpacingMark | G::EnclosingMark => MARK,
-        G::ConnectorPunctuation
-        | G::DashPunctuation
-        | G::OpenPunctuation
-        | G::ClosePunctuation
-        | G::InitialPunctuation
-        | G::FinalPunctuation
-        | G::OtherPunctuation => PUNCTUATION,
-        G::MathSymbol | G::CurrencySymbol | G::ModifierSymbol | G::OtherSymbol => SYMBOL,
-        G::Control | G::Format | G::Surrogate | G::PrivateUse => CONTROL,
-        G::SpaceSeparator | G::LineSeparator | G::ParagraphSeparator | G::Unassigned => 0,
+    let category = match unicode::category(cp) {
+        category if category.is_number() => NUMBER,
+        category if category.is_letter() => LETTER,
+        category if category.is_mark() => MARK,
+        category if category.is_punctuation() => PUNCTUATION,
+        category if category.is_symbol() => SYMBOL,
+        category if category.is_separator() || category == Category::Unassigned => 0,
+        _ => CONTROL,
     };
     category | if c.is_whitespace() { SPACE } else { 0 }
 }
@@ -188,13 +178,6 @@ mod tests {
         for cp in 0..128u32 {
             assert_eq!(ASCII[cp as usize], class_of(cp), "code point {cp}");
         }
-    }
-
-    #[test]
-    fn the_table_of_categories_is_unicode_15_1() {
-        assert_eq!(unicode_properties::UNICODE_VERSION, (15, 1, 0));
-        assert_eq!(class(0x2FFC), SYMBOL, "assigned in 15.1");
-        assert_eq!(class(0x105C0), 0, "assigned in 16.0");
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub struct Vocabulary<'a> {
     pub lstrip: Vec<u32>,
     /// `tokenizer.ggml.rstrip_token_ids`: those that swallow what is behind them.
     pub rstrip: Vec<u32>,
+    /// `tokenizer.ggml.no_bos_token`: no token begins a text, not even the algorithm's usual one (of folders of
+    /// safetensors).
+    pub no_bos: bool,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
     /// `tokenizer.ggml.add_eos_token`.
@@ -100,6 +103,7 @@ impl<'a> Vocabulary<'a> {
             eog: file.opt_u32s(&key("eog_token_ids"))?.unwrap_or_default(),
             lstrip: file.opt_u32s(&key("lstrip_token_ids"))?.unwrap_or_default(),
             rstrip: file.opt_u32s(&key("rstrip_token_ids"))?.unwrap_or_default(),
+            no_bos: flag("no_bos_token")?.unwrap_or(false),
             add_bos: flag("add_bos_token")?,
             add_eos: flag("add_eos_token")?,
             add_space_prefix: flag("add_space_prefix")?,

@@ -97,7 +97,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         // As an answer is generated, the choice of each token included: a device keeps to itself then.
         let one_by_one = |session: &mut Session, ids: &[u32]| {
             let mut left = ids.len();
-            session.decode(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
+            session.decode_past_ends(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
                 left = left.saturating_sub(1);
                 if left == 0 { After::End } else { After::Go }
             })

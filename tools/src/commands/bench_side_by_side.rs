@@ -56,7 +56,7 @@ fn measure(session: &mut Session, n: usize, args: &args::Bench) -> Result<Vec<f6
         let mut left = n * args.tokens;
         let start = Instant::now();
         // Every sequence has as many: the last token of the last one ends all.
-        session.decode(&starts, &mut |_, _| {
+        session.decode_past_ends(&starts, &mut |_, _| {
             left = left.saturating_sub(1);
             if left == 0 { After::Pause } else { After::Go }
         })?;

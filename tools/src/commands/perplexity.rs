@@ -20,7 +20,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         room: args.room.clone(),
         placing: args.placing.clone(),
     };
-    let text = input::file(&args.file)?;
+    let text = input::raw_text(&args.file)?;
     let (mut model, sequence) =
         open_one(&args.model.path(shared)?, &setup, shared, &How { steady: true, ..How::default() })?;
     let show = !shared.quiet && io::stderr().is_terminal();

@@ -47,6 +47,15 @@ pub struct Macro {
     pub name: String,
     pub parameters: Vec<(String, Option<Expr>)>,
     pub body: Body,
+    pub uses: Uses,
+}
+
+/// Which of the names that every macro has a macro's body reads: without them it takes no more than its parameters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Uses {
+    pub caller: bool,
+    pub varargs: bool,
+    pub kwargs: bool,
 }
 
 /// What is assigned to.
@@ -78,8 +87,8 @@ pub enum Expr {
     /// Operators of one rank, from left to right.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
-    /// `this if condition else that`
-    IfElse(Box<(Expr, Expr, Option<Expr>)>),
+    /// `this if condition else that`, and again with what came of it as `this`.
+    IfElse(Box<Expr>, Vec<(Expr, Option<Expr>)>),
     Postfix(Box<Expr>, Vec<Step>),
 }
 

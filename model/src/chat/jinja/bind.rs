@@ -1,13 +1,9 @@
-//! Calls: arguments, macros, and the functions that are there.
-
-use std::cell::RefCell;
-use std::rc::Rc;
+//! Calls: arguments and macros.
 
 use super::ast;
 use super::run::Run;
-use super::value::{Function, Value};
-use super::{Fault, Kind, methods, ops, text, wrong};
-use crate::chat::clock;
+use super::value::Value;
+use super::{Fault, globals, methods, ops, wrong};
 
 /// Arguments of a call.
 #[derive(Debug, Default)]
@@ -17,32 +13,67 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The argument at a place or of a name.
-    pub fn get(&self, at: usize, name: &str) -> Option<&Value> {
-        self.positional.get(at).or_else(|| self.named.iter().find(|(n, _)| n == name).map(|(_, value)| value))
-    }
-
-    /// Refuses names that are not among the given.
-    pub fn only(&self, what: &str, names: &[&str]) -> Result<(), Fault> {
-        match self.named.iter().find(|(name, _)| !names.contains(&name.as_str())) {
-            Some((name, _)) => wrong(format!("{what} takes no argument {name:.40}")),
-            None => Ok(()),
+    /// The arguments of something with these parameters, of which the first so many are needed.
+    pub fn bind<const N: usize>(
+        &self,
+        what: &str,
+        parameters: [&str; N],
+        needed: usize,
+    ) -> Result<[Option<&Value>; N], Fault> {
+        let mut bound = [None; N];
+        if self.positional.len() > N {
+            return wrong(format!("{what:.40} takes at most {N} arguments, not {}", self.positional.len()));
+        }
+        for (place, value) in bound.iter_mut().zip(&self.positional) {
+            *place = Some(value);
+        }
+        for (name, value) in &self.named {
+            let at = parameters.iter().position(|parameter| parameter == name);
+            match at.and_then(|at| bound.get_mut(at)) {
+                Some(place @ None) => *place = Some(value),
+                Some(Some(_)) => return wrong(format!("{what:.40}: {name:.40} is given twice")),
+                None => return wrong(format!("{what:.40} takes no argument {name:.40}")),
+            }
+        }
+        match parameters.iter().zip(&bound).take(needed).find(|(_, value)| value.is_none()) {
+            Some((name, _)) => wrong(format!("{what:.40} needs {name}")),
+            None => Ok(bound),
         }
     }
+}
 
-    /// A number from an argument; `default` where there is none.
-    pub fn number(&self, at: usize, name: &str, default: usize) -> Result<usize, Fault> {
-        match self.get(at, name) {
-            None | Some(Value::None | Value::Undefined) => Ok(default),
-            Some(Value::Int(n)) => usize::try_from(*n).or_else(|_| wrong(format!("{name}: {n} is out of range"))),
-            Some(Value::Bool(b)) => Ok(usize::from(*b)),
-            Some(other) => wrong(format!("{name} is {}, not a number", other.kind())),
-        }
+/// A whole number from an argument.
+pub fn whole(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
+    match value {
+        None => Ok(None),
+        Some(Value::Int(n)) => Ok(Some(*n)),
+        Some(Value::Bool(b)) => Ok(Some(i128::from(*b))),
+        Some(other) => wrong(format!("{name} is {}, not a whole number", other.kind())),
     }
+}
 
-    pub fn flag(&self, at: usize, name: &str, default: bool) -> bool {
-        self.get(at, name).map_or(default, Value::is_true)
+/// A whole number that may be left out or none.
+pub fn optional(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
+    whole(value.filter(|value| !matches!(value, Value::None)), name)
+}
+
+/// A size from an argument: what is below 0 counts as 0, and what is larger than any text as that.
+pub fn size(value: Option<&Value>, name: &str, default: usize) -> Result<usize, Fault> {
+    Ok(whole(value, name)?.map_or(default, |n| usize::try_from(n.max(0)).unwrap_or(usize::MAX)))
+}
+
+/// A text from an argument.
+pub fn text<'v>(value: Option<&'v Value>, name: &str) -> Result<Option<&'v str>, Fault> {
+    match value {
+        None => Ok(None),
+        Some(Value::Text(text)) => Ok(Some(text)),
+        Some(other) => wrong(format!("{name} is {}, not a text", other.kind())),
     }
+}
+
+/// Python's truth of an argument.
+pub fn flag(value: Option<&Value>, default: bool) -> bool {
+    value.map_or(default, Value::is_true)
 }
 
 impl Run {
@@ -71,17 +102,20 @@ impl Run {
 
     pub fn call(&mut self, function: &Value, arguments: Arguments) -> Result<Value, Fault> {
         match function {
-            Value::Macro(code) => self.call_macro(code, 0, arguments),
-            Value::Caller(code, scope) => match self.place_of(*scope) {
+            Value::Macro(code, scope) => match self.place_of(*scope) {
                 Some(at) => self.call_macro(code, at, arguments),
-                None => wrong("caller() outlives its call"),
+                None => wrong(format!("{:.40}() outlives what it stands in", code.name)),
             },
             Value::Loop(state) => match arguments.positional.as_slice() {
                 [list] => self.recurse(state, list),
                 _ => wrong("loop() takes one list"),
             },
             Value::Method(method) => methods::call(self, &method.0, &method.1, arguments),
-            Value::Function(function) => self.call_function(*function, arguments),
+            Value::Function(function) => globals::call(*function, arguments, &self.meter),
+            Value::Joiner(joiner) => match joiner.1.replace(true) {
+                true => Ok(joiner.0.clone()),
+                false => Value::text("", &self.meter),
+            },
             Value::Undefined => wrong("what is called here is undefined"),
             other => wrong(format!("{} cannot be called", other.kind())),
         }
@@ -105,11 +139,19 @@ impl Run {
                 };
                 run.store(name, value);
             }
-            if let Some(at) = named.iter().position(|(name, _)| name == "caller") {
-                let caller = named.swap_remove(at).1;
+            if code.uses.caller {
+                let at = named.iter().position(|(name, _)| name == "caller");
+                let caller = at.map_or(Value::Undefined, |at| named.swap_remove(at).1);
                 run.store("caller", caller);
             }
-            let rest = Value::sequence(positional.collect(), true, &run.meter)?;
+            if !code.uses.varargs && positional.len() > 0 {
+                let most = code.parameters.len();
+                return wrong(format!("{:.40}() takes at most {most} arguments", code.name));
+            }
+            if let Some((name, _)) = named.first().filter(|_| !code.uses.kwargs) {
+                return wrong(format!("{:.40}() takes no argument {name:.40}", code.name));
+            }
+            let rest = Value::tuple(positional.collect(), &run.meter)?;
             run.store("varargs", rest);
             let named = named.into_iter().map(|(name, value)| Ok((Value::text(&name, &run.meter)?, value)));
             let named = Value::map(named.collect::<Result<_, Fault>>()?, &run.meter)?;
@@ -118,69 +160,5 @@ impl Run {
         });
         self.pop_frame();
         result
-    }
-
-    fn call_function(&mut self, function: Function, arguments: Arguments) -> Result<Value, Fault> {
-        match function {
-            Function::Range => {
-                let mut bounds = Vec::new();
-                for value in &arguments.positional {
-                    match value {
-                        Value::Int(n) => bounds.push(*n),
-                        other => return wrong(format!("range() takes whole numbers, not {}", other.kind())),
-                    }
-                }
-                let (from, to, step) = match *bounds.as_slice() {
-                    [to] => (0, to, 1),
-                    [from, to] => (from, to, 1),
-                    [from, to, step] if step != 0 => (from, to, step),
-                    _ => return wrong("range() takes an end, a begin and an end, or both and a step that is not 0"),
-                };
-                let span = if step > 0 { to.checked_sub(from) } else { from.checked_sub(to) };
-                let count = span.unwrap_or(i128::MAX).max(0) as u128;
-                let count = count.div_ceil(step.unsigned_abs());
-                // As many as jinja2's sandbox allows.
-                let Some(count) = usize::try_from(count).ok().filter(|&n| n <= 100_000) else {
-                    return super::limit("range() has more than 100000 numbers");
-                };
-                Value::room_for(count, &self.meter)?;
-                Value::list((0..count as i128).map(|i| Value::Int(from + i * step)).collect(), &self.meter)
-            }
-            Function::Namespace | Function::Dict => {
-                let mut entries = Vec::new();
-                if let Some(first) = arguments.positional.first() {
-                    let Value::Map(map) = first else { return wrong("an object is expected here") };
-                    self.meter.work(map.entries.len())?;
-                    entries.extend(map.entries.iter().cloned());
-                }
-                for (name, value) in arguments.named {
-                    entries.push((Value::text(&name, &self.meter)?, value));
-                }
-                if function == Function::Dict {
-                    return Value::map(entries, &self.meter);
-                }
-                let mut all = std::collections::HashMap::new();
-                for (key, value) in entries {
-                    if value.inside().namespace {
-                        return wrong("a namespace cannot be put into a namespace");
-                    }
-                    let Some(name) = key.as_text() else { return wrong("a name of an attribute is no text") };
-                    all.insert(name.to_owned(), value);
-                }
-                Ok(Value::Namespace(Rc::new(RefCell::new(all))))
-            }
-            Function::Raise => {
-                let words = arguments.positional.first().unwrap_or(&Value::Undefined);
-                let words = text::to_string(words, &self.meter)?;
-                Err(Fault { line: 0, kind: Kind::Raised(words) })
-            }
-            Function::Now => match arguments.positional.first().and_then(Value::as_text) {
-                Some(format) if format.len() <= 1000 => match clock::strftime_now(format) {
-                    Ok(now) => Value::text(&now, &self.meter),
-                    Err(problem) => wrong(problem),
-                },
-                _ => wrong("strftime_now takes a format of at most 1000 letters"),
-            },
-        }
     }
 }

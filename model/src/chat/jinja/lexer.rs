@@ -92,12 +92,7 @@ impl Lexer<'_> {
         match mark {
             b'-' => data = data.trim_end(),
             b'+' => {}
-            _ if kind != b'{' => {
-                let line = data.rfind('\n').map(|i| i + 1).or(self.line_begins.then_some(0));
-                if let Some(line) = line.filter(|&l| data.get(l..).is_some_and(|d| d.trim().is_empty())) {
-                    data = data.get(..line).unwrap_or_default();
-                }
-            }
+            _ if kind != b'{' => data = self.without_indent(data),
             _ => {}
         }
         let data = data.to_owned();
@@ -118,6 +113,13 @@ impl Lexer<'_> {
                 self.tag("}}", Token::Close)
             }
         }
+    }
+
+    /// Text before a block without the white space that its last line begins with, if there is nothing else in it.
+    fn without_indent<'t>(&self, text: &'t str) -> &'t str {
+        let line = text.rfind('\n').map(|i| i + 1).or(self.line_begins.then_some(0));
+        let blank = line.filter(|&line| text.get(line..).is_some_and(|rest| rest.trim().is_empty()));
+        blank.and_then(|line| text.get(..line)).unwrap_or(text)
     }
 
     fn data(&mut self, data: String) {
@@ -149,7 +151,7 @@ impl Lexer<'_> {
     /// If this is `{% raw %}`: how long the rest of the tag is, and the mark at its end.
     fn is_raw(&self) -> Option<(usize, Option<u8>)> {
         let inner = self.rest().trim_start().strip_prefix("raw")?.trim_start();
-        let mark = inner.bytes().next().filter(|b| matches!(b, b'-' | b'+'));
+        let mark = inner.bytes().next().filter(|b| *b == b'-');
         let inner = inner.get(usize::from(mark.is_some())..)?;
         inner.starts_with("%}").then(|| (self.rest().len() - inner.len(), mark))
     }
@@ -157,7 +159,8 @@ impl Lexer<'_> {
     fn raw(&mut self) -> Result<(), Fault> {
         let Some((len, mark)) = self.is_raw() else { return Ok(()) };
         self.skip(len);
-        self.close(mark, true);
+        // The line that ends here is part of the text: `trim_blocks` is not for this tag.
+        self.close(mark, false);
         let mut from = 0;
         while let Some(start) = self.rest().get(from..).and_then(|r| r.find("{%")).map(|i| i + from) {
             let tag = self.rest().get(start + 2..).unwrap_or_default();
@@ -169,7 +172,12 @@ impl Lexer<'_> {
                 if inner.starts_with("%}") {
                     let end = self.rest().len() - inner.len();
                     let text = self.rest().get(..start).unwrap_or_default();
-                    let text = if before == Some(b'-') { text.trim_end() } else { text }.to_owned();
+                    let text = match before {
+                        Some(b'-') => text.trim_end(),
+                        Some(_) => text,
+                        None => self.without_indent(text),
+                    };
+                    let text = text.to_owned();
                     self.data(text);
                     self.skip(end);
                     self.close(after, true);
@@ -230,6 +238,23 @@ impl Lexer<'_> {
     }
 
     fn number(&mut self) -> Result<(), Fault> {
+        let radix = match self.rest().get(..2).map(str::to_ascii_lowercase).as_deref() {
+            Some("0x") => 16,
+            Some("0o") => 8,
+            Some("0b") => 2,
+            _ => 10,
+        };
+        if radix != 10 {
+            let digits = self.rest().get(2..).unwrap_or_default();
+            let len = digits.find(|c: char| c != '_' && !c.is_digit(radix)).unwrap_or(digits.len());
+            let number = digits.get(..len).unwrap_or_default().replace('_', "");
+            let Ok(number) = i128::from_str_radix(&number, radix) else {
+                return self.fail(format!("{number:.40} is no number, or too large a one"));
+            };
+            self.push(Token::Int(number));
+            self.skip(2 + len);
+            return Ok(());
+        }
         let bytes = self.rest().as_bytes();
         let digits = |from: usize| {
             let run = bytes.iter().skip(from).take_while(|b| b.is_ascii_digit() || **b == b'_').count();
@@ -281,12 +306,20 @@ impl Lexer<'_> {
                 'n' => out.push('\n'),
                 't' => out.push('\t'),
                 'r' => out.push('\r'),
-                '0' => out.push('\0'),
+                '0'..='7' => {
+                    let mut code = c.to_digit(8).unwrap_or(0);
+                    for _ in 0..2 {
+                        let digit = chars.next_if(|(_, c)| c.is_digit(8)).and_then(|(_, c)| c.to_digit(8));
+                        code = digit.map_or(code, |digit| code * 8 + digit);
+                    }
+                    out.extend(char::from_u32(code));
+                }
                 'a' => out.push('\x07'),
                 'b' => out.push('\x08'),
                 'f' => out.push('\x0C'),
                 'v' => out.push('\x0B'),
                 '\n' => {}
+                'N' => return self.fail("characters are not known by their names here: write '\\u' and its number"),
                 '\\' | '\'' | '"' => out.push(c),
                 'x' | 'u' | 'U' => {
                     let digits = match c {

@@ -151,6 +151,21 @@ impl Growing {
     }
 }
 
+impl Growing {
+    /// An empty one that counts where this one does.
+    pub fn another(&self) -> Growing {
+        Growing::new(&self.meter)
+    }
+
+    /// The text for a short while, not counted.
+    pub fn finish_uncounted(self) -> String {
+        let meter = self.meter.clone();
+        let (text, taken) = self.finish();
+        meter.give_back(taken);
+        text
+    }
+}
+
 impl Drop for Growing {
     fn drop(&mut self) {
         self.meter.give_back(self.taken);

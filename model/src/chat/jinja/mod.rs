@@ -17,14 +17,18 @@
 
 mod ast;
 mod bind;
+mod chars;
 mod filters;
 mod format;
+mod globals;
+mod html;
 mod lexer;
 mod meter;
 mod methods;
 mod ops;
 mod parser;
 mod run;
+mod tests;
 mod text;
 mod value;
 

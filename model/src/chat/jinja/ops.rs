@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::ast::Operator;
 use super::meter::{Growing, Meter};
-use super::value::Value;
-use super::{Fault, format, methods, text, wrong};
+use super::value::{ListKind, Value};
+use super::{Fault, format, globals, html, methods, text, wrong};
 
 /// A number as Python computes with it.
 enum Number {
@@ -43,33 +43,52 @@ pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter
     }
     match (operator, left, right) {
         (Operator::Add, Value::Text(l), Value::Text(r)) => {
+            let safe = l.safe || r.safe;
             let mut out = Growing::new(meter);
-            out.push(l)?;
-            out.push(r)?;
-            Value::grown(out, meter)
+            for part in [l, r] {
+                if safe && !part.safe { html::escape(part, &mut out)? } else { out.push(part)? }
+            }
+            Ok(Value::grown(out, meter)?.as_safe(safe))
         }
-        (Operator::Add, Value::List(l), Value::List(r)) if l.tuple == r.tuple => {
+        (Operator::Add, Value::List(l), Value::List(r))
+            if added(l.kind).is_some() && added(l.kind) == added(r.kind) =>
+        {
             Value::room_for(l.items.len() + r.items.len(), meter)?;
-            Value::sequence(l.items.iter().chain(&r.items).cloned().collect(), l.tuple, meter)
+            let kind = added(l.kind).unwrap_or(ListKind::List);
+            Value::sequence(l.items.iter().chain(&r.items).cloned().collect(), kind, meter)
         }
         (Operator::Mul, Value::Text(text), n) | (Operator::Mul, n, Value::Text(text)) => {
             let mut out = Growing::new(meter);
             out.repeat(text, times(n)?)?;
             Value::grown(out, meter)
         }
-        (Operator::Mul, Value::List(list), n) | (Operator::Mul, n, Value::List(list)) => {
+        (Operator::Mul, Value::List(list), n) | (Operator::Mul, n, Value::List(list)) if added(list.kind).is_some() => {
             let times = times(n)?;
             let count = list.items.len().saturating_mul(times);
             Value::room_for(count, meter)?;
-            Value::sequence(list.items.iter().cycle().take(count).cloned().collect(), list.tuple, meter)
+            Value::sequence(
+                list.items.iter().cycle().take(count).cloned().collect(),
+                added(list.kind).unwrap_or(list.kind),
+                meter,
+            )
         }
         (Operator::Rem, Value::Text(pattern), _) => {
-            let single = std::slice::from_ref(right);
-            let values =
-                if let Value::List(list) = right { if list.tuple { &list.items } else { single } } else { single };
-            format::percent(pattern, values, &[], meter)
+            let values = match right {
+                Value::List(list) if list.kind.is_tuple() => &list.items,
+                single => std::slice::from_ref(single),
+            };
+            Ok(format::percent(pattern, pattern.safe, values, right, meter)?.as_safe(pattern.safe))
         }
         _ => wrong(format!("'{}' does not go with {} and {}", sign(operator), left.kind(), right.kind())),
+    }
+}
+
+/// What a sum of such lists is: of two lists a list, of two tuples a tuple, of others nothing.
+fn added(kind: ListKind) -> Option<ListKind> {
+    match kind {
+        ListKind::List => Some(ListKind::List),
+        ListKind::Tuple | ListKind::Group => Some(ListKind::Tuple),
+        _ => None,
     }
 }
 
@@ -114,6 +133,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
             Operator::FloorDiv => both().map(|(quotient, _)| quotient),
             Operator::Rem => both().map(|(_, rest)| rest),
             Operator::Pow if r >= 0 => u32::try_from(r).ok().and_then(|r| l.checked_pow(r)),
+            Operator::Pow if l == 0 => return wrong("0 has no negative power"),
             _ => {
                 return Ok(Value::Float(if operator == Operator::Div {
                     l as f64 / r as f64
@@ -128,14 +148,26 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
     if r == 0.0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem) {
         return wrong("a division by zero");
     }
+    // The rest has the sign of the divisor.
+    let rest = l % r;
+    let rest = match rest {
+        0.0 => 0f64.copysign(r),
+        rest if (rest < 0.0) != (r < 0.0) => rest + r,
+        rest => rest,
+    };
     Ok(Value::Float(match operator {
         Operator::Add => l + r,
         Operator::Sub => l - r,
         Operator::Mul => l * r,
         Operator::Div => l / r,
-        Operator::FloorDiv => (l / r).floor(),
-        Operator::Rem => l - (l / r).floor() * r,
-        _ => l.powf(r),
+        Operator::FloorDiv => ((l - rest) / r).round_ties_even().copysign(l / r),
+        Operator::Rem => rest,
+        _ => match l.powf(r) {
+            power if !power.is_finite() && l.is_finite() && r.is_finite() => {
+                return wrong("a power is too large, or of a negative number and no number");
+            }
+            power => power,
+        },
     }))
 }
 
@@ -147,23 +179,39 @@ pub fn negative(value: &Value) -> Result<Value, Fault> {
     }
 }
 
+/// The order of two numbers, exact where a float cannot tell whole numbers apart.
+fn compare(l: &Number, r: &Number) -> Option<Ordering> {
+    match (l, r) {
+        (Number::Int(l), Number::Float(r)) if r.abs() < 1e38 => {
+            Some(l.cmp(&(r.trunc() as i128)).then(0.0.partial_cmp(&r.fract())?))
+        }
+        (Number::Float(_), Number::Int(_)) => compare(r, l).map(Ordering::reverse),
+        _ => float(l).partial_cmp(&float(r)),
+    }
+}
+
 /// `==`. What is shared is compared again wherever it occurs, which is counted.
 pub fn equal(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<bool, Fault> {
     meter.work(1)?;
     if let (Some(l), Some(r)) = (number(left), number(right)) {
         return Ok(match (&l, &r) {
             (Number::Int(l), Number::Int(r)) => l == r,
-            _ => float(&l) == float(&r),
+            _ => compare(&l, &r) == Some(Ordering::Equal),
         });
     }
     Ok(match (left, right) {
         (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
         (Value::Text(l), Value::Text(r)) => {
             meter.bytes(l.len().min(r.len()))?;
-            ****l == ****r
+            **l == **r
         }
         (Value::List(l), Value::List(r)) => {
-            if l.tuple != r.tuple || l.items.len() != r.items.len() {
+            let alike = match (l.kind, r.kind) {
+                (ListKind::Range(_), ListKind::Range(_)) => true,
+                (ListKind::Values, ListKind::Values) => Rc::ptr_eq(l, r),
+                (l, r) => added(l) == added(r) && (added(l).is_some() || l == r),
+            };
+            if !alike || l.items.len() != r.items.len() {
                 return Ok(false);
             }
             for (l, r) in l.items.iter().zip(&r.items) {
@@ -197,15 +245,15 @@ pub fn order(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Option<Or
     if let (Some(l), Some(r)) = (number(left), number(right)) {
         return Ok(match (&l, &r) {
             (Number::Int(l), Number::Int(r)) => Some(l.cmp(r)),
-            _ => float(&l).partial_cmp(&float(&r)),
+            _ => compare(&l, &r),
         });
     }
     match (left, right) {
         (Value::Text(l), Value::Text(r)) => {
             meter.bytes(l.len().min(r.len()))?;
-            Ok(Some((****l).cmp(&****r)))
+            Ok(Some((**l).cmp(&**r)))
         }
-        (Value::List(l), Value::List(r)) if l.tuple == r.tuple => {
+        (Value::List(l), Value::List(r)) if added(l.kind).is_some() && added(l.kind) == added(r.kind) => {
             for (a, b) in l.items.iter().zip(&r.items) {
                 if !equal(a, b, meter)? {
                     return order(a, b, meter);
@@ -224,7 +272,7 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
         Value::Text(text) => match value {
             Value::Text(part) => {
                 meter.bytes(text.len() + part.len())?;
-                Ok(text.contains(&****part))
+                Ok(text.contains(&**part))
             }
             other => wrong(format!("{} cannot be in a text", other.kind())),
         },
@@ -240,12 +288,21 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
             }
             Ok(false)
         }
+        Value::Generator(generator) => {
+            while let Some(item) = generator.next() {
+                if equal(&item, value, meter)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
         Value::Undefined => Ok(false),
         other => wrong(format!("nothing is in {}", other.kind())),
     }
 }
 
-/// The elements of a list, the characters of a text, the keys of an object; none of what is undefined.
+/// The elements of a list, the characters of a text, the keys of an object, what is left of a
+/// generator; none of what is undefined.
 pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
     match value {
         Value::List(list) => {
@@ -257,6 +314,10 @@ pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
             Ok(map.entries.iter().map(|(key, _)| key.clone()).collect())
         }
         Value::Text(text) => text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]), meter)).collect(),
+        Value::Generator(generator) => {
+            Value::room_for(generator.items.items.len().saturating_sub(generator.at.get()), meter)?;
+            Ok(std::iter::from_fn(|| generator.next()).collect())
+        }
         Value::Undefined => Ok(Vec::new()),
         other => wrong(format!("{} has no elements", other.kind())),
     }
@@ -282,7 +343,7 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
                 (None, None) => Value::Undefined,
             }
         }
-        (Value::List(list), Some(at)) => {
+        (Value::List(list), Some(at)) if list.kind.is_indexed() => {
             place(list.items.len(), at).and_then(|at| list.items.get(at)).cloned().unwrap_or(Value::Undefined)
         }
         (Value::Text(text), Some(at)) => {
@@ -298,6 +359,13 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
     })
 }
 
+/// The places from one bound to another, absent ones being none.
+pub fn bounds(len: usize, ends: [Option<i128>; 2]) -> std::ops::Range<usize> {
+    let place = |at: i128| (if at < 0 { at.saturating_add(len as i128) } else { at }).clamp(0, len as i128) as usize;
+    let [from, to] = ends;
+    from.map_or(0, place)..to.map_or(len, place)
+}
+
 /// `value[from:to:step]`, absent bounds being none.
 pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut given = [None; 3];
@@ -310,37 +378,46 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
         };
     }
     let [from, to, step] = given;
-    let places = |len: usize| -> Result<Vec<usize>, Fault> {
-        let (len, step) = (len as i128, step.unwrap_or(1));
-        if step == 0 {
-            return wrong("the step of a slice is 0");
-        }
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return wrong("the step of a slice is 0");
+    }
+    let ends = |len: usize| {
+        let len = len as i128;
         let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
         let clamp = |bound: i128| (if bound < 0 { bound.saturating_add(len) } else { bound }).clamp(low, high);
-        let (from, to) = match step > 0 {
+        match step > 0 {
             true => (from.map_or(0, clamp), to.map_or(len, clamp)),
             false => (from.map_or(len - 1, clamp), to.map_or(-1, clamp)),
-        };
+        }
+    };
+    let places = |len: usize| {
+        let (from, to) = ends(len);
         let mut all = Vec::new();
         let mut at = from;
         while (step > 0 && at < to) || (step < 0 && at > to) {
             all.push(at as usize);
             at = at.saturating_add(step);
         }
-        Ok(all)
+        all
     };
     match value {
-        Value::List(list) => {
+        Value::List(list) if list.kind.is_indexed() => {
+            if let ListKind::Range([first, _, by]) = list.kind {
+                let (from, to) = ends(list.items.len());
+                let at = |place: i128| first.saturating_add(place.saturating_mul(by));
+                return globals::range([at(from), at(to), by.saturating_mul(step)], meter);
+            }
             Value::room_for(list.items.len(), meter)?;
-            let items = places(list.items.len())?.into_iter().filter_map(|at| list.items.get(at).cloned()).collect();
-            Value::sequence(items, list.tuple, meter)
+            let items = places(list.items.len()).into_iter().filter_map(|at| list.items.get(at).cloned()).collect();
+            Value::sequence(items, added(list.kind).unwrap_or(list.kind), meter)
         }
         Value::Text(text) => {
             meter.bytes(text.len())?;
             Value::room_for(text.len(), meter)?;
             let chars: Vec<char> = text.chars().collect();
-            let part: String = places(chars.len())?.into_iter().filter_map(|at| chars.get(at)).collect();
-            Value::text(&part, meter)
+            let part: String = places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
+            Ok(Value::text(&part, meter)?.as_safe(text.safe))
         }
         other => wrong(format!("{} has no slices", other.kind())),
     }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::ast::{Arguments, Body, Comparison, Expr, For, Macro, Node, Operator, Step, Stmt, Target};
+use super::ast::{Arguments, Body, Comparison, Expr, For, Macro, Node, Operator, Step, Stmt, Target, Uses};
 use super::lexer::{Lexed, Token};
 use super::{Fault, Kind, MAX_NESTING};
 
 /// The statements of a template.
 pub fn parse(tokens: Vec<Lexed>) -> Result<Body, Fault> {
-    let mut parser = Parser { tokens: tokens.into_iter().peekable(), line: 1, nesting: 0, loops: 0 };
+    let tokens = tokens.into_iter().peekable();
+    let mut parser = Parser { tokens, line: 1, nesting: 0, loops: 0, uses: Uses::default() };
     let (body, end) = parser.body(&[])?;
     match end {
         None => Ok(body),
@@ -22,6 +23,8 @@ struct Parser {
     nesting: usize,
     /// Loops around the statement at hand.
     loops: usize,
+    /// What was read of the names that every macro has.
+    uses: Uses,
 }
 
 const NO_NAMES: [&str; 12] = ["true", "True", "false", "False", "none", "None", "and", "or", "not", "if", "else", "in"];
@@ -178,14 +181,12 @@ impl Parser {
                 let name = self.name()?;
                 self.expect_sign("(")?;
                 let parameters = self.parameters()?;
-                let body = self.outside_loops(|p| p.body_to("endmacro"))?;
-                return Ok(Stmt::Macro(Arc::new(Macro { name, parameters, body })));
+                return Ok(Stmt::Macro(self.macro_to("endmacro", name, parameters)?));
             }
             "call" => {
                 let parameters = if self.take_sign("(") { self.parameters()? } else { Vec::new() };
                 let call = self.expr()?;
-                let body = self.outside_loops(|p| p.body_to("endcall"))?;
-                return Ok(Stmt::Call(call, Arc::new(Macro { name: "caller".to_owned(), parameters, body })));
+                return Ok(Stmt::Call(call, self.macro_to("endcall", "caller".to_owned(), parameters)?));
             }
             "filter" => {
                 let mut steps = vec![self.filter()?];
@@ -232,11 +233,23 @@ impl Parser {
         Ok(stmt)
     }
 
-    fn outside_loops<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
-        let loops = std::mem::take(&mut self.loops);
-        let result = parse(self);
+    /// The body of a macro, which no loop around it goes through.
+    fn macro_to(
+        &mut self,
+        end: &str,
+        name: String,
+        parameters: Vec<(String, Option<Expr>)>,
+    ) -> Result<Arc<Macro>, Fault> {
+        let (loops, around) = (std::mem::take(&mut self.loops), std::mem::take(&mut self.uses));
+        let body = self.body_to(end)?;
         self.loops = loops;
-        result
+        let uses = self.uses;
+        self.uses = Uses {
+            caller: around.caller || uses.caller,
+            varargs: around.varargs || uses.varargs,
+            kwargs: around.kwargs || uses.kwargs,
+        };
+        Ok(Arc::new(Macro { name, parameters, body, uses }))
     }
 
     fn branches(&mut self) -> Result<Stmt, Fault> {
@@ -366,7 +379,12 @@ impl Parser {
             }
             let condition = p.or()?;
             let other = if p.take_name("else") { Some(p.expr()?) } else { None };
-            Ok(Expr::IfElse(Box::new((condition, then, other))))
+            let mut all = vec![(condition, other)];
+            while p.take_name("if") {
+                let condition = p.or()?;
+                all.push((condition, if p.take_name("else") { Some(p.expr()?) } else { None }));
+            }
+            Ok(Expr::IfElse(Box::new(then), all))
         })
     }
 
@@ -612,7 +630,12 @@ impl Parser {
                 _ if NO_NAMES.contains(&name.as_str()) => {
                     return self.fail(format!("a value is expected, not '{name}'"));
                 }
-                _ => Expr::Name(name),
+                _ => {
+                    self.uses.caller |= name == "caller";
+                    self.uses.varargs |= name == "varargs";
+                    self.uses.kwargs |= name == "kwargs";
+                    Expr::Name(name)
+                }
             },
             Some(Token::Text(mut text)) => {
                 while let Some((_, Token::Text(more))) = self.tokens.next_if(|(_, t)| matches!(t, Token::Text(_))) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::ast::{Body, Comparison, Expr, For, Node, Step, Stmt, Target};
 use super::meter::{Growing, Held, Meter};
-use super::value::{Data, Function, List, Scope, Value};
-use super::{Fault, MAX_LEVELS, filters, limit, methods, ops, text, wrong};
+use super::value::{Data, List, Scope, Value};
+use super::{Fault, MAX_LEVELS, filters, globals, limit, methods, ops, tests, text, wrong};
 use crate::cancel::Cancel;
 
 /// Runs a template with its variables; what it writes.
@@ -16,14 +16,7 @@ pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Res
     let meter = Meter::new(cancel);
     let mut run = Run { meter: meter.clone(), frames: Vec::new(), numbers: 0, levels: 0 };
     run.push_frame(None);
-    let functions = [
-        ("range", Function::Range),
-        ("namespace", Function::Namespace),
-        ("dict", Function::Dict),
-        ("raise_exception", Function::Raise),
-        ("strftime_now", Function::Now),
-    ];
-    for (name, function) in functions {
+    for (name, function) in globals::FUNCTIONS {
         run.store(name, Value::Function(function));
     }
     for (name, data) in variables {
@@ -176,9 +169,9 @@ impl Run {
                 value = self.steps(value, steps)?;
                 self.assign(target, value)?;
             }
-            Stmt::Macro(code) => self.store(&code.name, Value::Macro(code.clone())),
+            Stmt::Macro(code) => self.store(&code.name, Value::Macro(code.clone(), self.here())),
             Stmt::Call(call, block) => {
-                let caller = Value::Caller(block.clone(), self.here());
+                let caller = Value::Macro(block.clone(), self.here());
                 let value = self.call_with(call, caller)?;
                 text::write(&value, out, &self.meter)?;
             }
@@ -309,7 +302,7 @@ impl Run {
             }
             Expr::Tuple(items) => {
                 let items = self.all(items)?;
-                Value::sequence(items, true, &self.meter)
+                Value::tuple(items, &self.meter)
             }
             Expr::Dict(entries) => {
                 let mut all = Vec::with_capacity(entries.len());
@@ -345,13 +338,13 @@ impl Run {
                 }
                 Ok(Value::Bool(true))
             }
-            Expr::IfElse(parts) => {
-                let (condition, then, other) = &**parts;
-                match (self.eval(condition)?.is_true(), other) {
-                    (true, _) => self.eval(then),
-                    (false, Some(other)) => self.eval(other),
-                    (false, None) => Ok(Value::Undefined),
+            Expr::IfElse(then, conditions) => {
+                for (condition, other) in conditions.iter().rev() {
+                    if !self.eval(condition)?.is_true() {
+                        return other.as_ref().map_or(Ok(Value::Undefined), |other| self.eval(other));
+                    }
                 }
+                self.eval(then)
             }
             Expr::Postfix(base, steps) => {
                 let value = self.eval(base)?;
@@ -403,12 +396,11 @@ impl Run {
             value = match step {
                 Step::Attribute(name) => match rest.next_if(|next| matches!(next, Step::Call(_))) {
                     Some(Step::Call(arguments)) => {
+                        let function = methods::attribute(&value, name, &self.meter)?;
                         let arguments = self.arguments(arguments)?;
-                        match methods::attribute(&value, name, &self.meter)? {
-                            Some(function) if !matches!(function, Value::Method(_)) => {
-                                self.call(&function, arguments)?
-                            }
-                            _ => methods::call(self, &value, name, arguments)?,
+                        match function {
+                            Some(function) => self.call(&function, arguments)?,
+                            None => return methods::unknown(&value, name),
                         }
                     }
                     _ => methods::attribute(&value, name, &self.meter)?.unwrap_or(Value::Undefined),
@@ -436,7 +428,7 @@ impl Run {
                 }
                 Step::Test(name, arguments, fails) => {
                     let arguments = self.arguments(arguments)?;
-                    Value::Bool(filters::test(self, name, &value, &arguments.positional)? != *fails)
+                    Value::Bool(tests::test(self, name, &value, &arguments)? != *fails)
                 }
             };
         }

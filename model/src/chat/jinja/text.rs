@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::meter::{Growing, Meter};
-use super::value::Value;
-use super::{Fault, wrong};
+use super::value::{ListKind, Value};
+use super::{Fault, chars, wrong};
 
 /// `str(value)`, at the end of a text.
 pub fn write(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
@@ -19,9 +19,19 @@ pub fn write(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), 
 pub fn to_string(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     let mut out = Growing::new(meter);
     write(value, &mut out, meter)?;
-    let (text, taken) = out.finish();
-    meter.give_back(taken);
-    Ok(text)
+    Ok(out.finish_uncounted())
+}
+
+/// A text as it is, and `str` of any other value.
+pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
+    match value {
+        Value::Text(_) => Ok(value.clone()),
+        other => {
+            let mut out = Growing::new(meter);
+            write(other, &mut out, meter)?;
+            Value::grown(out, meter)
+        }
+    }
 }
 
 /// `repr(value)`, at the end of a text. Depth is bounded by what values may have.
@@ -36,13 +46,22 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
         Value::Float(x) => out.push(&float(*x)),
         Value::Text(text) => quoted(text, out),
         Value::List(list) => {
-            out.push(if list.tuple { "(" } else { "[" })?;
+            let (open, close) = match list.kind {
+                ListKind::List => ("[", "]"),
+                ListKind::Tuple | ListKind::Group if list.items.len() == 1 => ("(", ",)"),
+                ListKind::Tuple | ListKind::Group => ("(", ")"),
+                ListKind::Keys => ("dict_keys([", "])"),
+                ListKind::Values => ("dict_values([", "])"),
+                ListKind::Items => ("dict_items([", "])"),
+                ListKind::Range([from, to, 1]) => return out.push(&format!("range({from}, {to})")),
+                ListKind::Range([from, to, step]) => return out.push(&format!("range({from}, {to}, {step})")),
+            };
+            out.push(open)?;
             for (i, item) in list.items.iter().enumerate() {
                 out.push(if i > 0 { ", " } else { "" })?;
                 repr(item, out, meter)?;
             }
-            out.push(if list.tuple && list.items.len() == 1 { "," } else { "" })?;
-            out.push(if list.tuple { ")" } else { "]" })
+            out.push(close)
         }
         Value::Map(map) => {
             out.push("{")?;
@@ -54,8 +73,108 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
             }
             out.push("}")
         }
+        Value::Macro(code, _) => out.push(&format!("<Macro '{}'>", code.name)),
+        Value::Loop(state) => out.push(&format!("<LoopContext {}/{}>", state.at.get() + 1, state.items.items.len())),
         other => wrong(format!("{} cannot be written", other.kind())),
     }
+}
+
+/// `pprint.pformat(value)`: keys sorted, and an element a line where a line would be longer than 80. Long texts
+/// stay whole.
+pub fn pretty(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+    pretty_at(&sorted(value, meter)?, 0, 0, out, meter)
+}
+
+/// The value with the keys of its objects in order, where they have one.
+fn sorted(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
+    meter.work(1)?;
+    match value {
+        Value::List(list) if matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) => {
+            Value::room_for(list.items.len(), meter)?;
+            let items = list.items.iter().map(|item| sorted(item, meter)).collect::<Result<_, _>>()?;
+            Value::sequence(items, list.kind, meter)
+        }
+        Value::Map(map) => {
+            Value::room_for(map.entries.len().saturating_mul(2), meter)?;
+            let mut entries = Vec::new();
+            for (key, value) in &map.entries {
+                entries.push((key.clone(), sorted(value, meter)?));
+            }
+            if entries.iter().all(|(key, _)| key.as_text().is_some()) {
+                entries.sort_by(|a, b| a.0.as_text().cmp(&b.0.as_text()));
+            }
+            Value::map(entries, meter)
+        }
+        other => Ok(other.clone()),
+    }
+}
+
+fn pretty_at(value: &Value, indent: usize, behind: usize, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+    let whole = represented(value, meter)?;
+    let fits = whole.chars().count() <= 80usize.saturating_sub(indent + behind);
+    match value {
+        Value::List(list) if !fits && list.kind.is_indexed() && !list.items.is_empty() => {
+            let tuple = list.kind.is_tuple();
+            out.push(if tuple { "(" } else { "[" })?;
+            for (i, item) in list.items.iter().enumerate() {
+                next_line(i, indent + 1, out)?;
+                let last = i + 1 == list.items.len();
+                pretty_at(item, indent + 1, if last { behind + 1 } else { 1 }, out, meter)?;
+            }
+            out.push(match (tuple, list.items.len()) {
+                (true, 1) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            })
+        }
+        Value::Map(map) if !fits && !map.entries.is_empty() => {
+            out.push("{")?;
+            for (i, (key, value)) in map.entries.iter().enumerate() {
+                next_line(i, indent + 1, out)?;
+                let key = represented(key, meter)?;
+                out.push(&key)?;
+                out.push(": ")?;
+                let last = i + 1 == map.entries.len();
+                let at = indent + 3 + key.chars().count();
+                pretty_at(value, at, if last { behind + 1 } else { 1 }, out, meter)?;
+            }
+            out.push("}")
+        }
+        _ => out.push(&whole),
+    }
+}
+
+fn next_line(i: usize, indent: usize, out: &mut Growing) -> Result<(), Fault> {
+    if i > 0 {
+        out.push(",\n")?;
+        out.repeat(" ", indent)?;
+    }
+    Ok(())
+}
+
+/// `repr(value)`
+pub fn represented(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
+    let mut out = Growing::new(meter);
+    repr(value, &mut out, meter)?;
+    Ok(out.finish_uncounted())
+}
+
+/// `ascii(value)`
+pub fn ascii(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
+    let mut out = Growing::new(meter);
+    for c in represented(value, meter)?.chars() {
+        if c.is_ascii() { out.push_char(c)? } else { escaped(c, &mut out)? }
+    }
+    Ok(out.finish_uncounted())
+}
+
+/// A character by its number.
+fn escaped(c: char, out: &mut Growing) -> Result<(), Fault> {
+    out.push(&match u32::from(c) {
+        n @ 0..0x100 => format!("\\x{n:02x}"),
+        n @ 0x100..0x1_0000 => format!("\\u{n:04x}"),
+        n => format!("\\U{n:08x}"),
+    })
 }
 
 fn quoted(text: &str, out: &mut Growing) -> Result<(), Fault> {
@@ -71,8 +190,8 @@ fn quoted(text: &str, out: &mut Growing) -> Result<(), Fault> {
                 out.push("\\")?;
                 out.push_char(c)?;
             }
-            c if c.is_control() && (c as u32) < 0x100 => out.push(&format!("\\x{:02x}", c as u32))?,
-            c => out.push_char(c)?,
+            c if c.is_ascii_graphic() || chars::is_printable(c) => out.push_char(c)?,
+            c => escaped(c, out)?,
         }
     }
     out.push_char(quote)
@@ -100,7 +219,7 @@ pub fn float(x: f64) -> String {
 
 /// How JSON is written.
 pub struct Json {
-    pub indent: Option<usize>,
+    pub indent: Option<String>,
     pub item: String,
     pub key: String,
     pub ascii: bool,
@@ -118,6 +237,9 @@ impl Json {
             Value::Float(x) if x.is_infinite() => out.push(if *x > 0.0 { "Infinity" } else { "-Infinity" }),
             Value::Float(x) => out.push(&float(*x)),
             Value::Text(text) => self.text(text, out),
+            Value::List(list) if !matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) => {
+                wrong(format!("tojson: {} is no JSON", value.kind()))
+            }
             Value::List(list) if list.items.is_empty() => out.push("[]"),
             Value::List(list) => {
                 out.push("[")?;
@@ -133,6 +255,9 @@ impl Json {
                 let mut entries: Vec<_> = map.entries.iter().collect();
                 meter.work(entries.len())?;
                 if self.sorted {
+                    if entries.iter().any(|(key, _)| key.as_text().is_none()) {
+                        return wrong("tojson: keys that are no texts are not sorted");
+                    }
                     entries.sort_by(|a, b| a.0.as_text().cmp(&b.0.as_text()));
                 }
                 out.push("{")?;
@@ -164,10 +289,10 @@ impl Json {
     }
 
     fn line(&self, depth: usize, out: &mut Growing) -> Result<(), Fault> {
-        match self.indent {
-            Some(width) => {
+        match &self.indent {
+            Some(indent) => {
                 out.push("\n")?;
-                out.repeat(" ", width * depth)
+                out.repeat(indent, depth)
             }
             None => Ok(()),
         }
@@ -184,7 +309,7 @@ impl Json {
                 '\t' => out.push("\\t")?,
                 '\x08' => out.push("\\b")?,
                 '\x0C' => out.push("\\f")?,
-                c if (c as u32) < 0x20 || (self.ascii && !c.is_ascii()) => {
+                c if (c as u32) < 0x20 || (self.ascii && !(' '..='~').contains(&c)) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         out.push(&format!("\\u{unit:04x}"))?;
                     }

@@ -1,6 +1,6 @@
 //! What templates compute with. Everything that takes memory is counted by the run's meter.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ use super::{Fault, MAX_DEPTH, limit, wrong};
 const ELEMENT: usize = 32;
 const BASE: usize = 64;
 
+/// Elements of a key, those of tuples within it too.
+const MAX_KEY: usize = 256;
+
 #[derive(Debug, Clone)]
 pub enum Value {
     Undefined,
@@ -24,17 +27,65 @@ pub enum Value {
     Bool(bool),
     Int(i128),
     Float(f64),
-    Text(Rc<Held<Box<str>>>),
+    Text(Text),
     List(Rc<Held<List>>),
     Map(Rc<Held<Map>>),
+    /// What a filter makes element by element in Python: it is gone through once, and has no length.
+    Generator(Rc<Generator>),
     Namespace(Rc<RefCell<HashMap<String, Value>>>),
-    Macro(Arc<ast::Macro>),
-    /// The block of a `call`, and the scope that it stands in.
-    Caller(Arc<ast::Macro>, Scope),
+    /// A macro or the block of a `call`, and the scope that it stands in.
+    Macro(Arc<ast::Macro>, Scope),
     Loop(Rc<Loop>),
     Function(Function),
+    Cycler(Rc<Cycler>),
+    /// The text between, and whether one was written before.
+    Joiner(Rc<(Value, Cell<bool>)>),
     /// A method that nobody has called yet.
     Method(Rc<(Value, String)>),
+}
+
+/// A text, and whether it is HTML, which `escape` leaves as it is.
+#[derive(Debug, Clone)]
+pub struct Text {
+    held: Rc<Held<Box<str>>>,
+    pub safe: bool,
+}
+
+impl Text {
+    /// Whether both are one text in memory.
+    pub fn is(&self, other: &Text) -> bool {
+        Rc::ptr_eq(&self.held, &other.held)
+    }
+}
+
+impl std::ops::Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.held
+    }
+}
+
+/// A list that is gone through once.
+#[derive(Debug)]
+pub struct Generator {
+    pub items: Rc<Held<List>>,
+    pub at: Cell<usize>,
+}
+
+impl Generator {
+    pub fn next(&self) -> Option<Value> {
+        let item = self.items.items.get(self.at.get()).cloned();
+        self.at.set(self.at.get().saturating_add(usize::from(item.is_some())));
+        item
+    }
+}
+
+/// `cycler(…)`: the values, and which one is next.
+#[derive(Debug)]
+pub struct Cycler {
+    pub items: Rc<Held<List>>,
+    pub at: Cell<usize>,
 }
 
 /// A scope by its place and its number, which no later one at this place has.
@@ -51,13 +102,41 @@ pub enum Function {
     Dict,
     Raise,
     Now,
+    Cycler,
+    Joiner,
+    Lipsum,
 }
 
 #[derive(Debug)]
 pub struct List {
     pub items: Vec<Value>,
-    pub tuple: bool,
+    pub kind: ListKind,
     pub inside: Inside,
+}
+
+/// What Python has a list's elements in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListKind {
+    List,
+    Tuple,
+    /// A tuple of `grouper` and `list`, as `groupby` makes them.
+    Group,
+    Keys,
+    Values,
+    Items,
+    /// Begin, end and step.
+    Range([i128; 3]),
+}
+
+impl ListKind {
+    pub fn is_tuple(self) -> bool {
+        matches!(self, ListKind::Tuple | ListKind::Group)
+    }
+
+    /// Whether it has places: views of objects have none.
+    pub fn is_indexed(self) -> bool {
+        !matches!(self, ListKind::Keys | ListKind::Values | ListKind::Items)
+    }
 }
 
 /// What a list or an object has within.
@@ -78,21 +157,36 @@ pub struct Map {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Key {
+pub enum Key {
     None,
     Int(i128),
     Float(u64),
     Text(Rc<str>),
+    Tuple(Vec<Key>),
 }
 
 impl Key {
-    fn of(value: &Value) -> Result<Key, Fault> {
+    /// What a value is known by as a key; a number of either kind by its value.
+    pub fn of(value: &Value) -> Result<Key, Fault> {
+        Key::within(value, &mut { MAX_KEY })
+    }
+
+    /// A key of so many elements at most: what is shared in a tuple is in the key as often as it occurs.
+    fn within(value: &Value, left: &mut usize) -> Result<Key, Fault> {
+        *left = match left.checked_sub(1) {
+            Some(left) => left,
+            None => return limit(format!("a key has more than {MAX_KEY} elements")),
+        };
         Ok(match value {
             Value::None => Key::None,
             Value::Bool(b) => Key::Int(i128::from(*b)),
             Value::Int(n) => Key::Int(*n),
+            Value::Float(x) if x.fract() == 0.0 && x.abs() < 1e30 => Key::Int(*x as i128),
             Value::Float(x) => Key::Float(x.to_bits()),
-            Value::Text(text) => Key::Text(Rc::from(&****text)),
+            Value::Text(text) => Key::Text(Rc::from(&**text)),
+            Value::List(list) if list.kind.is_tuple() => {
+                Key::Tuple(list.items.iter().map(|item| Key::within(item, left)).collect::<Result<_, _>>()?)
+            }
             other => return wrong(format!("{} cannot be a key", other.kind())),
         })
     }
@@ -115,14 +209,22 @@ impl Value {
     pub fn text(text: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.bytes(text.len())?;
         meter.take(text.len() + BASE)?;
-        Ok(Value::Text(Held::taken(text.into(), text.len() + BASE, meter)))
+        Ok(Value::Text(Text { held: Held::taken(text.into(), text.len() + BASE, meter), safe: false }))
+    }
+
+    /// The same text as HTML, or as none.
+    pub fn as_safe(self, safe: bool) -> Value {
+        match self {
+            Value::Text(text) => Value::Text(Text { safe, ..text }),
+            other => other,
+        }
     }
 
     /// A text that has grown.
     pub fn grown(text: super::meter::Growing, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.take(BASE)?;
         let (text, taken) = text.finish();
-        Ok(Value::Text(Held::taken(text.into_boxed_str(), taken + BASE, meter)))
+        Ok(Value::Text(Text { held: Held::taken(text.into_boxed_str(), taken + BASE, meter), safe: false }))
     }
 
     /// Whether there is room for a list of so many elements, asked before it is made.
@@ -135,15 +237,28 @@ impl Value {
     }
 
     pub fn list(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
-        Value::sequence(items, false, meter)
+        Value::sequence(items, ListKind::List, meter)
     }
 
-    pub fn sequence(items: Vec<Value>, tuple: bool, meter: &Rc<Meter>) -> Result<Value, Fault> {
+    pub fn tuple(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        Value::sequence(items, ListKind::Tuple, meter)
+    }
+
+    pub fn sequence(items: Vec<Value>, kind: ListKind, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        Ok(Value::List(Value::held(items, kind, meter)?))
+    }
+
+    pub fn generator(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+        let items = Value::held(items, ListKind::List, meter)?;
+        Ok(Value::Generator(Rc::new(Generator { items, at: Cell::new(0) })))
+    }
+
+    pub fn held(items: Vec<Value>, kind: ListKind, meter: &Rc<Meter>) -> Result<Rc<Held<List>>, Fault> {
         meter.work(1 + items.len() / 4)?;
         let inside = Inside::of(items.iter())?;
         let bytes = BASE + items.len() * ELEMENT;
         meter.take(bytes)?;
-        Ok(Value::List(Held::taken(List { items, tuple, inside }, bytes, meter)))
+        Ok(Held::taken(List { items, kind, inside }, bytes, meter))
     }
 
     /// An object; a key that comes again has the later value in the earlier place.
@@ -194,12 +309,18 @@ impl Value {
             Value::Bool(_) => "a boolean",
             Value::Int(_) | Value::Float(_) => "a number",
             Value::Text(_) => "a text",
-            Value::List(list) if list.tuple => "a tuple",
-            Value::List(_) => "a list",
+            Value::List(list) => match list.kind {
+                ListKind::List => "a list",
+                ListKind::Tuple | ListKind::Group => "a tuple",
+                ListKind::Keys | ListKind::Values | ListKind::Items => "a view of an object",
+                ListKind::Range(_) => "a range",
+            },
+            Value::Generator(_) => "a generator (make it a list by '|list')",
             Value::Map(_) => "an object",
             Value::Namespace(_) => "a namespace",
             Value::Loop(_) => "a loop",
-            Value::Macro(_) | Value::Caller(..) | Value::Function(_) | Value::Method(_) => "a function",
+            Value::Cycler(_) => "a cycler",
+            Value::Macro(..) | Value::Function(_) | Value::Method(_) | Value::Joiner(_) => "a function",
         }
     }
 
@@ -221,7 +342,12 @@ impl Value {
         match self {
             Value::List(list) => list.inside,
             Value::Map(map) => map.inside,
-            Value::Namespace(_) | Value::Caller(..) | Value::Loop(_) => Inside { depth: 0, namespace: true },
+            Value::Generator(generator) => generator.items.inside,
+            Value::Cycler(cycler) => cycler.items.inside,
+            Value::Joiner(joiner) => joiner.0.inside(),
+            // The scope of the whole template is there as long as a namespace is.
+            Value::Macro(_, scope) => Inside { depth: 0, namespace: scope.at > 0 },
+            Value::Namespace(_) | Value::Loop(_) => Inside { depth: 0, namespace: true },
             Value::Method(method) => method.0.inside(),
             _ => Inside::default(),
         }

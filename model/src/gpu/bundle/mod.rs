@@ -31,6 +31,7 @@ const SUMS: &str = "SHA256SUMS";
 
 /// Why a bundle cannot be written, read or run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BundleError {
     /// The disk said no.
     #[error("{}: {source}", path.display())]

@@ -672,6 +672,7 @@ impl Parts {
 
 /// Why a model cannot be planned for a target.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// An operation that the kernels do not have in this shape.
     #[error("{what} cannot run on a GPU yet: {why}; --device cpu runs it")]

@@ -3,6 +3,7 @@
 use super::filter::Picker;
 use super::show::{by_arch, presence};
 use crate::args::CacheFilter;
+use crate::input;
 use crate::interrupt::Interrupt;
 use crate::report::{INTERRUPTED, bytes, say};
 use anyhow::{Context, bail};
@@ -119,7 +120,7 @@ pub fn import(
 fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
     use std::os::unix::fs::PermissionsExt;
     let at = || format!("cannot read the key file {}", file.display());
-    let text = std::fs::read_to_string(file).with_context(at)?;
+    let text = input::text(std::fs::read(file).with_context(at)?, &file.display().to_string())?;
     if std::fs::metadata(file).with_context(at)?.permissions().mode() & 0o077 != 0 {
         say(format_args!("warning: others may read the secret key {}: chmod 600", file.display()));
     }
