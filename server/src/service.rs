@@ -1,5 +1,6 @@
 //! What all requests share: the models, and what is counted.
 
+use crate::bodies::Bodies;
 use crate::metrics::Metrics;
 use crate::models::{Keep, Lease, Models, Seen};
 use crate::openai::unix_time;
@@ -14,6 +15,8 @@ pub struct Service {
     pub options: Options,
     /// What is counted.
     pub metrics: Metrics,
+    /// Bodies of requests.
+    pub bodies: Bodies,
     /// When it was started.
     pub started: Instant,
     /// The same in seconds since 1970.
@@ -30,6 +33,7 @@ impl Service {
             models: Models::new(options.models.len()),
             options,
             metrics: Metrics::default(),
+            bodies: Bodies::default(),
             started: Instant::now(),
             started_unix: unix_time(),
             stopping: AtomicBool::new(false),
