@@ -225,7 +225,7 @@ fn nobody_is_let_in_who_should_not_be() {
     // Clients read what a request was called, and send headers of their own; what is no list of names is not said back.
     assert_eq!(good.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     let before = |more: &[&str]| {
-        let headers = [&["Origin: https://app.example"], more].concat();
+        let headers = [&["Origin: https://app.example"][..], more].concat();
         let before = server.ask("OPTIONS", "/v1/models", &headers, b"");
         assert_eq!(before.status, 204, "{before:?}");
         before.header("access-control-allow-headers").unwrap().to_owned()

@@ -136,17 +136,21 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
     let mut idle: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
     let mut half = server.connect();
     half.write_all(b"GET /health HTTP/1.1\r\nHo").unwrap();
+    let start = Instant::now();
     assert_eq!(server.get("/health").status, 200);
+    assert!(start.elapsed() < Duration::from_secs(20), "nobody waits until others have waited long enough");
     let mut said = vec![];
     let _ = idle[0].read_to_end(&mut said);
     assert!(said.is_empty(), "the first was closed without a word");
     drop((idle, half));
     // Bodies that do not come are no idle connections. One address has half of all, and is told so.
-    let body = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
+    let body =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
     let bodies: Vec<TcpStream> = (0..3)
         .map(|_| {
             let mut stream = server.connect();
             stream.write_all(body.as_bytes()).unwrap();
+            stream.read_exact(&mut [0; 25]).unwrap();
             stream
         })
         .collect();
@@ -171,14 +175,15 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
 
 #[test]
 fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody() {
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(command().get_program()).arg("serve").arg(smollm2());
-    let server = Served::with(&mut command, &[]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(command().get_program()).arg("serve").arg(smollm2());
+    let server = Served::with(&mut limited, &[]);
     assert!(server.warned.len() == 1 && server.warned[0].contains("64 files: 40 connections"), "{:?}", server.warned);
     let idle: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
     assert_eq!(server.get("/health").status, 200);
     assert!(server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"].is_object());
     drop(idle);
+    server.wait_for("all are gone", |s| s["server"]["connections"] == 1);
     // Files that run out all the same: fewer than there are connections.
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     let most = libc::rlimit { rlim_cur: open as u64 + 4, rlim_max: 64 };
