@@ -18,7 +18,7 @@ impl Fields {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Fields { map, within: String::new() }),
             Ok(_) => Err(Refusal::bad("the request's body is no JSON object")),
-            Err(error) => Err(Refusal::bad(format!("the request's body is no JSON: {error}"))),
+            Err(error) => Err(no_json(body, &error)),
         }
     }
 
@@ -154,9 +154,69 @@ impl Fields {
     }
 }
 
+/// What a body is that is no JSON.
+fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
+    let why = match body {
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed: send it as it is".to_owned(),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, ..] | [_, 0, ..] => "is UTF-16 or UTF-32: send UTF-8".to_owned(),
+        _ => match std::str::from_utf8(body) {
+            Err(wrong) => format!("is no UTF-8 from byte {} on: send JSON in UTF-8", wrong.valid_up_to()),
+            Ok(text) => match lone_surrogate(text).filter(|_| error.is_syntax()) {
+                Some((at, half)) => format!(
+                    "has half of a character at byte {at}: \\u{half:04x} is a lone surrogate; escape such a character as a pair, or \
+                     leave it as it is in UTF-8"
+                ),
+                None => format!("is no JSON: {error}"),
+            },
+        },
+    };
+    Refusal::bad(format!("the request's body {why}"))
+}
+
+/// The first escape that is half of a surrogate pair without the other half, and its place.
+fn lone_surrogate(text: &str) -> Option<(usize, u16)> {
+    let unit = |at: usize| {
+        let digits = text.get(at..)?.strip_prefix("\\u")?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let mut at = 0;
+    while let Some(found) = text.get(at..)?.find('\\') {
+        at += found;
+        match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(half @ 0xd800..=0xdfff), _) => return Some((at, half)),
+            (Some(_), _) => at += 6,
+            // The next one is escaped by it.
+            (None, _) => at += 2,
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Fields;
+    use super::{Fields, lone_surrogate};
+
+    #[test]
+    fn what_is_no_json_is_named_for_what_it_is() {
+        for (body, says) in [
+            (&br#"{"prompt": "x\ud800"}"#[..], "byte 13: \\ud800 is a lone surrogate"),
+            (br#"{"prompt": "\\\uDC00 x"}"#, "byte 14: \\udc00 is a lone surrogate"),
+            (br#"{"a": "\ud83d\ude00", "prompt": "\ud83d\u0041"}"#, "\\ud83d is a lone surrogate"),
+            (b"\x1f\x8b\x08\0", "is compressed"),
+            (b"\x28\xb5\x2f\xfd\0", "is compressed"),
+            (b"{\0\"\0", "UTF-16"),
+            (b"\xff\xfe{\0", "UTF-16"),
+            (b"{\"a\": \"\xed\xa0\x80\"}", "no UTF-8 from byte 7 on"),
+            (b"{\"a\": nonsense}", "is no JSON: expected ident"),
+            (br#"{"a": "\ud83d\ude00", "prompt": nonsense}"#, "is no JSON: expected ident"),
+            (br#"{"a": "\\ud800", "#, "is no JSON: EOF"),
+        ] {
+            let why = Fields::parse(body).unwrap_err();
+            assert!(why.message().contains(says), "{}: {}", String::from_utf8_lossy(body), why.message());
+        }
+        assert_eq!(lone_surrogate(r"\\u\ud8\ud83d\ude00"), None);
+    }
 
     fn fields(json: &str) -> Fields {
         Fields::parse(json.as_bytes()).unwrap()

@@ -109,6 +109,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// It was not taken.
 pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usize, Piece)>) -> Result<(), Refusal> {
+    let asks = match &wanted.reading {
+        Reading::Plain => "prompt",
+        Reading::Reply(..) => "messages",
+    };
     let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
     // As many events as tokens at most: bounded by the context.
     let (events_to, events) = mpsc::unbounded_channel();
@@ -135,20 +139,20 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
             }),
         )
     };
-    let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why))?;
+    let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why, asks))?;
     let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough, field };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
 }
 
-/// A refusal in HTTP's terms.
-pub fn refused(why: &Refused) -> Refusal {
+/// A refusal in HTTP's terms, of what stands in this field.
+pub fn refused(why: &Refused, field: &str) -> Refusal {
     match why {
         Refused::QueueFull { retry_after, .. } => Refusal::busy(retry_after.as_secs().max(1), why.to_string()),
-        Refused::Context { tokens, context } => Refusal::too_long(*tokens, None, *context),
+        Refused::Context { tokens, context } => Refusal::too_long(*tokens, None, *context).of(field),
         Refused::Stopping => Refusal::unavailable(30, why.to_string()),
         Refused::Lost(_) => Refusal::unavailable(60, why.to_string()),
-        Refused::NoTokens | Refused::Token { .. } => Refusal::field("prompt", why),
+        Refused::NoTokens | Refused::Token { .. } => Refusal::field(field, why),
         Refused::Logprobs { .. } => Refusal::field("top_logprobs", why),
         Refused::Encoder { .. } | Refused::NoEncoder { .. } => Refusal::bad(why.to_string()),
         _ => Refusal::internal(why.to_string()),

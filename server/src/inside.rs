@@ -1,5 +1,6 @@
 //! A server without sockets: what comes over a connection is answered, whatever the connection is. For tests and fuzzers.
 
+use crate::doing::Doing;
 use crate::listen::answer;
 use crate::options::Options;
 use crate::routes::routes;
@@ -33,7 +34,7 @@ impl Inside {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut stopping = self.stopping.subscribe();
-        answer(connection, &self.service.options.limits, self.router.clone(), &mut stopping).await;
+        answer(connection, &self.service.options.limits, self.router.clone(), &Doing::new(), &mut stopping).await;
     }
 
     /// Requests that are being answered, or wait for it.

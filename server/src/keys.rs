@@ -1,5 +1,6 @@
 //! Who may ask: API keys, and pages of other origins.
 
+use crate::head;
 use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
@@ -57,13 +58,11 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Checks where a request comes from: browsers say it. Programs say nothing and are let in.
+    /// Checks where a request to this host comes from: browsers say it. Programs say nothing and are let in.
     ///
     /// # Errors
     /// A page of another origin, or another name than this machine's.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
-        let host = text(header::HOST).unwrap_or_default();
+    pub fn check(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.loopback && !host.is_empty() && !is_loopback_name(host) {
             let why = "this server listens for its own machine only, by the names localhost and 127.0.0.1 (--host listens elsewhere)";
             return Err(Refusal::foreign(why));
@@ -84,19 +83,47 @@ impl Origins {
     }
 }
 
+/// An origin as browsers write it: `https://app.example`, `http://localhost:3000`, `app://obsidian.md`.
+///
+/// # Errors
+/// It is none, and would let nobody in.
+pub fn origin(text: &str) -> Result<String, String> {
+    let wrong = |why: &str| format!("{why}: give an origin as https://app.example or http://localhost:3000");
+    if text == "*" {
+        return Err(wrong("every page of the web could ask then, name each"));
+    }
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
+    let (scheme, rest) = (scheme.to_ascii_lowercase(), rest.to_ascii_lowercase());
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(letter) {
+        return Err(wrong("the scheme is none"));
+    }
+    if rest.contains(['/', '?', '#', '@']) {
+        return Err(wrong("an origin has no path and no user"));
+    }
+    // A host with '*' is one by its letters, and no browser has it.
+    if rest.contains('*') || rest.ends_with(':') || head::name(&rest).is_none() {
+        return Err(wrong("the host is none"));
+    }
+    let usual = match scheme.as_str() {
+        "http" => ":80",
+        "https" => ":443",
+        _ => "",
+    };
+    let rest = if rest.ends_with(']') { rest.as_str() } else { rest.strip_suffix(usual).unwrap_or(&rest) };
+    Ok(format!("{scheme}://{rest}"))
+}
+
 /// `localhost:8080` and the like.
 fn is_loopback_name(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
+    let Some(name) = head::name(host) else { return false };
     let address = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     address || name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Origins};
+    use super::{Keys, Origins, origin};
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
     fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
@@ -119,20 +146,56 @@ mod tests {
     }
 
     #[test]
+    fn an_origin_is_what_a_browser_writes() {
+        for (text, is) in [
+            ("https://app.example", "https://app.example"),
+            ("HTTPS://App.Example:443", "https://app.example"),
+            ("http://localhost:3000", "http://localhost:3000"),
+            ("http://[::1]:80", "http://[::1]"),
+            ("http://[::80]", "http://[::80]"),
+            ("app://obsidian.md", "app://obsidian.md"),
+            ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+        ] {
+            assert_eq!(origin(text).as_deref(), Ok(is), "{text}");
+        }
+        for wrong in [
+            "nonsense",
+            "*",
+            "null",
+            "",
+            "https://",
+            "https://app.example/",
+            "https://app.example/x",
+            "https://*.example",
+            "https://me@app.example",
+            "app.example",
+            "app.example:443",
+            "://app",
+            "https://app.example:port",
+            "https://app.example:",
+            "https://a b",
+            "http s://a",
+            "https://app.example,https://b.example",
+            "https://app.example:99999",
+            "https://a?b",
+        ] {
+            assert!(origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn programs_and_the_servers_own_page_are_let_in_and_other_pages_and_names_are_not() {
         let origins = Origins { named: vec!["https://good.example".into()], loopback: true };
-        let check = |all: &[(&'static str, &str)]| origins.check(&headers(all)).is_ok();
-        assert!(
-            check(&[("host", "127.0.0.1:8080")]) && check(&[("host", "localhost")]) && check(&[("host", "[::1]:80")])
-        );
-        assert!(check(&[("host", "localhost:8080"), ("origin", "http://localhost:8080")]));
-        assert!(check(&[("host", "localhost:8080"), ("origin", "https://good.example")]));
-        assert!(!check(&[("host", "localhost:8080"), ("origin", "http://evil.example")]));
-        assert!(!check(&[("host", "localhost:8080"), ("origin", "http://localhost:9")]));
-        assert!(!check(&[("host", "localhost:8080"), ("origin", "null")]));
-        assert!(!check(&[("host", "evil.example:8080")]), "rebinding");
-        assert!(!check(&[("host", "127.0.0.1.evil.example")]));
+        let check = |host: &str, all: &[(&'static str, &str)]| origins.check(host, &headers(all)).is_ok();
+        assert!(check("127.0.0.1:8080", &[]) && check("localhost", &[]) && check("[::1]:80", &[]));
+        assert!(check("localhost:8080", &[("origin", "http://localhost:8080")]));
+        assert!(check("localhost:8080", &[("origin", "https://good.example")]));
+        assert!(!check("localhost:8080", &[("origin", "http://evil.example")]));
+        assert!(!check("localhost:8080", &[("origin", "http://localhost:9")]));
+        assert!(!check("localhost:8080", &[("origin", "null")]));
+        assert!(!check("evil.example:8080", &[]), "rebinding");
+        assert!(!check("127.0.0.1.evil.example", &[]) && !check("[::1]evil", &[]));
         let open = Origins { named: vec![], loopback: false };
-        assert!(open.check(&headers(&[("host", "box.example")])).is_ok());
+        assert!(open.check("box.example", &HeaderMap::new()).is_ok());
     }
 }

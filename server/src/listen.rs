@@ -2,15 +2,18 @@
 
 use crate::connection::Connection;
 use crate::desk::PLACES;
-use crate::fleet;
+use crate::doing::Doing;
+use crate::hive::Announcements;
 use crate::loaded::Loaded;
 use crate::options::{Limits, Options};
+use crate::places::{Place, Places};
+use crate::refusal::{Dialect, Refusal};
 use crate::routes::routes;
 use crate::service::Service;
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Why serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,14 +64,26 @@ const THREADS: usize = 2;
 const WORKERS: usize = 4 * PLACES;
 /// After the time for what runs is over: for the last words to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes of a request's head, and of what is read of a body at once.
+const AT_ONCE: usize = 64 << 10;
+/// Files that are no connections: a fourth of all, within these. Models, kernels, compilers and drivers open some.
+const OTHER_FILES: (usize, usize) = (24, 256);
 
 /// Serves until a signal ends it.
 ///
 /// # Errors
 /// Nothing can be served, or the model cannot be opened.
-pub fn serve(options: Options) -> Result<End, ServeError> {
+pub fn serve(mut options: Options) -> Result<End, ServeError> {
     options.check().map_err(ServeError::Open)?;
-    more_files();
+    let (files, asked) = (more_files(), options.limits.connections);
+    let fit = files.saturating_sub((files / 4).clamp(OTHER_FILES.0, OTHER_FILES.1)).max(1);
+    if fit < asked {
+        options.limits.connections = fit;
+        let cure = "raise the limit (ulimit -n, LimitNOFILE= of a service)";
+        (options.say)(&format!(
+            "warning: this process may open {files} files: {fit} connections at once instead of {asked}; {cure}"
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(WORKERS)
@@ -81,13 +96,15 @@ pub fn serve(options: Options) -> Result<End, ServeError> {
 }
 
 /// As many files as the system lets this process have: a connection is one, and 1,024 is what many systems
-/// begin with.
-fn more_files() {
+/// begin with. How many these are.
+fn more_files() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Where that is refused, fewer connections fit.
     let _ = setrlimit(Resource::Nofile, limit);
+    let files = getrlimit(Resource::Nofile).current;
+    files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
 }
 
 async fn run(options: Options) -> Result<End, ServeError> {
@@ -103,27 +120,34 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let later = if others.is_empty() { others } else { format!("; when they are asked for: {others}") };
     (service.options.say)(&format!("listening on {here}, loading {first}{later}"));
     let mut load = load(&service, here)?;
-    if let Some(worker) = service.options.worker.clone() {
-        tokio::spawn(fleet::announce(Arc::clone(&service), worker, here.address.port()));
-    }
-    let door = Door::new(&service);
+    let worker = service.options.worker.as_ref();
+    let announcements = worker.and_then(|worker| Announcements::begin(&service, worker, here.address.port()));
+    let (stopping, (alive, gone)) = (watch::Sender::new(false), mpsc::channel(1));
+    let door = Door::new(&service, stopping.clone(), alive);
+    let door = tokio::spawn(door.open(listener));
     let end = loop {
         tokio::select! {
-            _ = terminate.recv() => break End::Terminated,
-            _ = interrupt.recv() => break End::Interrupted,
+            _ = terminate.recv() => break Ok(End::Terminated),
+            _ = interrupt.recv() => break Ok(End::Interrupted),
             opened = &mut load, if !load.is_terminated() => {
-                match opened {
-                    Ok(Ok(())) => {}
-                    Ok(Err(why)) => return Err(ServeError::Model(why)),
-                    Err(_) => return Err(ServeError::Model("an internal fault while the model was loaded".to_owned())),
+                let fault = || "an internal fault while the model was loaded".to_owned();
+                if let Err(why) = opened.unwrap_or_else(|_| Err(fault())) {
+                    break Err(ServeError::Model(why));
                 }
             }
-            (stream, permit) = door.next(&listener) => door.let_in(stream, permit),
         }
     };
-    drop(listener);
-    stop(&service, door, &mut terminate, &mut interrupt).await;
-    Ok(end)
+    // Nobody is let in any more.
+    door.abort();
+    let _ = door.await;
+    if end.is_ok() {
+        let _ = stopping.send(true);
+        stop(&service, gone, &mut terminate, &mut interrupt).await;
+    }
+    if let Some(announcements) = announcements {
+        announcements.end().await;
+    }
+    end
 }
 
 /// Where it listens, as clients write it.
@@ -173,40 +197,44 @@ fn serving(loaded: &Loaded, here: Here) -> String {
 struct Door {
     service: Arc<Service>,
     router: Router,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     /// Says that it is time to go.
     stopping: watch::Sender<bool>,
     /// Every connection has one: when all are gone, the receiver hears it.
     alive: mpsc::Sender<()>,
-    gone: mpsc::Receiver<()>,
 }
 
 impl Door {
-    fn new(service: &Arc<Service>) -> Door {
-        let (alive, gone) = mpsc::channel(1);
-        Door {
-            service: Arc::clone(service),
-            router: routes(service),
-            places: Arc::new(Semaphore::new(service.options.limits.connections)),
-            stopping: watch::channel(false).0,
-            alive,
-            gone,
-        }
+    fn new(service: &Arc<Service>, stopping: watch::Sender<bool>, alive: mpsc::Sender<()>) -> Door {
+        let places = Places::new(service.options.limits.connections);
+        Door { service: Arc::clone(service), router: routes(service), places, stopping, alive }
     }
 
-    /// The next connection, when there is a place for it.
-    async fn next(&self, listener: &TcpListener) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-        let permit = Arc::clone(&self.places).acquire_owned().await.ok();
+    /// Lets in who comes, each when there is a place for it.
+    async fn open(self, listener: TcpListener) {
+        let mut said = false;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return (stream, permit),
-                // Out of files, or gone before it was taken: others may be well.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Ok((stream, from)) => match self.places.take(from.ip()).await {
+                    Some(place) => self.let_in(stream, place),
+                    None => full(&stream),
+                },
+                // Gone before it was taken.
+                Err(why) if why.kind() == io::ErrorKind::ConnectionAborted => {}
+                // Out of files, or of memory: who waits longest gives way.
+                Err(why) => {
+                    if !std::mem::replace(&mut said, true) {
+                        let closed = "connections that wait longest for a request are closed";
+                        (self.service.options.say)(&format!("warning: no connection can be taken: {why}: {closed}"));
+                    }
+                    self.places.part();
+                    self.places.one_left().await;
+                }
             }
         }
     }
 
-    fn let_in(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+    fn let_in(&self, stream: TcpStream, place: Place) {
         let (service, router, alive) = (Arc::clone(&self.service), self.router.clone(), self.alive.clone());
         let mut stopping = self.stopping.subscribe();
         tokio::spawn(async move {
@@ -214,49 +242,65 @@ impl Door {
             open.fetch_add(1, Ordering::Relaxed);
             // Tokens are small and somebody waits for each.
             let _ = stream.set_nodelay(true);
-            let limits = &service.options.limits;
+            let (limits, doing) = (&service.options.limits, &place.doing);
             match &service.options.tls {
-                None => answer(stream, limits, router, &mut stopping).await,
-                // Whoever does not come to an understanding, or says nothing, is left.
+                None => answer(stream, limits, router, doing, &mut stopping).await,
+                // A client that does not come to an understanding, or says nothing, is left.
                 Some(tls) => {
                     let greeted = tokio::select! {
                         greeted = tls.greet(stream, limits.greeting) => greeted,
+                        () = doing.gives_way() => None,
                         _ = stopping.wait_for(|stopping| *stopping) => None,
                     };
                     if let Some(stream) = greeted {
-                        answer(stream, limits, router, &mut stopping).await;
+                        answer(stream, limits, router, doing, &mut stopping).await;
                     }
                 }
             }
             open.fetch_sub(1, Ordering::Relaxed);
-            drop((permit, alive));
+            drop((place, alive));
         });
     }
 }
 
-/// Answers what comes over a connection, until it ends or it is time to go.
-pub async fn answer<S>(stream: S, limits: &Limits, router: Router, stopping: &mut watch::Receiver<bool>)
-where
+/// Says that an address has its share, if that goes out at once.
+fn full(stream: &TcpStream) {
+    let why = "this address has as many connections as one may have, and all of them are being answered";
+    let body = Refusal::unavailable(2, why).json(Dialect::OpenAi).to_string();
+    let head =
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 2\r\nConnection: close";
+    let _ = stream.try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+}
+
+/// Answers what comes over a connection, until it ends, gives way, or it is time to go.
+pub async fn answer<S>(
+    stream: S,
+    limits: &Limits,
+    router: Router,
+    doing: &Arc<Doing>,
+    stopping: &mut watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = TokioIo::new(Connection::new(stream, limits.write));
+    let connection = TokioIo::new(Connection::new(stream, Arc::clone(doing), limits));
+    let answers = service_fn(|request| doing.answer(router.clone(), request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.headers)
-        .serve_connection(connection, TowerToHyperService::new(router));
+        .header_read_timeout(limits.idle)
+        .max_buf_size(AT_ONCE)
+        .serve_connection(connection, answers);
     let mut serving = pin!(serving);
-    let early = tokio::select! {
-        _ = serving.as_mut() => false,
-        _ = stopping.wait_for(|stopping| *stopping) => true,
-    };
-    if early {
-        serving.as_mut().graceful_shutdown();
-        let _ = serving.await;
+    tokio::select! {
+        _ = serving.as_mut() => return,
+        () = doing.gives_way() => return,
+        _ = stopping.wait_for(|stopping| *stopping) => {}
     }
+    serving.as_mut().graceful_shutdown();
+    let _ = serving.await;
 }
 
 /// Finishes what runs. A second signal ends it at once.
-async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interrupt: &mut Signal) {
+async fn stop(service: &Arc<Service>, mut gone: mpsc::Receiver<()>, terminate: &mut Signal, interrupt: &mut Signal) {
     service.stop();
     let say = service.options.say;
     let deadline = service.options.limits.stop;
@@ -264,9 +308,6 @@ async fn stop(service: &Arc<Service>, door: Door, terminate: &mut Signal, interr
     let loaded: Vec<Arc<Loaded>> = service.models.loaded();
     let busy = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
     say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
-    let Door { stopping, alive, mut gone, .. } = door;
-    drop(alive);
-    let _ = stopping.send(true);
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
         let rest = until.saturating_duration_since(Instant::now());

@@ -40,6 +40,8 @@ pub struct Loaded {
     pub device: DeviceTaken,
     /// `general.architecture`.
     pub arch: String,
+    /// What its mix of types is called.
+    pub mix: String,
     /// It makes vectors, no text.
     pub encoder: bool,
     /// Bytes of all weights.
@@ -103,6 +105,7 @@ impl Loaded {
         let graph = model.session.graph();
         let arch = model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
         let (weights, parameters) = sizes(graph);
+        let mix = model.gguf.mix_name();
         let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
         let context_bytes = served.open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64);
         let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
@@ -128,6 +131,7 @@ impl Loaded {
             context,
             device,
             arch,
+            mix,
             encoder,
             weights,
             parameters,
@@ -235,6 +239,7 @@ impl Loaded {
     pub fn card(&self) -> Card {
         Card {
             arch: self.arch.clone(),
+            mix: self.mix.clone(),
             encoder: self.encoder,
             chats: self.template.is_ok(),
             weights: self.weights,
@@ -350,6 +355,8 @@ impl From<OpenError> for NotLoaded {
 pub struct Card {
     /// `general.architecture`.
     pub arch: String,
+    /// What its mix of types is called.
+    pub mix: String,
     /// It makes vectors, no text.
     pub encoder: bool,
     /// It has a chat template.
@@ -375,6 +382,7 @@ impl Card {
         let (weights, parameters) = sizes(&graph);
         Ok(Card {
             arch: graph.arch.clone(),
+            mix: gguf.mix_name(),
             encoder: graph.pooling.is_some(),
             chats: ChatTemplate::from_gguf(&gguf, &tokenizer).is_ok(),
             weights,

@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
 use crate::tls::Tls;
 use kjit_engine::Config;
@@ -80,13 +81,16 @@ pub struct Options {
 /// What connections and bodies may be like.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once. More wait in the system's queue.
+    /// Connections at once, half of them from one address. Where there are more, who waits longest for a request gives way.
     pub connections: usize,
     /// Bytes of a body.
     pub body: usize,
-    /// For the headers of a request, from the connection's begin or the last answer's end on: also how long
-    /// an idle connection is kept.
+    /// Bytes of all bodies together, but for the first 64 KiB of each.
+    pub bodies: usize,
+    /// For the headers of a request, from their first byte on.
     pub headers: Duration,
+    /// An idle connection is kept so long.
+    pub idle: Duration,
     /// For a body.
     pub body_time: Duration,
     /// For a greeting of TLS.
@@ -102,7 +106,9 @@ impl Default for Limits {
         Limits {
             connections: 2048,
             body: 8 << 20,
+            bodies: 128 << 20,
             headers: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
             body_time: Duration::from_secs(30),
             greeting: Duration::from_secs(10),
             write: Duration::from_secs(30),
@@ -119,7 +125,7 @@ pub struct Worker {
     /// What the fleet calls its model.
     pub model_ref: String,
     /// Where it announces itself.
-    pub hive: Option<String>,
+    pub hive: Option<Hive>,
 }
 
 impl Options {

@@ -63,6 +63,11 @@ impl Refusal {
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
 
+    /// The same, of what stands in this field.
+    pub fn of(self, field: &str) -> Refusal {
+        Refusal { field: Some(field.to_owned()), ..self }
+    }
+
     /// 401
     pub fn no_key() -> Refusal {
         let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";
@@ -99,6 +104,11 @@ impl Refusal {
     /// 413
     pub fn too_large(limit: usize) -> Refusal {
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request's body is larger than {limit} bytes"))
+    }
+
+    /// 415 or 501: a body that nobody here decodes.
+    pub fn encoded(status: StatusCode, why: impl Into<String>) -> Refusal {
+        Refusal::new(status, why)
     }
 
     /// 429: the queue is full.

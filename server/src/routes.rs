@@ -1,20 +1,19 @@
 //! The routes, and what every request goes through before it reaches one.
 
 use crate::caller::Caller;
+use crate::fields::Fields;
 use crate::keys::Key;
 use crate::models::Seen;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
-use crate::{fleet, metrics, ollama, page, status};
+use crate::{fleet, head, metrics, ollama, page, status};
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use std::future::{Future, poll_fn};
@@ -22,6 +21,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 type Shared = State<Arc<Service>>;
+
+/// In UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// All of them.
 pub fn routes(service: &Arc<Service>) -> Router {
@@ -56,9 +58,9 @@ async fn guard(State(service): Shared, mut request: Request, next: Next) -> Resp
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let id = request_id(request.headers());
     let origin = service.options.origins.allowed(request.headers());
-    let mut response = match admit(&service, &method, &path, request.headers()) {
+    let mut response = match admit(&service, &request) {
         Err(refusal) => refusal.response(Dialect::of(&path)),
-        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(),
+        Ok(_) if method == Method::OPTIONS && origin.is_some() => preflight(request.headers()),
         Ok(key) => {
             let caller = Caller::of(key, request.headers(), service.options.share_prefixes);
             request.extensions_mut().insert(caller);
@@ -73,13 +75,16 @@ async fn guard(State(service): Shared, mut request: Request, next: Next) -> Resp
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
+        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
     }
     response
 }
 
-fn admit(service: &Service, method: &Method, path: &str, headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
-    service.options.origins.check(headers)?;
+fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
+    head::check(request)?;
+    let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
+    service.options.origins.check(head::host(request.uri(), headers), headers)?;
     // The page has nothing in it; whoever watches whether the server lives needs no key.
     let open = matches!(path, "/" | "/health") || method == Method::OPTIONS;
     let key = if open { None } else { service.options.keys.check(headers)? };
@@ -120,13 +125,31 @@ fn request_id(headers: &HeaderMap) -> String {
     given.map_or_else(|| random_id("req"), str::to_owned)
 }
 
-fn preflight() -> Response {
+/// What a page of an origin that is let in may send: whatever it asks for. Clients name themselves in headers of their own, new ones
+/// with each version, and none but `authorization` means anything here.
+fn preflight(headers: &HeaderMap) -> Response {
+    let usual = HeaderValue::from_static(CLIENTS_HEADERS);
+    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).filter(|asked| names_headers(asked)).cloned();
     let allowed = [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, OPTIONS"),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id"),
-        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS")),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(usual)),
+        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
     ];
     (StatusCode::NO_CONTENT, allowed).into_response()
+}
+
+/// What is let in where a browser does not say what it will send.
+const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, api-key, openai-beta, openai-organization, \
+    openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, http-referer, x-title, \
+    x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, x-stainless-helper-method, x-stainless-lang, \
+    x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, x-stainless-retry-count, x-stainless-runtime, \
+    x-stainless-runtime-version, x-stainless-timeout";
+
+/// Names of headers with commas between them, and nothing else.
+fn names_headers(value: &HeaderValue) -> bool {
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    let name = |name: &[u8]| !name.is_empty() && name.iter().all(token);
+    value.as_bytes().split(|byte| *byte == b',').all(|part| name(part.trim_ascii()))
 }
 
 /// A panic in one request is that request's 500.
@@ -143,18 +166,6 @@ async fn panics(request: Request, next: Next) -> Response {
     }
 }
 
-/// A body within its limits.
-async fn body(service: &Service, body: Body) -> Result<Bytes, Refusal> {
-    let limits = &service.options.limits;
-    let read = Limited::new(body, limits.body).collect();
-    match tokio::time::timeout(limits.body_time, read).await {
-        Err(_) => Err(Refusal::too_slow()),
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(limits.body)),
-        Ok(Err(error)) => Err(Refusal::bad(format!("the request's body cannot be read: {error}"))),
-    }
-}
-
 /// Reads the body and answers, in the dialect of the path.
 async fn answered<F>(
     service: Arc<Service>,
@@ -167,7 +178,12 @@ where
     let dialect = Dialect::of(request.uri().path());
     let caller: Caller = request.extensions_mut().remove().unwrap_or_default();
     let answer = async {
-        let bytes = body(&service, request.into_body()).await?;
+        head::plain_body(request.headers())?;
+        let mut bytes = service.bodies.read(request.into_body(), &service.options.limits).await?;
+        if bytes.starts_with(BYTE_ORDER_MARK) {
+            // It says nothing in UTF-8, and some tools write it.
+            bytes = bytes.slice(BYTE_ORDER_MARK.len()..);
+        }
         let caller = Caller { bytes: bytes.len(), ..caller };
         answer(service, bytes, caller).await
     };
@@ -204,9 +220,9 @@ async fn ollama_embed(State(service): Shared, request: Request) -> Response {
 
 async fn show(State(service): Shared, request: Request) -> Response {
     let answer = async |service: Arc<Service>, body: Bytes, _: Caller| {
-        let asked: Option<Value> = serde_json::from_slice(&body).ok();
-        let name = asked.as_ref().and_then(|asked| asked.get("model").or(asked.get("name"))?.as_str());
-        let card = service.meant(name)?.1.card.ok_or_else(Refusal::loading)?;
+        let mut asked = Fields::parse(&body)?;
+        let (model, old) = (asked.text("model")?, asked.text("name")?);
+        let card = service.meant(model.or(old).as_deref())?.1.card.ok_or_else(Refusal::loading)?;
         Ok(json_response(&ollama::show(&card)))
     };
     answered(service, request, answer).await

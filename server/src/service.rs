@@ -1,5 +1,6 @@
 //! What all requests share: the models, and what is counted.
 
+use crate::bodies::Bodies;
 use crate::caller::Caller;
 use crate::desk::Desk;
 use crate::generation::refused;
@@ -22,6 +23,8 @@ pub struct Service {
     pub options: Options,
     /// What is counted.
     pub metrics: Metrics,
+    /// Bodies of requests.
+    pub bodies: Bodies,
     /// When it was started.
     pub started: Instant,
     /// The same in seconds since 1970.
@@ -40,6 +43,7 @@ impl Service {
             models: Models::new(options.models.len()),
             options,
             metrics: Metrics::default(),
+            bodies: Bodies::default(),
             started: Instant::now(),
             started_unix: unix_time(),
             desk: Arc::default(),
@@ -106,7 +110,7 @@ impl Service {
         caller: &Caller,
         work: impl FnOnce(&Cancel) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        loaded.scheduler.may_come(self.desk.waiting()).map_err(|why| refused(&why))?;
+        loaded.scheduler.may_come(self.desk.waiting()).map_err(|why| refused(&why, ""))?;
         let lost = || Refusal::internal("nothing is prepared any more");
         let place = self.desk.place(caller).await.ok_or_else(lost)?;
         let left = Left(Cancel::default());

@@ -67,18 +67,23 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
 /// A parameter of a query, decoded.
 pub fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    Some(String::from_utf8_lossy(&decoded(value, true)).into_owned())
+}
+
+/// What `%XX` stand for, and in a form `+`.
+pub fn decoded(value: &str, form: bool) -> Vec<u8> {
     let mut bytes = vec![];
     let mut rest = value.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
         let code = after.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
         let (byte, used) = match code.and_then(|two| u8::from_str_radix(two, 16).ok()) {
             Some(byte) => (byte, 2),
-            None => (if first == b'+' { b' ' } else { first }, 0),
+            None => (if form && first == b'+' { b' ' } else { first }, 0),
         };
         bytes.push(byte);
         rest = after.get(used..).unwrap_or_default();
     }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    bytes
 }
 
 /// How a model is that is not loaded.

@@ -167,7 +167,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("/v1/completions", json!({ "prompt": [99_999_999] }), 400, "outside the vocabulary"),
         ("/v1/completions", json!({}), 400, "'prompt': is missing"),
         ("/v1/completions", json!({ "prompt": "word ".repeat(2000) }), 400, "context has room for 1024"),
-        ("/v1/embeddings", json!({ "input": "word ".repeat(2000) }), 400, "'input': the prompt has"),
+        ("/v1/embeddings", json!({ "input": "word ".repeat(2000) }), 400, "context has room for 1024"),
         ("/v1/embeddings", json!({ "input": "x", "encoding_format": "hex" }), 400, "'encoding_format'"),
         ("/v1/inference", json!({ "prompt": 3 }), 400, "'prompt': give a string"),
         (
@@ -225,8 +225,31 @@ fn nobody_is_let_in_who_should_not_be() {
     assert_eq!(status("/v1/models", &[key, "Host: evil.example"]), 403);
     let good = server.ask("GET", "/v1/models", &[key, "Origin: https://app.example"], b"");
     assert_eq!((good.status, good.header("access-control-allow-origin")), (200, Some("https://app.example")));
-    let before = server.ask("OPTIONS", "/v1/models", &["Origin: https://app.example"], b"");
-    assert!(before.status == 204 && before.header("access-control-allow-headers").unwrap().contains("authorization"));
+    // Clients read what a request was called, and send headers of their own; what is no list of names is not said back.
+    assert_eq!(good.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
+    let before = |more: &[&str]| {
+        let headers = [&["Origin: https://app.example"][..], more].concat();
+        let before = server.ask("OPTIONS", "/v1/models", &headers, b"");
+        assert_eq!(before.status, 204, "{before:?}");
+        before.header("access-control-allow-headers").unwrap().to_owned()
+    };
+    let asked = "authorization,content-type,x-stainless-lang,x-somebodys-own";
+    assert_eq!(before(&[&format!("Access-Control-Request-Headers: {asked}")]), asked);
+    for usual in [before(&[]), before(&["Access-Control-Request-Headers: a b"])] {
+        let all = [
+            "authorization",
+            "content-type",
+            "x-stainless-retry-count",
+            "openai-beta",
+            "anthropic-version",
+            "x-api-key",
+        ];
+        assert!(all.iter().all(|name| usual.split(", ").any(|one| one == *name)), "{usual}");
+    }
+    for wrong in [["--cors", "nonsense"], ["--cors", "*"], ["--cors", "https://app.example/x"]] {
+        let line = error_line(kjit().arg("serve").arg(smollm2()).args(wrong).args(["--port", "0"]), 2);
+        assert!(line.contains("--cors") && line.contains("https://app.example"), "{line}");
+    }
 
     // Bodies have an end; a request has a name.
     let large = server.ask("POST", "/v1/completions", &[key], &vec![b'x'; 1 << 20]);

@@ -222,7 +222,7 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let template = folder.path().join("template.jinja");
     std::fs::write(&template, TEMPLATE).unwrap();
-    let flags = ["--alias", "tiny", "--max-sequences", "4", "--idle-timeout", "1", "--max-connections", "16"];
+    let flags = ["--alias", "tiny", "--max-sequences", "4", "--idle-timeout", "1", "--max-connections", "32"];
     command.arg("--template").arg(&template);
     let server = Served::with(&mut command, &flags);
     let whole = json!({ "prompt": "The sky is", "max_tokens": 8, "temperature": 0, "ignore_eos": true });

@@ -128,9 +128,109 @@ fn connections_that_say_nothing_or_little_are_closed_and_hold_up_nobody() {
 }
 
 #[test]
+fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
+    let server = Served::start(&["--max-connections", "8", "--max-sequences", "1"]);
+    let mut running = streaming(&server, 600);
+    begun(&mut running);
+    // More than there are places for: each that comes has one that waits go.
+    let mut idle: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
+    let mut half = server.connect();
+    half.write_all(b"GET /health HTTP/1.1\r\nHo").unwrap();
+    let start = Instant::now();
+    assert_eq!(server.get("/health").status, 200);
+    assert!(start.elapsed() < Duration::from_secs(20), "nobody waits until others have waited long enough");
+    let mut said = vec![];
+    let _ = idle[0].read_to_end(&mut said);
+    assert!(said.is_empty(), "the first was closed without a word");
+    drop((idle, half));
+    // Bodies that do not come are no idle connections. One address has half of all, and is told so.
+    let body =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
+    let bodies: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(body.as_bytes()).unwrap();
+            stream.read_exact(&mut [0; 25]).unwrap();
+            stream
+        })
+        .collect();
+    let until = Instant::now() + Duration::from_secs(60);
+    let refused = loop {
+        let answer = server.try_ask("GET", "/health", &[], b"");
+        match answer {
+            Ok(answer) if answer.status == 200 => {
+                assert!(Instant::now() < until, "four bodies and an answer are not counted")
+            }
+            Ok(answer) => break answer,
+            // Closed before its request was read.
+            Err(_) => {}
+        }
+    };
+    assert!(refused.status == 503 && refused.header("retry-after") == Some("2"), "{refused:?}");
+    drop(bodies);
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+}
+
+#[test]
+fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody() {
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(command().get_program()).arg("serve").arg(smollm2());
+    let server = Served::with(&mut limited, &[]);
+    assert!(server.warned.len() == 1 && server.warned[0].contains("64 files: 40 connections"), "{:?}", server.warned);
+    let idle: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    assert_eq!(server.get("/health").status, 200);
+    assert!(server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"].is_object());
+    drop(idle);
+    server.wait_for("all are gone", |s| s["server"]["connections"] == 1);
+    // Files that run out all the same: fewer than there are connections.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    let most = libc::rlimit { rlim_cur: open as u64 + 4, rlim_max: 64 };
+    // SAFETY: the limit is read, and nothing is written to; the child was not waited for yet, so its id is its own.
+    let set = unsafe {
+        libc::prlimit(i32::try_from(server.child.id()).unwrap(), libc::RLIMIT_NOFILE, &most, std::ptr::null_mut())
+    };
+    assert_eq!(set, 0);
+    let idle: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
+    assert_eq!(server.get("/health").status, 200);
+    assert!(server.line().starts_with("warning: no connection can be taken: "));
+    drop(idle);
+}
+
+#[test]
+fn bodies_that_do_not_end_have_one_limit_together() {
+    let server = Served::start(&[]);
+    let memory = |server: &Served| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    let before = memory(&server);
+    let part = vec![b' '; 7 << 20];
+    let mut bodies: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = server.connect();
+            let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            // One that is refused need not be read.
+            let _ = stream.write_all(&part);
+            stream
+        })
+        .collect();
+    let mut said = [0; 12];
+    bodies.last_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"HTTP/1.1 503");
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 250 << 10, "{grown} kB for bodies of {} kB", 50 * 7 * 1024);
+    // An ordinary one is answered meanwhile.
+    assert!(server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"].is_object());
+}
+
+#[test]
 fn a_worker_answers_its_fleet_and_announces_itself() {
     let hive = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", hive.local_addr().unwrap());
+    let url = format!("http://me:secret@{}", hive.local_addr().unwrap());
     let (to, heard) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for stream in hive.incoming().flatten() {
@@ -149,21 +249,35 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     });
     let mut command = command();
     command.args(["serve", "--worker-id", "w0", "--model"]).arg(smollm2());
-    let server = Served::with(command.args(["--model-ref", "hf:smol", "--hive-url", &url]), &[]);
+    let mut server = Served::with(command.args(["--model-ref", "hf:smol", "--hive-url", &url]), &[]);
     let first = heard.recv_timeout(Duration::from_secs(20)).unwrap();
     assert!(first.starts_with("POST /v1/workers/w0 HTTP/1.1\r\n"), "{first}");
+    assert!(first.contains("authorization: Basic bWU6c2VjcmV0\r\n") && first.contains("host: 127.0.0.1:"), "{first}");
     let card: Value = serde_json::from_str(first.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!(
         (&card["id"], &card["model_ref"], &card["port"]),
         (&json!("w0"), &json!("hf:smol"), &json!(server.address.port()))
     );
-    // The next one, 10 s later, has the model.
-    let second = heard.recv_timeout(Duration::from_secs(30)).unwrap();
-    let card: Value = serde_json::from_str(second.split_once("\r\n\r\n").unwrap().1).unwrap();
-    assert!(
-        card["ready"] == true && card["device"]["label"] == "cpu" && card["memory"]["total"].as_u64().unwrap() > 0,
-        "{card}"
-    );
+    // Every change is heard of when it comes: ten seconds after another nothing need have changed.
+    let next = |what: &str, good: &dyn Fn(&Value) -> bool| -> Value {
+        let mut told = Instant::now();
+        loop {
+            let said = heard.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{what}"));
+            let card: Value = serde_json::from_str(said.split_once("\r\n\r\n").unwrap().1).unwrap();
+            assert!(told.elapsed() < Duration::from_secs(9), "{what} was not told of at once: {card}");
+            told = Instant::now();
+            if good(&card) {
+                return card;
+            }
+        }
+    };
+    let card = next("the model is there", &|card| card["ready"] == true);
+    assert!(card["device"]["label"] == "cpu" && card["memory"]["total"].as_u64().unwrap() > 0, "{card}");
+    let mut running = streaming(&server, 900);
+    begun(&mut running);
+    next("a request runs", &|card| card["running"] == 1);
+    drop(running);
+    next("it runs no more", &|card| card["running"] == 0);
 
     let body = json!({ "prompt": "Hello, world!", "max_tokens": 6, "temperature": 0, "model": "hf:smol" });
     let whole = server.good("/v1/inference", &body).json();
@@ -174,6 +288,17 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     let text: String = events.iter().filter_map(|e| e["text"].as_str()).collect();
     assert_eq!(whole["text"], text.as_str());
     assert_eq!(events.last().unwrap()["generated_tokens"], 6);
+    assert_eq!(server.end(), Some(0));
+    next("it stops", &|card| card["stopping"] == true && card["ready"] == false);
+    let last = next("it has ended", &|card| card["ended"] == true);
+    assert!(last["ready"] == false && last["id"] == "w0", "{last}");
+    assert!(heard.recv_timeout(Duration::from_millis(1)).is_err(), "nothing comes behind the end");
+    for url in ["https://hive", "hive:3000", "http://me:secret@"] {
+        let mut command = support::kjit();
+        command.args(["serve", "--worker-id", "w0", "--model-ref", "x", "--hive-url", url]).arg(smollm2());
+        let line = support::error_line(&mut command, 2);
+        assert!(line.contains("http://USER:PASSWORD@HOST:PORT"), "{line}");
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod error;
 mod getters;
 mod layout;
 mod metadata;
+mod mix;
 mod split;
 mod summary;
 mod tensors;

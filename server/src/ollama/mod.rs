@@ -38,7 +38,7 @@ pub fn now() -> String {
 fn details(card: &Card) -> Value {
     json!({
         "format": "gguf", "family": card.arch, "families": [card.arch],
-        "parameter_size": format!("{:.1}M", card.parameters as f64 / 1e6), "quantization_level": "", "parent_model": ""
+        "parameter_size": format!("{:.1}M", card.parameters as f64 / 1e6), "quantization_level": card.mix, "parent_model": ""
     })
 }
 

@@ -47,10 +47,7 @@ async fn vectors(
     for tokens in tokens {
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
-        scheduler.embed(tokens, sink).map_err(|why| match refused(&why) {
-            refusal if refusal.status().as_u16() == 400 => Refusal::field("input", why),
-            refusal => refusal,
-        })?;
+        scheduler.embed(tokens, sink).map_err(|why| refused(&why, "input"))?;
         let vector = from.await.map_err(|_| Refusal::internal("an answer's end was lost"))?;
         let mut vector = vector.map_err(|why| failed(&why, "input"))?;
         let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();

@@ -36,7 +36,7 @@ pub fn model() -> PathBuf {
 }
 
 /// A server of it.
-fn server() -> &'static (Runtime, Inside) {
+pub fn server() -> &'static (Runtime, Inside) {
     static SERVER: OnceLock<(Runtime, Inside)> = OnceLock::new();
     SERVER.get_or_init(|| {
         let template = std::env::temp_dir().join(format!("kjit-fuzz-{}.jinja", std::process::id()));
@@ -66,7 +66,7 @@ fn server() -> &'static (Runtime, Inside) {
             token_budget: None,
             lookup: None,
             // Whoever waits for more of a request is told that nothing comes: the other side is closed.
-            limits: Limits { headers: second, body_time: second, ..Limits::default() },
+            limits: Limits { headers: second, idle: 2 * second, body_time: second, ..Limits::default() },
             worker: None,
             say: |_| (),
         };

@@ -4,6 +4,7 @@ use super::values::Size;
 use super::{Setup, Switch, positive};
 use crate::model::ModelName;
 use clap::{Args, ValueHint};
+use kjit_server::{Hive, origin};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub struct Serve {
     #[arg(long)]
     pub allow_anyone: bool,
     /// Let pages of this origin in (`https://app.example`); may be given several times
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors: Vec<String>,
     /// What clients call the model (default: the file's name); may be given several times. With several models:
     /// one for each, in their order
@@ -82,14 +83,14 @@ pub struct Serve {
     /// that does not pay (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
-    /// Connections at once; more wait
+    /// Connections at once, half of them from one address; more close the one that waits longest for a request
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_connections: usize,
     /// Size of a request's body
     #[arg(long, default_value = "8MiB", value_name = "SIZE")]
     max_body: Size,
-    /// Seconds for a request's headers, and that an idle connection is kept
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Seconds that an idle connection is kept, and at most for a request's headers, which have 30
+    #[arg(long, default_value_t = 75, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
     /// Seconds after which a model that nobody asked for is unloaded, and loaded again when somebody does (0: never,
     /// whatever keep_alive of Ollama's clients says; default: 300 with several models, never with one)
@@ -107,9 +108,9 @@ pub struct Serve {
     /// What the fleet calls the model
     #[arg(long, value_name = "REF", requires = "worker_id")]
     pub model_ref: Option<String>,
-    /// Where the worker announces itself, every 10 s
+    /// Where the worker announces itself, when something changes and every 10 s
     #[arg(long, value_name = "URL", requires = "worker_id")]
-    pub hive_url: Option<String>,
+    pub hive_url: Option<Hive>,
     /// The AMD GPU of that number, as --device rocm:N
     #[arg(long, value_name = "N", conflicts_with = "cuda_device")]
     pub rocm_device: Option<u16>,

@@ -44,14 +44,12 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
             keys
         }
     };
-    if let Some(hive) = &args.hive_url {
-        kjit_server::check_hive(hive).map_err(anyhow::Error::msg)?;
-    }
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(anyhow::Error::msg)?),
         _ => None,
     };
     let host = address(&args.host)?;
+    let (limits, idle) = (Limits::default(), Duration::from_secs(args.idle_timeout));
     let open = OpenOptions {
         device: device(args, shared)?,
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
@@ -78,9 +76,11 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         limits: Limits {
             connections: args.max_connections,
             body: args.max_body(),
-            headers: Duration::from_secs(args.idle_timeout),
+            bodies: limits.bodies.max(args.max_body().saturating_mul(2)),
+            headers: limits.headers.min(idle),
+            idle,
             stop: Duration::from_secs(args.stop_timeout),
-            ..Limits::default()
+            ..limits
         },
         worker: worker(args),
         say: if shared.quiet { |_| () } else { |line| say(line) },

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 pub struct Served {
     pub child: Child,
     pub address: SocketAddr,
+    /// What it said before it listened.
+    pub warned: Vec<String>,
     said: Mutex<mpsc::Receiver<String>>,
 }
 
@@ -66,12 +68,12 @@ impl Served {
     pub fn by(command: &mut Command) -> Served {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let address = listening(&mut stderr);
+        let (warned, address) = listening(&mut stderr);
         let (to, said) = mpsc::channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
         let line = said.recv_timeout(Duration::from_secs(120)).unwrap();
         assert!(line.starts_with("serving ") && line.contains(&address.to_string()), "{line}");
-        Served { child, address, said: Mutex::new(said) }
+        Served { child, address, warned, said: Mutex::new(said) }
     }
 
     /// The next line that it says.
@@ -145,14 +147,16 @@ impl Drop for Served {
     }
 }
 
-fn listening(stderr: &mut BufReader<ChildStderr>) -> SocketAddr {
-    let mut line = String::new();
-    stderr.read_line(&mut line).unwrap();
+fn listening(stderr: &mut BufReader<ChildStderr>) -> (Vec<String>, SocketAddr) {
+    let (mut warned, mut line) = (vec![], String::new());
+    while stderr.read_line(&mut line).unwrap() > 0 && line.starts_with("warning: ") {
+        warned.push(std::mem::take(&mut line));
+    }
     let address = line
         .strip_prefix("listening on http")
         .map(|rest| rest.trim_start_matches('s').trim_start_matches("://"))
         .and_then(|rest| rest.split(',').next());
-    address.unwrap_or_else(|| panic!("{line}")).parse().unwrap()
+    (warned, address.unwrap_or_else(|| panic!("{line}")).parse().unwrap())
 }
 
 pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> String {

@@ -1,0 +1,104 @@
+//! Bodies of requests: each within its limits, and all together within one, because hundreds that are each small enough are not so together.
+
+use crate::options::Limits;
+use crate::refusal::Refusal;
+use axum::body::Body;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Bytes};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of each body that count for nothing: an ordinary chat is let in whatever large bodies there are.
+const FREE: usize = 64 << 10;
+
+/// What all bodies have that are being read, or whose request is.
+#[derive(Debug, Default)]
+pub struct Bodies(Arc<AtomicUsize>);
+
+/// A body and its bytes of what all have together.
+struct Held {
+    bytes: Vec<u8>,
+    counted: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+impl Held {
+    /// Counts what it would be with so many bytes; whether all together stay within the limit.
+    fn grows_to(&mut self, len: usize, most: usize) -> bool {
+        let more = len.saturating_sub(FREE).saturating_sub(self.counted);
+        let count = |all: usize| all.checked_add(more).filter(|all| *all <= most || more == 0);
+        let fits = self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok();
+        if fits {
+            self.counted += more;
+        }
+        fits
+    }
+}
+
+impl Bodies {
+    /// Reads a body. It counts until what this gives is dropped.
+    ///
+    /// # Errors
+    /// It is too large, which is said before any of it is read where its length is known; it does not come in time; all bodies together
+    /// are too large.
+    pub async fn read(&self, mut body: Body, limits: &Limits) -> Result<Bytes, Refusal> {
+        let told = body.size_hint().lower();
+        if told > limits.body as u64 {
+            return Err(Refusal::too_large(limits.body));
+        }
+        let mut held = Held { bytes: vec![], counted: 0, all: Arc::clone(&self.0) };
+        let read = async {
+            while let Some(frame) = body.frame().await {
+                let frame =
+                    frame.map_err(|error| Refusal::bad(format!("the request's body cannot be read: {error}")))?;
+                let Ok(data) = frame.into_data() else { continue };
+                let len = held.bytes.len().saturating_add(data.len());
+                if len > limits.body {
+                    return Err(Refusal::too_large(limits.body));
+                }
+                if !held.grows_to(len, limits.bodies) {
+                    return Err(Refusal::unavailable(2, "the bodies of other requests take all room for such"));
+                }
+                held.bytes.extend_from_slice(&data);
+            }
+            Ok(Bytes::from_owner(held))
+        };
+        tokio::time::timeout(limits.body_time, read).await.unwrap_or_else(|_| Err(Refusal::too_slow()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bodies, FREE};
+    use crate::options::Limits;
+    use axum::body::Body;
+
+    #[tokio::test]
+    async fn all_bodies_together_have_a_limit_and_what_is_done_with_leaves_room() {
+        let (bodies, limits) = (Bodies::default(), Limits { body: 3 * FREE, bodies: 2 * FREE, ..Limits::default() });
+        let read = |n: usize| bodies.read(Body::from(vec![0; n]), &limits);
+        let one = read(2 * FREE).await.unwrap();
+        let two = read(2 * FREE).await.unwrap();
+        let refused = read(FREE + 1).await.unwrap_err();
+        assert_eq!(refused.status(), 503);
+        // An ordinary one is read all the same.
+        assert_eq!(read(FREE).await.unwrap().len(), FREE);
+        drop(one);
+        assert_eq!(read(2 * FREE).await.unwrap().len(), 2 * FREE);
+        drop(two);
+        assert_eq!(read(3 * FREE).await.unwrap().len(), 3 * FREE);
+        assert_eq!(read(3 * FREE + 1).await.unwrap_err().status(), 413);
+    }
+}

@@ -1,0 +1,134 @@
+//! Places for connections: as many as there may be at once, and of one address half of them. Where there is none left, the connection that
+//! waits longest for a request gives way; one that is being answered never does.
+
+use crate::doing::Doing;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Between two looks for one that can give way, where nothing else is heard.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Places for connections.
+pub struct Places {
+    most: usize,
+    next: AtomicU64,
+    taken: Mutex<HashMap<u64, (IpAddr, Arc<Doing>)>>,
+    left: Notify,
+}
+
+/// A place, left when this is dropped.
+pub struct Place {
+    places: Arc<Places>,
+    number: u64,
+    /// What the connection there does.
+    pub doing: Arc<Doing>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken().remove(&self.number);
+        self.places.left.notify_one();
+    }
+}
+
+impl Places {
+    /// So many.
+    pub fn new(most: usize) -> Arc<Places> {
+        Arc::new(Places { most, next: AtomicU64::new(0), taken: Mutex::default(), left: Notify::new() })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<u64, (IpAddr, Arc<Doing>)>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection from there. Where all are taken, it waits until the one that is idle longest has gone, or any has ended.
+    /// None: its address has its share, and everything of that is being answered.
+    pub async fn take(self: &Arc<Places>, from: IpAddr) -> Option<Place> {
+        let from = holder(from);
+        loop {
+            {
+                let mut taken = self.taken();
+                // Those that were told to go are on their way.
+                let stay = |of: &dyn Fn(IpAddr) -> bool| {
+                    taken.values().filter(|(other, doing)| of(*other) && !doing.goes()).count()
+                };
+                if stay(&|other| other == from) >= self.most.div_ceil(2) {
+                    idlest(&taken, |other| other == from)?.give_way();
+                } else if stay(&|_| true) >= self.most {
+                    idlest(&taken, |_| true).inspect(|idlest| idlest.give_way());
+                }
+                if taken.len() < self.most {
+                    let (number, doing) = (self.next.fetch_add(1, Ordering::Relaxed), Doing::new());
+                    taken.insert(number, (from, Arc::clone(&doing)));
+                    return Some(Place { places: Arc::clone(self), number, doing });
+                }
+            }
+            self.one_left().await;
+        }
+    }
+
+    /// The one that is idle longest gives way.
+    pub fn part(&self) {
+        idlest(&self.taken(), |_| true).inspect(|idlest| idlest.give_way());
+    }
+
+    /// Waits until a place was left, or for a moment.
+    pub async fn one_left(&self) {
+        let _ = tokio::time::timeout(LOOK, self.left.notified()).await;
+    }
+}
+
+fn idlest(taken: &HashMap<u64, (IpAddr, Arc<Doing>)>, of: impl Fn(IpAddr) -> bool) -> Option<Arc<Doing>> {
+    let idle =
+        |(from, doing): &(IpAddr, Arc<Doing>)| Some((doing.idle_since().filter(|_| of(*from))?, Arc::clone(doing)));
+    taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, doing)| doing)
+}
+
+/// Who has an address: one machine has a whole network of 64 bits in IPv6.
+fn holder(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Places, holder};
+    use std::net::IpAddr;
+
+    #[tokio::test]
+    async fn the_idlest_gives_way_and_no_address_has_more_than_half() {
+        let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let places = Places::new(4);
+        let first = places.take(a).await.unwrap();
+        let second = places.take(a).await.unwrap();
+        // The third of one address: its first is told to go.
+        let third = places.take(a).await.unwrap();
+        first.doing.gives_way().await;
+        assert!(first.doing.idle_since().is_none() && second.doing.idle_since().is_some());
+        drop(first);
+        let others = [places.take(b).await.unwrap(), places.take(b).await.unwrap()];
+        // All are taken: who waits longest goes, whoever it is, and the next one waits for that.
+        let (next, ()) = tokio::join!(places.take(IpAddr::from([10, 0, 0, 3])), async {
+            second.doing.gives_way().await;
+            drop(second);
+        });
+        assert!(next.is_some() && third.doing.idle_since().is_some());
+        drop((third, others, next));
+        assert!(places.taken().is_empty());
+    }
+
+    #[test]
+    fn one_machine_has_one_address() {
+        let of = |text: &str| holder(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+}
