@@ -137,6 +137,14 @@ fn a_clang_that_loops_is_ended_at_the_deadline() {
 }
 
 #[test]
+fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
+    let mark = format!("left-{}", std::process::id());
+    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)]) else { return };
+    assert!(error.contains("ran past 3 s and was ended"), "{error}");
+    assert_eq!(processes_with(&format!("KJIT_TEST_MARK={mark}")), Vec::<String>::new(), "still running");
+}
+
+#[test]
 fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lying() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);

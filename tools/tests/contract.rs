@@ -292,6 +292,32 @@ fn nothing_is_coloured_and_no_bar_is_drawn_without_a_terminal() {
 }
 
 #[test]
+fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_empty_element() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["python3", "python", "clang", "clang-19", "ld.lld"] {
+        let file = dir.path().join(name);
+        std::fs::write(&file, "#!/bin/sh\ntouch \"$KJIT_TEST_STARTED\"\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["libcuda.so.1", "libamdhip64.so", "libhiprtc.so", "libnvrtc.so"] {
+        std::fs::write(dir.path().join(name), "no library").unwrap();
+    }
+    let started = dir.path().join("started");
+    for list in [":/nowhere", "/nowhere:", ".:/nowhere", "/nowhere::/else"] {
+        let mut c = kjit();
+        c.args(["devices", "-v"])
+            .current_dir(dir.path())
+            .env("KJIT_TEST_STARTED", &started)
+            .env_remove("KJIT_NVRTC_LIBRARY");
+        let out = c.env("PATH", list).env("LD_LIBRARY_PATH", list).env("HOME", dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        assert!(!started.exists(), "{list}: {said}");
+        assert!(!said.contains("invalid ELF") && !said.contains("file too short"), "{list}: {said}");
+    }
+}
+
+#[test]
 fn devices_and_the_doctor_name_the_cpu_and_what_is_missing_and_write_a_report_only_where_told() {
     let doc = json(&stdout(kjit().args(["devices", "--json"])));
     let cpu = doc["devices"].as_array().unwrap().last().unwrap();
@@ -301,7 +327,11 @@ fn devices_and_the_doctor_name_the_cpu_and_what_is_missing_and_write_a_report_on
     }
     let dir = tempfile::tempdir().unwrap();
     let mut doctor = kjit();
-    doctor.args(["doctor", "--cache-dir", "cache"]).env("KJIT_COMPILE_SECONDS", "77").current_dir(dir.path());
+    doctor
+        .args(["doctor", "--cache-dir", "cache"])
+        .env("KJIT_COMPILE_SECONDS", "77")
+        .env("KJIT_RANKS_SECRET", "never told to anybody")
+        .current_dir(dir.path());
     let output = doctor.output().unwrap();
     let verdicts = String::from_utf8(output.stdout).unwrap();
     let marks = ["ok   ", "note ", "FAIL "];
@@ -319,5 +349,5 @@ fn devices_and_the_doctor_name_the_cpu_and_what_is_missing_and_write_a_report_on
     for part in [verdicts.as_str(), "[devices]\ncpu: ", "[system]\n/proc/version: ", "KJIT_COMPILE_SECONDS=77"] {
         assert!(report.contains(part), "no {part:?} in {report}");
     }
-    assert!(!report.contains("\nHOME="), "what concerns nobody is not told");
+    assert!(!report.contains("\nHOME=") && !report.contains("never told"), "what concerns nobody is not told");
 }

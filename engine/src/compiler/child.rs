@@ -1,6 +1,7 @@
 //! The compiler process: a loop that answers requests, with its own standard output out of the compilers'
 //! reach.
 
+use super::descendants::{adopt_orphans, end_below};
 use super::protocol::{Answer, Ask};
 use super::{Backend, Compiled, open};
 use std::collections::HashMap;
@@ -96,6 +97,7 @@ pub fn kjit_cc() -> i32 {
 fn work(memory_limit: u64) -> i32 {
     let Some((mut questions, mut answers)) = take_pipes() else { return 1 };
     limit_memory(memory_limit);
+    adopt_orphans();
     leave_with_parent();
     let mut opened = Opened::default();
     loop {
@@ -151,6 +153,9 @@ fn leave_with_parent() {
             std::thread::sleep(std::time::Duration::from_millis(250));
             // SAFETY: as above.
             if unsafe { libc::getppid() } != parent {
+                if let Ok(this) = i32::try_from(std::process::id()) {
+                    end_below(this);
+                }
                 remove_scratch();
                 // SAFETY: _exit runs no handlers, which a compiler in the middle of its work could not bear.
                 unsafe { libc::_exit(0) }

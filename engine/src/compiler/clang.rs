@@ -2,7 +2,7 @@
 //! device library, so none is looked for (`-nogpuinc -nogpulib`).
 
 use super::child::scratch;
-use super::discover::{Places, on_path};
+use super::discover::{Places, folders_of, on_path};
 use super::protocol::Request;
 use super::{Backend, Compiled, Compiler, Probe, amdgpu};
 use crate::arch::Vendor;
@@ -49,10 +49,8 @@ impl Compiler for Kind {
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable("KJIT_CLANG");
         places.under_variable("ROCM_PATH", &["llvm/bin", "lib/llvm/bin"]);
-        if let Some(paths) = std::env::var_os("PATH") {
-            for folder in std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()) {
-                places.folder("PATH", &folder);
-            }
+        for folder in folders_of("PATH") {
+            places.folder("PATH", &folder);
         }
         places.folder("usual folder", Path::new("/opt/rocm/llvm/bin"));
         places

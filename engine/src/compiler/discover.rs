@@ -71,10 +71,8 @@ impl Places {
     /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its defaults.
     /// Walked by us and not by opening, so that finding a compiler loads none into this process.
     pub fn loader_path(&mut self) {
-        if let Some(paths) = std::env::var_os("LD_LIBRARY_PATH") {
-            for folder in std::env::split_paths(&paths).filter(|p| !p.as_os_str().is_empty()) {
-                self.folder("LD_LIBRARY_PATH", &folder);
-            }
+        for folder in folders_of("LD_LIBRARY_PATH") {
+            self.folder("LD_LIBRARY_PATH", &folder);
         }
         for folder in loader_folders() {
             self.folder("loader path", folder);
@@ -240,8 +238,14 @@ fn ask_python(python: &Path) -> Vec<PathBuf> {
 
 /// An executable by name.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
-    let paths = std::env::var_os("PATH")?;
-    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|file| file.is_file())
+    folders_of("PATH").into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The folders that a variable lists. An empty or relative one means the folder in which kjit happens to be started, where
+/// anybody may have put anything: it is left out.
+pub(crate) fn folders_of(variable: &str) -> Vec<PathBuf> {
+    let paths = std::env::var_os(variable).unwrap_or_default();
+    std::env::split_paths(&paths).filter(|folder| folder.is_absolute()).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod amdgpu;
 pub(crate) mod child;
 mod clang;
+mod descendants;
 pub(crate) mod discover;
 mod hiprtc;
 mod nvrtc;

@@ -2,6 +2,7 @@
 //! they hang.
 
 use super::child::{self, Opened, WORK};
+use super::descendants::end_below;
 use super::protocol::{Answer, Ask};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -76,11 +77,14 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already; what it started (a clang that hangs, its linker) is in its group and goes
-        // along.
+        // It may be gone already; what it started (a clang that hangs, its linker) goes along, also what has left its
+        // group. Stopped it starts no more, and orphans come to it until they are ended.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
             // SAFETY: numbers only. The child leads the group and has not been waited for, so the number is
             // still its own.
+            unsafe { libc::kill(group, libc::SIGSTOP) };
+            end_below(group);
+            // SAFETY: as above.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         let _ = self.child.kill();

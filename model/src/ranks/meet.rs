@@ -1,13 +1,21 @@
 //! Ranks find each other: all but the first one connect to it, say who they are and what they compute, and are told
 //! what the vendor's library needs. The connections stay: a rank that ends, in whatever way, ends its own.
+//!
+//! ```text
+//! rank → first   kjit-rank-3 DRAWN
+//! first → rank   DRAWN PROOF
+//! rank → first   PROOF RANK JOB WORDS…     believed if the proof is of these words
+//! first → rank   PROOF go BYTES, or PROOF no WHY
+//! ```
 
-use super::{Ranks, RanksError};
+use super::secret::{Drawn, draw, is_drawn};
+use super::{Ranks, RanksError, SECRET};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// First word of a rank's line.
-const WORD: &str = "kjit-rank-2";
+const WORD: &str = "kjit-rank-3";
 /// Bytes of a line at most.
 const LINE: usize = 4096;
 /// How long who has connected may take for its whole line.
@@ -78,14 +86,61 @@ fn numbers(all: &[usize]) -> String {
     format!("{} {}", if all.len() == 1 { "rank" } else { "ranks" }, all.join(", "))
 }
 
-/// Who has connected and not said its line yet.
+/// Who has connected and not proven itself yet.
 struct Unknown {
     stream: TcpStream,
     line: Vec<u8>,
     since: Instant,
+    /// What both have drawn, once it has begun.
+    drawn: Option<Drawn>,
+}
+
+/// A rank that has proven itself, and what both have drawn.
+struct Known {
+    rank: usize,
+    stream: TcpStream,
+    drawn: Drawn,
+}
+
+impl Known {
+    /// Says this, with a proof.
+    fn tell(&mut self, ranks: &Ranks, what: &str) -> std::io::Result<()> {
+        tell(&mut self.stream, ranks, &self.drawn, what)
+    }
+}
+
+/// Of the proofs in a meeting, which this is: of one none other can be made.
+mod part {
+    pub const FIRST: &str = "the first rank";
+    pub const RANK: &str = "a rank";
+    pub const ANSWER: &str = "the answer";
+}
+
+fn tell(stream: &mut TcpStream, ranks: &Ranks, drawn: &Drawn, what: &str) -> std::io::Result<()> {
+    let proof = ranks.secret.proof(part::ANSWER, drawn, what);
+    stream.write_all(format!("{proof} {what}\n").as_bytes())
 }
 
 impl Unknown {
+    /// What it says with a proof, if it is there; an error for who will prove nothing.
+    fn proven(&mut self, ranks: &Ranks) -> Result<Option<(Drawn, String)>, ()> {
+        let Some(line) = self.line()? else { return Ok(None) };
+        let Some(drawn) = &self.drawn else {
+            let theirs = line.strip_prefix(WORD).and_then(|rest| rest.strip_prefix(' ')).filter(|d| is_drawn(d));
+            let drawn = Drawn { theirs: theirs.ok_or(())?.to_owned(), first: draw().map_err(|_| ())? };
+            let proof = ranks.secret.proof(part::FIRST, &drawn, "");
+            // A line this short goes into any connection's buffer.
+            self.stream.write_all(format!("{} {proof}\n", drawn.first).as_bytes()).map_err(|_| ())?;
+            (self.drawn, self.line) = (Some(drawn), vec![]);
+            return Ok(None);
+        };
+        let (proof, said) = line.split_once(' ').ok_or(())?;
+        match ranks.secret.proves(proof, part::RANK, drawn, said) {
+            true => Ok(Some((drawn.clone(), said.to_owned()))),
+            false => Err(()),
+        }
+    }
+
     /// Its line, if it is there; an error for who will say none.
     fn line(&mut self) -> Result<Option<String>, ()> {
         let mut bytes = [0u8; 512];
@@ -113,15 +168,24 @@ impl Unknown {
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     let failed = |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
     let everywhere = |why: String| {
+        ranks.secret.allows(&[SocketAddr::from(([0, 0, 0, 0], ranks.port))])?;
         let listener = TcpListener::bind(("0.0.0.0", ranks.port));
         let listener = listener.map_err(|e| {
             meeting(format!("rank 0 cannot listen at {}: {why}, and at all addresses: {e}", place(ranks)))
         })?;
         Ok((listener, Some(format!("{why}: rank 0 listens at all addresses of its machine, port {}", ranks.port))))
     };
-    let mut all: Vec<SocketAddr> = match (&*ranks.host, ranks.port).to_socket_addrs() {
-        Ok(all) => all.collect(),
-        Err(e) => return everywhere(format!("{} is not known here ({e})", shown(&ranks.host))),
+    // A name may come to be known only after the start, as others wait for it. One that never is means no address.
+    let end = Instant::now() + ranks.wait;
+    let mut all: Vec<SocketAddr> = loop {
+        match (&*ranks.host, ranks.port).to_socket_addrs() {
+            Ok(all) => break all.collect(),
+            Err(e) if Instant::now() > end => {
+                let (host, seconds) = (shown(&ranks.host), ranks.wait.as_secs());
+                return Err(meeting(format!("MASTER_ADDR={host} is not known here after {seconds} s ({e})")));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
     };
     // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or localhost, is meant.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
@@ -132,6 +196,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     if all.is_empty() {
         return everywhere(format!("{} leads to this machine alone", shown(&ranks.host)));
     }
+    ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
         // A name that leads here by a way around (a service's, say) is none that can be listened at.
@@ -152,52 +217,59 @@ fn gather(
     let set = listener.set_nonblocking(true);
     set.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
     let end = Instant::now() + ranks.wait;
-    let mut came: Vec<(usize, TcpStream)> = vec![];
+    let mut came: Vec<Known> = vec![];
+    // Connections of which nothing was believed.
+    let mut strangers = 0usize;
     let mut unknown: Vec<Unknown> = vec![];
     while came.len() + 1 < ranks.size {
-        if let Some((rank, _)) = came.iter().find(|(_, stream)| ended(stream)) {
-            let why = format!("rank {rank} has ended before all were there");
-            return refuse(came, why);
+        if let Some(gone) = came.iter().find(|known| ended(&known.stream)) {
+            let why = format!("rank {} has ended before all were there", gone.rank);
+            return refuse(ranks, came, why);
         }
         if Instant::now() > end {
-            let missing: Vec<usize> = (1..ranks.size).filter(|r| came.iter().all(|(rank, _)| rank != r)).collect();
+            let missing: Vec<usize> = (1..ranks.size).filter(|r| came.iter().all(|known| known.rank != *r)).collect();
             let (who, seconds) = (numbers(&missing), ranks.wait.as_secs());
-            let said = said.map_or_else(String::new, |said| format!(" ({said})"));
-            return refuse(came, format!("{who} did not come to {} within {seconds} s{said}", place(ranks)));
+            let mut said = said.map_or_else(String::new, |said| format!(" ({said})"));
+            if strangers > 0 {
+                said +=
+                    &format!(" ({strangers} came and did not prove to be of this job: {SECRET} is the same for all)");
+            }
+            return refuse(ranks, came, format!("{who} did not come to {} within {seconds} s{said}", place(ranks)));
         }
         match listener.accept() {
+            Ok((stream, _)) if !ranks.secret.trusts(&stream, Duration::ZERO) => drop(stream),
             Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
                 if unknown.len() == UNKNOWN {
                     unknown.remove(0);
                 }
-                unknown.push(Unknown { stream, line: vec![], since: Instant::now() });
+                unknown.push(Unknown { stream, line: vec![], since: Instant::now(), drawn: None });
             }
             _ => std::thread::sleep(Duration::from_millis(10)),
         }
         for mut who in std::mem::take(&mut unknown) {
-            match who.line() {
-                Ok(Some(line)) => {
-                    if let Some(why) = welcome(ranks, hello, &line, who.stream, &mut came) {
-                        return refuse(came, why);
+            match who.proven(ranks) {
+                Ok(Some((drawn, line))) => {
+                    if let Some(why) = welcome(ranks, hello, &line, (who.stream, drawn), &mut came) {
+                        return refuse(ranks, came, why);
                     }
                 }
                 Ok(None) => unknown.push(who),
                 // Who is no rank says something else, or nothing.
-                Err(()) => {}
+                Err(()) => strangers += 1,
             }
         }
     }
     let bytes = match first() {
         Ok(bytes) => bytes,
-        Err(error) => return refuse(came, error.to_string()),
+        Err(error) => return refuse(ranks, came, error.to_string()),
     };
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    for (rank, stream) in &mut came {
-        let sent = stream.write_all(format!("go {hex}\n").as_bytes());
-        sent.map_err(|e| meeting(format!("rank {rank} cannot be told: {e}")))?;
+    for known in &mut came {
+        let sent = known.tell(ranks, &format!("go {hex}"));
+        sent.map_err(|e| meeting(format!("rank {} cannot be told: {e}", known.rank)))?;
     }
-    came.sort_by_key(|(rank, _)| *rank);
-    Ok((bytes, Links(came, said)))
+    came.sort_by_key(|known| known.rank);
+    Ok((bytes, Links(came.into_iter().map(|known| (known.rank, known.stream)).collect(), said)))
 }
 
 /// Takes who said this line for a rank, or sends it away; the reason where nothing comes of the meeting.
@@ -205,17 +277,14 @@ fn welcome(
     ranks: &Ranks,
     hello: &Hello,
     line: &str,
-    mut stream: TcpStream,
-    came: &mut Vec<(usize, TcpStream)>,
+    (mut stream, drawn): (TcpStream, Drawn),
+    came: &mut Vec<Known>,
 ) -> Option<String> {
     let mut words = line.split(' ');
-    if words.next() != Some(WORD) {
-        return None;
-    }
     let (rank, job) = (words.next().and_then(|w| w.parse::<usize>().ok()), words.next());
     let mut away = |why: String| {
         // Who is gone is not told.
-        let _ = stream.write_all(format!("no {why}\n").as_bytes());
+        let _ = tell(&mut stream, ranks, &drawn, &format!("no {why}"));
     };
     if job != Some(&*ranks.job) {
         // Another job of this machine that came to this port: neither ends the other.
@@ -230,23 +299,23 @@ fn welcome(
     let differs = hello.iter().enumerate().find(|(i, (_, ours))| theirs.get(*i) != Some(&&**ours));
     if let Some((i, (what, ours))) = differs {
         let theirs = shown(theirs.get(i).copied().unwrap_or("none"));
-        came.push((rank, stream));
+        came.push(Known { rank, stream, drawn });
         return Some(format!("rank {rank} has another {what} than rank 0 ({theirs}, not {ours})"));
     }
     if rank >= ranks.size {
         away(format!("rank {rank} is none of {} ranks", ranks.size));
         return None;
     }
-    let twice = came.iter().any(|(other, _)| *other == rank);
-    came.push((rank, stream));
+    let twice = came.iter().any(|other| other.rank == rank);
+    came.push(Known { rank, stream, drawn });
     twice.then(|| format!("two processes say that they are rank {rank} of {}", ranks.size))
 }
 
 /// Tells all that nothing comes of it.
-fn refuse<T>(came: Vec<(usize, TcpStream)>, why: String) -> Result<T, RanksError> {
-    for (_, mut stream) in came {
+fn refuse<T>(ranks: &Ranks, came: Vec<Known>, why: String) -> Result<T, RanksError> {
+    for mut known in came {
         // Who is gone is not told.
-        let _ = stream.write_all(format!("no {why}\n").as_bytes());
+        let _ = known.tell(ranks, &format!("no {why}"));
     }
     Err(meeting(why))
 }
@@ -258,6 +327,9 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     let mut stream = loop {
         // The name may come to be known only when the first rank is there.
         let all = (&*ranks.host, ranks.port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        if let Ok(all) = &all {
+            ranks.secret.allows(all)?;
+        }
         let connected = all.and_then(|all| {
             let mut last = Err(std::io::Error::other("it has no address"));
             // The first that answers: a second connection would be a second process for rank 0.
@@ -277,13 +349,33 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
-    let words: Vec<&str> = hello.iter().map(|(_, said)| &**said).collect();
-    let said = format!("{WORD} {} {} {}\n", ranks.rank, ranks.job, words.join(" "));
+    let stranger = || {
+        meeting(format!("whoever listens at {} is no rank of this job, or was given another {SECRET}", place(ranks)))
+    };
+    if !ranks.secret.trusts(&stream, SLOW) {
+        return Err(stranger());
+    }
+    let silent = |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
     // The first one waits for the others as long, and says so by itself.
     let wait = ranks.wait + SLOW;
     let until = Instant::now() + wait;
-    let answer = stream.write_all(said.as_bytes()).and_then(|()| line(&mut stream, until));
-    let answer = answer.map_err(|e| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks))))?;
+    let theirs = draw()?;
+    let said = stream.write_all(format!("{WORD} {theirs}\n").as_bytes()).and_then(|()| line(&mut stream, until));
+    let said = said.map_err(silent)?;
+    let (first, proof) = said.split_once(' ').filter(|(first, _)| is_drawn(first)).ok_or_else(stranger)?;
+    let drawn = Drawn { theirs, first: first.to_owned() };
+    if !ranks.secret.proves(proof, part::FIRST, &drawn, "") {
+        return Err(stranger());
+    }
+    let words: Vec<&str> = hello.iter().map(|(_, said)| &**said).collect();
+    let said = format!("{} {} {}", ranks.rank, ranks.job, words.join(" "));
+    let proof = ranks.secret.proof(part::RANK, &drawn, &said);
+    let answer = stream.write_all(format!("{proof} {said}\n").as_bytes()).and_then(|()| line(&mut stream, until));
+    let answer = answer.map_err(silent)?;
+    let (proof, answer) = answer.split_once(' ').ok_or_else(stranger)?;
+    if !ranks.secret.proves(proof, part::ANSWER, &drawn, answer) {
+        return Err(stranger());
+    }
     match answer.split_once(' ') {
         Some(("go", hex)) => {
             let byte = |i: usize| hex.get(2 * i..2 * i + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
@@ -292,7 +384,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
             Ok((bytes, Links(vec![(0, stream)], None)))
         }
         Some(("no", why)) => Err(meeting(shown(why))),
-        _ => Err(meeting(format!("whoever listens at {} is no rank of kjit", place(ranks)))),
+        _ => Err(stranger()),
     }
 }
 
@@ -359,24 +451,91 @@ mod tests {
         stream
     }
 
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    /// Who begins as a rank does.
+    fn begins(port: u16) -> (TcpStream, Drawn) {
+        let theirs = draw().unwrap();
+        let mut stream = says(port, &format!("{WORD} {theirs}\n"));
+        let answer = line(&mut stream, soon()).unwrap();
+        let first = answer.split(' ').next().unwrap().to_owned();
+        (stream, Drawn { theirs, first })
+    }
+
+    fn at(rank: usize, host: &str, port: u16, secret: Option<&str>) -> Ranks {
+        let value = |name: &str| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some("2".to_owned()),
+            "MASTER_ADDR" => Some(host.to_owned()),
+            "MASTER_PORT" => Some(port.to_string()),
+            "KJIT_RANKS_WAIT" => Some("1".to_owned()),
+            SECRET => secret.map(str::to_owned),
+            _ => None,
+        };
+        Ranks::of(&value).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_believed_without_the_secret_and_an_unknown_name_is_no_address() {
+        // No address is all addresses.
+        for rank in [0, 1] {
+            let why = meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same").unwrap_err();
+            assert!(why.contains("no-such-host.invalid"), "{why}");
+        }
+        // Beyond this machine there must be one.
+        for (rank, host) in [(0, "0.0.0.0"), (1, "192.0.2.1"), (0, "192.0.2.1")] {
+            let why = meets(&at(rank, host, port(), None), "same").unwrap_err();
+            assert!(why.contains("KJIT_RANKS_SECRET is not set"), "{host}: {why}");
+        }
+        // And the same for all.
+        for (ours, theirs, good) in [
+            (Some("sixteen letters!"), Some("sixteen letters!"), true),
+            (Some("sixteen letters!"), Some("sixteen letters?"), false),
+            (Some("sixteen letters!"), None, false),
+            (None, Some("sixteen letters?"), false),
+        ] {
+            let port = port();
+            let [zero, one] = std::thread::scope(|scope| {
+                let both = [(0, ours), (1, theirs)];
+                let both = both.map(|(rank, s)| scope.spawn(move || meets(&at(rank, "127.0.0.1", port, s), "same")));
+                both.map(|one| one.join().unwrap())
+            });
+            assert_eq!((zero.is_ok(), one.is_ok()), (good, good), "{zero:?} {one:?}");
+            if let (Err(zero), Err(one)) = (zero, one) {
+                assert!(
+                    zero.contains("rank 1 did not come") && one.contains("another KJIT_RANKS_SECRET"),
+                    "{zero} {one}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn ranks_meet_in_spite_of_strangers() {
         let port = port();
         std::thread::scope(|scope| {
             let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
             // A page's reader, another job's rank, a rank with no number, one above all, one of which no end comes.
-            let words = [
-                "GET / HTTP/1.1\r\n\r\n",
-                "kjit-rank-2 1 other same\n",
-                "kjit-rank-2 x - same\n",
-                "kjit-rank-2 7 - same\n",
-                "kjit-rank-2 1 - sa",
-                "",
-            ];
-            let mut strangers = words.map(|words| says(port, words));
-            for (stranger, told) in strangers.iter_mut().skip(1).zip(["another job's", "above 0", "none of 3 ranks"]) {
-                let answer = line(stranger, Instant::now() + Duration::from_secs(10)).unwrap();
-                assert!(answer.starts_with("no ") && answer.contains(told), "{answer}");
+            let words = ["GET / HTTP/1.1\r\n\r\n", "kjit-rank-2 1 - same\n", "kjit-rank-3 12\n", "kjit-rank-3 1", ""];
+            let _strangers = words.map(|words| says(port, words));
+            for (words, told) in
+                [("1 other same", "another job's"), ("x - same", "above 0"), ("7 - same", "none of 3 ranks")]
+            {
+                let ours = ranks(1, 3, port, "30");
+                let (mut stream, drawn) = begins(port);
+                let proof = ours.secret.proof(part::RANK, &drawn, words);
+                stream.write_all(format!("{proof} {words}\n").as_bytes()).unwrap();
+                let answer = line(&mut stream, soon()).unwrap();
+                assert!(answer.contains(" no ") && answer.contains(told), "{answer}");
+            }
+            // A proof of other words, and one that another connection's first rank has made.
+            for (part, words) in [(part::RANK, "2 - same"), (part::FIRST, "1 - same")] {
+                let (mut stream, drawn) = begins(port);
+                let proof = ranks(1, 3, port, "30").secret.proof(part, &drawn, words);
+                stream.write_all(format!("{proof} 1 - same\n").as_bytes()).unwrap();
+                assert!(line(&mut stream, soon()).is_err(), "{part}");
             }
             let others = [1, 2].map(|rank| scope.spawn(move || meets(&ranks(rank, 3, port, "30"), "same")));
             let all = [zero].into_iter().chain(others).map(|one| one.join().unwrap());

@@ -4,9 +4,12 @@
 //! by the vendor's library.
 
 mod meet;
+mod secret;
 mod watch;
 
 pub(crate) use meet::{Hello, Links, meet};
+pub use secret::SECRET;
+use secret::Secret;
 pub(crate) use watch::{Far, Waiting};
 
 use std::time::Duration;
@@ -81,6 +84,14 @@ pub enum RanksError {
         /// What is wrong with it.
         why: String,
     },
+    /// Nothing proves to a rank that another is one.
+    #[error(
+        "--split ranks: {SECRET} {why}: give all ranks the same long random text by it (export {SECRET}=$(openssl rand -hex 32),          before srun; mpirun -x {SECRET})"
+    )]
+    Secret {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The ranks did not find each other.
     #[error("--split ranks: {0}")]
     Meeting(String),
@@ -105,6 +116,8 @@ pub struct Ranks {
     pub(crate) limit: Duration,
     /// The job's name, by which two at one port know each other apart.
     job: String,
+    /// What all of them know.
+    secret: Secret,
 }
 
 impl Ranks {
@@ -178,7 +191,8 @@ impl Ranks {
         // A word of a line.
         let plain = |c: char| if c.is_ascii_graphic() { c } else { '_' };
         let job = named.map_or("-".to_owned(), |n| n.join(".").chars().take(200).map(plain).collect());
-        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait, limit, job })
+        let secret = Secret::of(variable(SECRET))?;
+        Ok(Ranks { rank, size, local, launcher: by.name, host, port, wait, limit, job, secret })
     }
 }
 
@@ -255,6 +269,10 @@ mod tests {
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "0")], "no port"),
             (&[("JOB_COMPLETION_INDEX", "0")], "WORLD_SIZE"),
+            (
+                &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("KJIT_RANKS_SECRET", "short")],
+                "KJIT_RANKS_SECRET has fewer than 16 characters",
+            ),
             (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "x")], "torchrun"),
         ] {
             let error = of(variables).unwrap_err();

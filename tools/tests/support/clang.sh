@@ -8,6 +8,7 @@ case " $* " in
     abort) echo "PLEASE submit a bug report" >&2; kill -ABRT $$ ;;
     kill) kill -KILL $$ ;;
     loop) while :; do :; done ;;
+    leave) setsid -f sleep 600; while :; do :; done ;;
     eat) head -c 64G /dev/zero | tail; exit 1 ;;
     print) echo "this is no answer" ;;
     garbage) echo "no code object" >kjit-out.co; exit 0 ;;

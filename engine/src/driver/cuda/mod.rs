@@ -9,7 +9,9 @@ use super::lost::Contexts;
 use crate::arch::{Target, Vendor};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
+use hip_sys::for_loader;
 use std::ffi::{CStr, c_char, c_int};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use symbols::Symbols;
 
@@ -68,12 +70,15 @@ impl Cuda {
             package: "it comes with NVIDIA's display driver (Debian: nvidia-driver, libcuda1), version 525 or newer"
                 .to_owned(),
         };
-        let Some((library, place)) = PLACES.iter().find_map(|place| {
+        let by_name =
+            |place: &&str| if place.starts_with('/') { vec![PathBuf::from(place)] } else { for_loader(place) };
+        let Some((library, place)) = PLACES.iter().flat_map(by_name).find_map(|place| {
+            let shown = place.display().to_string();
             // SAFETY: loading runs the library's initialisers; this is NVIDIA's driver by its name.
-            match unsafe { libloading::Library::new(*place) } {
-                Ok(library) => Some((library, *place)),
+            match unsafe { libloading::Library::new(&place) } {
+                Ok(library) => Some((library, shown)),
                 Err(_) => {
-                    tried.push((*place).to_owned());
+                    tried.push(shown);
                     None
                 }
             }
@@ -83,9 +88,9 @@ impl Cuda {
         // Never closed: drivers keep threads and exit handlers of their own.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let symbols = Symbols::load(library).map_err(|names| {
-            missing(format!("{place} lacks {} (older than 12.0)", names.join(", ")), vec![place.to_owned()])
+            missing(format!("{place} lacks {} (older than 12.0)", names.join(", ")), vec![place.clone()])
         })?;
-        let mut cuda = Cuda { symbols, contexts: Contexts::default(), library: place.to_owned(), version: (0, 0) };
+        let mut cuda = Cuda { symbols, contexts: Contexts::default(), library: place.clone(), version: (0, 0) };
         let mut version: c_int = 0;
         // SAFETY: writes one int; may be called before cuInit.
         let code = unsafe { (cuda.symbols.cuDriverGetVersion)(&mut version) };

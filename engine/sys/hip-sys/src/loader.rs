@@ -2,7 +2,9 @@
 
 use crate::Error;
 use libloading::Library;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A place that was looked at.
@@ -99,12 +101,12 @@ impl Search {
                 }
             }
         }
-        for name in self.names {
-            let why = match open(Path::new(name)) {
-                Ok(library) => return Ok(Opened { library, place: PathBuf::from(name), tried }),
+        for place in self.names.iter().flat_map(|name| for_loader(name)) {
+            let why = match open(&place) {
+                Ok(library) => return Ok(Opened { library, place, tried }),
                 Err(why) => why,
             };
-            tried.push(Tried { via: "loader path", place: PathBuf::from(name), why });
+            tried.push(Tried { via: "loader path", place, why });
         }
         for folder in usual_folders() {
             if let Some(opened) = self.folder("usual folder", &folder, &mut tried) {
@@ -137,6 +139,30 @@ impl Search {
     fn not_found(&self, tried: Vec<Tried>) -> Error {
         Error::NotFound { library: self.library, tried, package: self.package }
     }
+}
+
+/// What is given to the loader to find a library by its name: the name. Where `LD_LIBRARY_PATH` has an empty or a relative
+/// element, which means the folder in which the program happens to be started, the loader would look there: then the files
+/// of that name in its other folders and in the system's.
+#[must_use]
+pub fn for_loader(name: &str) -> Vec<PathBuf> {
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    place_by_place(name, &listed).unwrap_or_else(|| vec![PathBuf::from(name)])
+}
+
+/// The files of this name in the absolute folders of a list and in the system's; none where the list has no others.
+fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
+    // The loader takes a semicolon, too, and no list at all for an empty text.
+    let folders = listed.as_bytes().split(|byte| matches!(byte, b':' | b';')).map(|f| Path::new(OsStr::from_bytes(f)));
+    let (absolute, other): (Vec<&Path>, Vec<&Path>) = folders.partition(|folder| folder.is_absolute());
+    if listed.is_empty() || other.is_empty() {
+        return None;
+    }
+    let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let system = ["/lib", "/usr/lib", "/usr/local/lib"].map(|root| Path::new(root).join(&multiarch));
+    let usual = ["/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from);
+    let folders = absolute.into_iter().map(Path::to_owned).chain(system).chain(usual);
+    Some(folders.map(|folder| folder.join(name)).filter(|file| file.is_file()).collect())
 }
 
 fn open(place: &Path) -> Result<&'static Library, String> {
@@ -178,3 +204,31 @@ pub fn usual_folders() -> Vec<PathBuf> {
 /// Folders below a Python's package folder that may hold ROCm's libraries.
 pub const WHEEL_FOLDERS: &[&str] =
     &["_rocm_sdk_core/lib", "_rocm_sdk_libraries/lib", "_rocm_sdk_devel/lib", "rocm_sdk_core/lib", "torch/lib"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_that_mean_the_working_directory_are_left_out() {
+        let dir = std::env::temp_dir().join(format!("kjit-loader-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("libkjit-none.so.1");
+        std::fs::write(&file, "x").unwrap();
+        let found = |list: String| place_by_place("libkjit-none.so.1", OsStr::new(&list));
+        let there = dir.display();
+        assert_eq!(found(String::new()), None);
+        assert_eq!(found(format!("{there}:/usr/lib")), None);
+        for list in [
+            format!(":{there}"),
+            format!("{there}:"),
+            format!("/x::{there}"),
+            format!(".;{there}"),
+            format!("a/b:{there}"),
+        ] {
+            assert_eq!(found(list.clone()), Some(vec![file.clone()]), "{list}");
+        }
+        assert_eq!(found(":".to_owned()), Some(vec![]));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
