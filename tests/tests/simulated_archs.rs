@@ -245,8 +245,8 @@ fn architectures_on_simulated_gfx1100_are_the_hosts() {
     as_the_host("architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
 }
 
-/// Draws with sizes that their siblings of one size have not: heads of 10, groups of experts, sections, biases.
-const DRAWS: [&str; 4] = ["llama-2", "qwen2moe-1", "granitehybrid-1", "deepseek2-2"];
+/// Draws of two kinds that had been wrong at other sizes: latents, and states beside attention.
+const DRAWS: [&str; 2] = ["granitehybrid-1", "deepseek2-2"];
 
 #[test]
 fn drawn_models_on_simulated_gfx1100_are_the_hosts() {

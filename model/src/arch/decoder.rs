@@ -6,6 +6,9 @@ use crate::gguf::Gguf;
 use crate::graph::op::By;
 use crate::graph::{Activation, Builder, Graph, GraphError, Part, Pooling, ValueId, WeightId};
 
+/// What is added to logits.
+pub const OUTPUT_BIAS: &str = "output.bias";
+
 /// The graph of a file.
 pub fn build(gguf: &Gguf, facts: &Facts) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, facts)?;
@@ -121,7 +124,7 @@ pub fn head(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, table: WeightId) -> 
         true => b.matrix("output.weight", m.h.vocab, m.h.width)?,
         false => table,
     };
-    let bias = b.opt_vector("output.bias", m.h.vocab)?;
+    let bias = b.opt_vector(OUTPUT_BIAS, m.h.vocab)?.filter(|_| !m.facts.unused.contains(&OUTPUT_BIAS));
     let scale = m.scale(m.facts.logit_scale, 1.0)?;
     let cap = m.cap("final_logit_softcapping", m.facts.final_cap)?;
     // The value that is the result is called logits, whatever was done to it.

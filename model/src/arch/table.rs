@@ -1,5 +1,6 @@
 //! The architectures that facts describe: a row each. Where a row has no word on something, it is llama's.
 
+use super::decoder::OUTPUT_BIAS;
 use super::facts::*;
 use super::hparams::Hparams;
 use super::layer::ROPE_FREQS;
@@ -144,7 +145,8 @@ pub const TABLE: &[Facts] = &[
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
     Facts { arch: "qwen2", windows: LISTED, ..QWEN },
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
-    Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, ..QWEN },
+    // (llama.cpp reads the bias of the output and adds it to nothing.)
+    Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, unused: &[OUTPUT_BIAS], ..QWEN },
     // Yang et al. 2025, arXiv 2505.09388: heads are normed.
     Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, unused: CLASSIFIER, ..QWEN },
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, sections: SectionsKey::Interleaved, ..QWEN },
