@@ -289,9 +289,8 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     assert_eq!(whole["text"], text.as_str());
     assert_eq!(events.last().unwrap()["generated_tokens"], 6);
     assert_eq!(server.end(), Some(0));
-    next("it stops", &|card| card["stopping"] == true && card["ready"] == false);
     let last = next("it has ended", &|card| card["ended"] == true);
-    assert!(last["ready"] == false && last["id"] == "w0", "{last}");
+    assert!(last["ready"] == false && last["stopping"] == true && last["id"] == "w0", "{last}");
     assert!(heard.recv_timeout(Duration::from_millis(1)).is_err(), "nothing comes behind the end");
     for url in ["https://hive", "hive:3000", "http://me:secret@"] {
         let mut command = support::kjit();
