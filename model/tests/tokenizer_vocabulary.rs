@@ -84,8 +84,8 @@ fn half_a_character_is_no_part_of_an_answer_that_was_cut() {
         end(&mut watcher, &mut show);
         (shown, watcher.into_text())
     };
-    assert_eq!(text(StopWatcher::cut), ("a".to_owned(), "a".to_owned()));
-    assert_eq!(text(StopWatcher::finish), ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()), "the model ended it so");
+    assert_eq!(text(|w, to| w.cut(to)), ("a".to_owned(), "a".to_owned()));
+    assert_eq!(text(|w, to| w.finish(to)), ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()), "the model ended it so");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use kjit_model::session::{Given, SequenceId, Session, Want, Work};
 
 /// A text, and the bits of the scores behind each of its tokens, fed one by one, alone.
 pub struct Text {
+    /// Token ids.
     pub tokens: Vec<u32>,
     scores: Vec<Vec<u32>>,
 }
