@@ -54,6 +54,29 @@ impl<'a> Arg<'a> {
         }
     }
 
+    /// Bytes of memory from a buffer's address on to the end of its allocation; 0 for anything else.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        match self {
+            Arg::Buffer { address, memory } => memory.behind(*address),
+            _ => 0,
+        }
+    }
+
+    /// A whole number that is not below 0.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            Arg::Scalar { kind, bytes, .. } if kind.starts_with('u') => Some(u64::from_le_bytes(*bytes)),
+            Arg::Scalar { kind, bytes, len } if kind.starts_with('i') => {
+                // The sign's place of a number of so many bytes.
+                let unused = 64 - 8 * u32::from((*len).clamp(1, 8));
+                u64::try_from(i64::from_le_bytes(*bytes) << unused >> unused).ok()
+            }
+            _ => None,
+        }
+    }
+
     /// Bytes it takes.
     #[must_use]
     pub fn size(&self) -> usize {

@@ -22,7 +22,8 @@
 //! let twice = engine.load(&device, &job)?.kernel("twice")?; // compiled once in the life of the cache
 //! let stream = device.stream()?;
 //! let x = stream.upload(&[1.0f32; 1000])?;
-//! stream.launch(&twice, &Geometry::new(4, 256), &args![&x, 1000u32])?;
+//! // SAFETY: x has 1000 values, and the kernel touches none behind them.
+//! unsafe { stream.launch(&twice, &Geometry::new(4, 256), &args![&x, 1000u32])? };
 //! assert_eq!(stream.read(&x)?, [2.0; 1000]);
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
@@ -108,7 +109,7 @@ pub use compiler::discover::Tried;
 pub use compiler::worker::Isolation;
 pub use config::Config;
 pub use driver::{
-    Arena, Blas, COLLECTIVE_ID, Collective, CollectiveLibrary, Counts, Crossing, Device, DeviceBuffer, DeviceInfo,
+    Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing, Device, DeviceBuffer, DeviceInfo,
     Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory, Module, PinnedBuffer, Pool, PoolStats, Stream,
     end_if_left,
 };

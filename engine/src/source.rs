@@ -53,10 +53,9 @@ impl Source {
         self
     }
 
-    /// Adds the header `words.h`, for a source in plain CUDA or HIP: `__global__`, `__device__`,
-    /// `__shared__`, `__launch_bounds__`, `__syncthreads()`, `threadIdx` and `blockIdx`, which run-time
-    /// compilers know by themselves and a bare clang (AMD without ROCm) does not. There is no `blockDim` and
-    /// no `gridDim`: a block's size is a constant, a grid's an argument.
+    /// Adds the header `words.h`, for a source in plain CUDA or HIP: the words that run-time compilers know by themselves
+    /// and a bare clang (AMD without ROCm) does not, from `__global__`, `threadIdx` and `blockDim` to shuffles, atomics,
+    /// functions of floats and halves. docs/embed.md lists them. On a bare clang `printf` is refused by name.
     #[must_use]
     pub fn words(self) -> Source {
         self.file("words.h", include_str!("words.h"))

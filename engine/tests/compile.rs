@@ -297,3 +297,22 @@ fn three_hundred_hits_take_no_time_to_speak_of() {
     // hit.
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
+
+#[test]
+fn the_words_for_a_bare_clang_do_not_clash_with_nvrtcs_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(engine) = engine(dir.path(), "the_words_do_not_clash") else { return };
+    let text = r#"
+#include "words.h"
+extern "C" __global__ void __launch_bounds__(128) plain(float* y, uint64_t n, int8_t by, unsigned* count) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float v = __shfl_xor_sync(0xffffffffu, y[i], 1) + expf(y[i]) + make_float4(1, 2, 3, 4).w + dim3(4).x;
+    if (i < n && __any_sync(0xffffffffu, by)) y[i] = fmaxf(v, (float)max((int)atomicAdd(count, 1u), gridDim.x));
+}
+"#;
+    let source = Source::new("plain", "plain.cu", text).words().entry("plain");
+    let target: Target = "sm_90".parse().unwrap();
+    let job = Job::new(source, kjit_engine::Constants::new(), Options::wave(32), target);
+    let code = engine.compile(&job).unwrap();
+    assert_eq!(code.kernels()[0].args.iter().map(|a| a.size).collect::<Vec<_>>(), [8, 8, 1, 8]);
+}

@@ -5,10 +5,22 @@ mod common;
 
 use common::{Random, gpu};
 use kjit_engine::{
-    Arena, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module, Options, Source, Target,
+    Arena, Arg, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module, Options, Source, Stream, Target,
     Trace, args,
 };
 use std::sync::Arc;
+
+/// Launches of this file's own kernels.
+trait TestLaunch {
+    fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> kjit_engine::Result<()>;
+}
+
+impl TestLaunch for Stream {
+    fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> kjit_engine::Result<()> {
+        // SAFETY: the kernels below touch nothing but their buffers, which are as large as their numbers say.
+        unsafe { self.launch(kernel, shape, args) }
+    }
+}
 
 const BLOCK: u32 = 128;
 
@@ -111,7 +123,7 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
         let (dx, dy) = (stream.upload(&x).unwrap(), whole.slice(32..32 + n).unwrap());
         stream.write(&dy, &y).unwrap();
         let grid = (n as u32).div_ceil(BLOCK);
-        stream.launch(&kernel, &Geometry::new(grid, BLOCK), &args![&dx, &dy, a, n as u32]).unwrap();
+        stream.put(&kernel, &Geometry::new(grid, BLOCK), &args![&dx, &dy, a, n as u32]).unwrap();
         let all = stream.read(&whole).unwrap();
         for (i, got) in all.iter().enumerate() {
             match i.checked_sub(32).filter(|i| *i < n) {
@@ -132,7 +144,7 @@ fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
     let good = Geometry::new(1, BLOCK);
     let before = b.device.counts().launches;
     let refused = |shape: &Geometry, args: &[kjit_engine::Arg<'_>], word: &str| {
-        let error = stream.launch(&kernel, shape, args).unwrap_err();
+        let error = stream.put(&kernel, shape, args).unwrap_err();
         assert!(matches!(error, Error::Launch { .. }), "{error:?}");
         assert!(error.to_string().contains("saxpy") && error.to_string().contains(word), "{error}");
     };
@@ -162,11 +174,11 @@ fn events_order_streams_and_clocks_run() {
     for round in 1..=20u32 {
         let (start, end) = (b.device.timed_event().unwrap(), b.device.timed_event().unwrap());
         one.record(&start).unwrap();
-        one.launch(&late, &shape, &args![&from, round * 7, 1_000_000i64]).unwrap();
+        one.put(&late, &shape, &args![&from, round * 7, 1_000_000i64]).unwrap();
         one.record(&end).unwrap();
         one.record(&written).unwrap();
         two.wait(&written).unwrap();
-        two.launch(&add, &shape, &args![&from, &to, 1u32]).unwrap();
+        two.put(&add, &shape, &args![&from, &to, 1u32]).unwrap();
         assert_eq!(two.read(&to).unwrap(), [round * 7 + 1]);
         assert!(end.is_done().unwrap());
         let ms = end.milliseconds_since(&start).unwrap();
@@ -190,7 +202,7 @@ fn a_write_from_ordinary_memory_is_seen_by_the_next_kernel_on_another_stream() {
     let shape = Geometry::new((n as u32).div_ceil(BLOCK), BLOCK);
     for round in 0..20u32 {
         one.write(&from, &vec![round; n]).unwrap();
-        two.launch(&b.kernel("add_one"), &shape, &args![&from, &to, n as u32]).unwrap();
+        two.put(&b.kernel("add_one"), &shape, &args![&from, &to, n as u32]).unwrap();
         assert!(two.read(&to).unwrap().iter().all(|v| *v == round + 1), "round {round}");
     }
 }
@@ -211,11 +223,11 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
     const STEPS: u32 = 40;
     let record = || {
         for _ in 0..STEPS / 2 {
-            stream.launch(&add, &chain, &args![&a, &c, n])?;
-            stream.launch(&add, &chain, &args![&c, &a, n])?;
+            stream.put(&add, &chain, &args![&a, &c, n])?;
+            stream.put(&add, &chain, &args![&c, &a, n])?;
         }
         stream.fill(&words, 0)?;
-        stream.launch(&together, &Geometry::new(blocks, BLOCK).cooperative(true), &args![&words, &out, blocks])?;
+        stream.put(&together, &Geometry::new(blocks, BLOCK).cooperative(true), &args![&words, &out, blocks])?;
         stream.copy_out(&a.slice(..1)?, &token)
     };
     let graph = stream.capture(record).unwrap();
@@ -246,15 +258,15 @@ fn a_graph_takes_new_arguments_and_refuses_another_shape() {
     let buffer = || stream.upload(&[10u32; 256]).unwrap();
     let (a, c, d) = (buffer(), buffer(), buffer());
     let shape = Geometry::new(2, BLOCK);
-    let mut graph = stream.capture(|| stream.launch(&add, &shape, &args![&a, &c, 256u32])).unwrap();
+    let mut graph = stream.capture(|| stream.put(&add, &shape, &args![&a, &c, 256u32])).unwrap();
     stream.replay(&graph).unwrap();
-    assert!(graph.update(&stream, || stream.launch(&add, &shape, &args![&a, &d, 256u32])).unwrap());
+    assert!(graph.update(&stream, || stream.put(&add, &shape, &args![&a, &d, 256u32])).unwrap());
     drop(c);
     stream.replay(&graph).unwrap();
     assert_eq!(stream.read(&d).unwrap(), [11; 256]);
     let twice = || {
-        stream.launch(&add, &shape, &args![&a, &d, 256u32])?;
-        stream.launch(&add, &shape, &args![&d, &a, 256u32])
+        stream.put(&add, &shape, &args![&a, &d, 256u32])?;
+        stream.put(&add, &shape, &args![&d, &a, 256u32])
     };
     assert!(!graph.update(&stream, twice).unwrap());
     stream.replay(&graph).unwrap();
@@ -272,7 +284,7 @@ fn a_graph_keeps_its_buffers_and_kernels_alive() {
         let module = b.engine.load(&b.device, &job(&b.device)).unwrap();
         let from = stream.upload(&[41u32; 128]).unwrap();
         let add = module.kernel("add_one").unwrap();
-        stream.capture(|| stream.launch(&add, &Geometry::new(1, BLOCK), &args![&from, &to, 128u32])).unwrap()
+        stream.capture(|| stream.put(&add, &Geometry::new(1, BLOCK), &args![&from, &to, 128u32])).unwrap()
     };
     assert_eq!(b.device.counts().frees, before);
     stream.replay(&graph).unwrap();
@@ -320,13 +332,13 @@ fn cooperative_launches_see_the_whole_grid() {
         let (words, out) =
             (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![u32::MAX; blocks as usize]).unwrap());
         let shape = Geometry::new(blocks, BLOCK).cooperative(true);
-        stream.launch(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
+        stream.put(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
         let sum = (0..blocks).sum::<u32>();
         assert!(stream.read(&out).unwrap().iter().all(|v| *v == sum), "{blocks} blocks");
     }
     let shape = Geometry::new(most + 1, BLOCK).cooperative(true);
     let (words, out) = (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![0u32; most as usize + 1]).unwrap());
-    let error = stream.launch(&kernel, &shape, &args![&words, &out, most + 1]).unwrap_err();
+    let error = stream.put(&kernel, &shape, &args![&words, &out, most + 1]).unwrap_err();
     assert!(error.to_string().contains(&format!("{most} fit")), "{error}");
 }
 
@@ -337,7 +349,7 @@ fn dynamic_shared_memory_above_the_static_limit_is_allowed_by_the_engine() {
     let (stream, kernel) = (b.device.stream().unwrap(), b.kernel("big_shared"));
     let out: DeviceBuffer<f32> = b.device.buffer(BLOCK as usize).unwrap();
     let bytes = BLOCK * 128 * 4; // 64 KiB
-    stream.launch(&kernel, &Geometry::new(1, BLOCK).shared(bytes), &args![&out]).unwrap();
+    stream.put(&kernel, &Geometry::new(1, BLOCK).shared(bytes), &args![&out]).unwrap();
     let want: Vec<f32> = (0..BLOCK).rev().map(|i| i as f32).collect();
     assert_eq!(stream.read(&out).unwrap(), want);
 }
@@ -353,14 +365,14 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     let one = Geometry::new(1, 1);
     for round in 0..50u32 {
         let (a, c) = (pool.buffer::<u32>(1000).unwrap(), pool.buffer::<u32>(70_000).unwrap());
-        stream.launch(&late, &one, &args![&a, round, 20_000i64]).unwrap();
+        stream.put(&late, &one, &args![&a, round, 20_000i64]).unwrap();
         // Used by another stream too: it comes back after that one's work, whose late write must not hit the
         // next owner.
-        other.launch(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
+        other.put(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
         assert_eq!(pool.stats().live, 2);
         drop((a, c));
         let again = pool.buffer::<u32>(70_000).unwrap();
-        stream.launch(&late, &one, &args![&again, round, 0i64]).unwrap();
+        stream.put(&late, &one, &args![&again, round, 0i64]).unwrap();
         other.synchronize().unwrap();
         assert_eq!(stream.read(&again.slice(..1).unwrap()).unwrap(), [round]);
     }
@@ -439,7 +451,7 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
     // A kernel that writes pinned memory in place; the host polls without waiting.
     let word = b.device.pinned::<u32>(3).unwrap();
     let seen = word.slice(1..2).unwrap();
-    stream.launch(&late, &Geometry::new(1, 1), &args![&seen.on_device(), 99u32, 10_000_000i64]).unwrap();
+    stream.put(&late, &Geometry::new(1, 1), &args![&seen.on_device(), 99u32, 10_000_000i64]).unwrap();
     let mut polls = 0u64;
     while word.peek(1).unwrap() == 0 {
         polls += 1;
@@ -492,7 +504,7 @@ fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
     assert_eq!((second.counts().compiled, second.counts().cached), (0, 1));
     let stream = device.stream().unwrap();
     let (a, c) = (stream.upload(&[1u32; 128]).unwrap(), stream.upload(&[0u32; 128]).unwrap());
-    stream.launch(&module.kernel("add_one").unwrap(), &Geometry::new(1, BLOCK), &args![&a, &c, 128u32]).unwrap();
+    stream.put(&module.kernel("add_one").unwrap(), &Geometry::new(1, BLOCK), &args![&a, &c, 128u32]).unwrap();
     assert_eq!(stream.read(&c).unwrap(), [2; 128]);
 }
 
@@ -544,8 +556,8 @@ fn eight_threads_with_a_stream_each_share_a_device() {
                 let (stream, add) = (b.device.stream().unwrap(), b.kernel("add_one"));
                 let (x, y) = (stream.upload(&[t; 256]).unwrap(), stream.upload(&[0u32; 256]).unwrap());
                 for _ in 0..100 {
-                    stream.launch(&add, &Geometry::new(2, BLOCK), &args![&x, &y, 256u32]).unwrap();
-                    stream.launch(&add, &Geometry::new(2, BLOCK), &args![&y, &x, 256u32]).unwrap();
+                    stream.put(&add, &Geometry::new(2, BLOCK), &args![&x, &y, 256u32]).unwrap();
+                    stream.put(&add, &Geometry::new(2, BLOCK), &args![&y, &x, 256u32]).unwrap();
                 }
                 assert_eq!(stream.read(&x).unwrap(), [t + 200; 256]);
             });
@@ -563,7 +575,7 @@ fn device_time_and_host_time_meet_in_one_trace() {
     let clock = trace.device_clock(&stream).unwrap();
     let (start, end) = (b.device.timed_event().unwrap(), b.device.timed_event().unwrap());
     stream.record(&start).unwrap();
-    stream.launch(&b.kernel("late"), &Geometry::new(1, 1), &args![&out, 1u32, 2_000_000i64]).unwrap();
+    stream.put(&b.kernel("late"), &Geometry::new(1, 1), &args![&out, 1u32, 2_000_000i64]).unwrap();
     stream.record(&end).unwrap();
     stream.synchronize().unwrap();
     clock.span("late", &start, &end).unwrap();

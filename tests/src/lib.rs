@@ -11,6 +11,7 @@ pub mod folder;
 #[path = "../../model/tests/support/folders.rs"]
 pub mod folders;
 pub mod larger;
+pub mod launch;
 #[path = "../../model/tests/support/near.rs"]
 pub mod near;
 #[path = "../../model/tests/support/one.rs"]

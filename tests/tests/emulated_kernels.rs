@@ -7,6 +7,9 @@ use kjit_model::gpu::bundle::{LIMIT, Wish, export};
 use kjit_tests::simulator::engine;
 use std::path::{Path, PathBuf};
 
+#[path = "common/plain.rs"]
+mod plain;
+
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 
 /// Of the families whose matrix units differ most.

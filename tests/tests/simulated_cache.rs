@@ -5,6 +5,7 @@ mod common;
 
 use common::TEMPORARY;
 use kjit_engine::{Config, Constants, Engine, Geometry, Isolation, Job, Options, Source, Target, args};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{self, Setup};
 use std::path::{Path, PathBuf};
 
@@ -94,7 +95,7 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
         let answer = |header: &str, more: i32| {
             let module = engine.load(&device, &job(header, more)).unwrap();
             let out = stream.upload(&[0u32]).unwrap();
-            stream.launch(&module.kernel("answer").unwrap(), &Geometry::new(1, 64), &args![&out]).unwrap();
+            stream.put(&module.kernel("answer").unwrap(), &Geometry::new(1, 64), &args![&out]).unwrap();
             (stream.read(&out).unwrap()[0], compiled(&engine))
         };
         assert_eq!(answer("#define VALUE 10", 1), (11, 1));

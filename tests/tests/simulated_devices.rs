@@ -10,6 +10,7 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::prove;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::OpenOptions;
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
@@ -84,7 +85,7 @@ fn memory_of_another_device_is_no_argument_until_it_can_be_reached() {
         let other = b.engine.device("rocm:1").unwrap();
         let stream = b.device.stream().unwrap();
         let (x, y) = (other.buffer::<f32>(64).unwrap(), b.device.buffer::<f32>(64).unwrap());
-        let launch = || stream.launch(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+        let launch = || stream.put(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
         let error = launch().unwrap_err().to_string();
         assert!(error.contains("rocm:1") && error.contains("rocm:0"), "{error}");
     });
@@ -96,13 +97,13 @@ fn a_fault_on_one_device_leaves_the_other_at_work() {
         let (bad, good) = (Bench::new("rocm:0"), Bench::new("rocm:1"));
         let stream = bad.device.stream().unwrap();
         let y = bad.device.buffer::<u32>(BLOCK as usize).unwrap();
-        stream.launch(&bad.kernel("divergent"), &Geometry::new(1, BLOCK), &args![&y, 40u32]).unwrap();
+        stream.put(&bad.kernel("divergent"), &Geometry::new(1, BLOCK), &args![&y, 40u32]).unwrap();
         assert!(stream.synchronize().is_err());
         assert!(Simulated::here().fault(0).contains("divergent barrier"));
         assert_eq!(Simulated::here().fault(1), "");
         let stream = good.device.stream().unwrap();
         let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
-        stream.launch(&good.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3.0f32, 64u32]).unwrap();
+        stream.put(&good.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3.0f32, 64u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), vec![5.0; 64]);
     });
 }
@@ -120,7 +121,7 @@ fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
             let orders: Vec<Vec<u32>> = (0..3)
                 .map(|_| {
                     let (count, out) = (stream.upload(&[0u32]).unwrap(), b.device.buffer(4 * BLOCK as usize).unwrap());
-                    stream.launch(&b.kernel("in_turn"), &Geometry::new(4, BLOCK), &args![&count, &out]).unwrap();
+                    stream.put(&b.kernel("in_turn"), &Geometry::new(4, BLOCK), &args![&count, &out]).unwrap();
                     stream.read(&out).unwrap()
                 })
                 .collect();

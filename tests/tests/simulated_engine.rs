@@ -8,6 +8,7 @@ mod example;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER, job};
 use kjit_engine::{Arena, DeviceBuffer, Geometry, args};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
 
 #[test]
@@ -25,7 +26,7 @@ fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
                     let (dx, dy) = (stream.upload(&x).unwrap(), stream.upload(&y).unwrap());
                     let grid = (n as u32).div_ceil(BLOCK);
                     stream
-                        .launch(&b.kernel("saxpy"), &Geometry::new(grid, BLOCK), &args![&dx, &dy, 3.0f32, n as u32])
+                        .put(&b.kernel("saxpy"), &Geometry::new(grid, BLOCK), &args![&dx, &dy, 3.0f32, n as u32])
                         .unwrap();
                     let got = stream.read(&dy).unwrap();
                     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 3.0 * x + y).collect();
@@ -91,7 +92,7 @@ fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
         let bytes: Vec<u8> =
             pair.0.to_le_bytes().into_iter().chain(pair.1.into_iter().flat_map(f32::to_le_bytes)).collect();
         let all = args![&dx, &dy, kjit_engine::Arg::Bytes(&bytes), 4u8, 0.5f64];
-        stream.launch(&b.kernel("mixed"), &Geometry::new(1, BLOCK), &all).unwrap();
+        stream.put(&b.kernel("mixed"), &Geometry::new(1, BLOCK), &all).unwrap();
         let want: Vec<f32> = (0..BLOCK).map(|i| (BLOCK - 1 - i) as f32 + 1.0 + 0.5 - 5.0).collect();
         assert_eq!(stream.read(&dy).unwrap(), want);
     });
@@ -109,7 +110,7 @@ fn waves_are_as_wide_as_the_kernel_asked_on_each_family() {
                 let module = engine.load(&device, &job(&device, wave)).unwrap();
                 let stream = device.stream().unwrap();
                 let out = device.buffer::<u32>(3 * BLOCK as usize).unwrap();
-                stream.launch(&module.kernel("waves").unwrap(), &Geometry::new(3, BLOCK), &args![&out]).unwrap();
+                stream.put(&module.kernel("waves").unwrap(), &Geometry::new(3, BLOCK), &args![&out]).unwrap();
                 let want = wave * (wave - 1) / 2 + 10_000 * (wave / 2) + 1_000_000 * (wave - 1);
                 assert!(stream.read(&out).unwrap().iter().all(|v| *v == want), "{name} wave {wave}");
             }
@@ -128,7 +129,7 @@ fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident(
             let words = stream.upload(&[0u32; 2]).unwrap();
             let out = b.device.buffer::<u32>(blocks as usize).unwrap();
             let shape = Geometry::new(blocks, BLOCK).cooperative(true);
-            stream.launch(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
+            stream.put(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
             let want = blocks * (blocks - 1) / 2;
             assert_eq!(stream.read(&out).unwrap(), vec![want; blocks as usize], "round {round}");
         }
@@ -136,7 +137,7 @@ fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident(
         let words = stream.upload(&[0u32; 2]).unwrap();
         let out = b.device.buffer::<u32>(blocks as usize + 1).unwrap();
         let shape = Geometry::new(blocks + 1, BLOCK).cooperative(true);
-        let error = stream.launch(&kernel, &shape, &args![&words, &out, blocks + 1]).unwrap_err().to_string();
+        let error = stream.put(&kernel, &shape, &args![&words, &out, blocks + 1]).unwrap_err().to_string();
         assert!(error.contains("8 fit the device at once"), "{error}");
     });
 }
@@ -149,7 +150,7 @@ fn lds_and_new_memory_are_poison() {
         let out = b.device.buffer::<f32>(BLOCK as usize).unwrap();
         assert!(stream.read(&out).unwrap().iter().all(|v| v.is_nan()));
         stream.fill(&out, 0).unwrap();
-        stream.launch(&b.kernel("fresh_lds"), &Geometry::new(1, BLOCK), &args![&out]).unwrap();
+        stream.put(&b.kernel("fresh_lds"), &Geometry::new(1, BLOCK), &args![&out]).unwrap();
         assert!(stream.read(&out).unwrap().iter().all(|v| v.is_nan()));
     });
 }
@@ -167,12 +168,12 @@ fn two_streams(b: &Bench, ordered: bool) -> bool {
     first.synchronize().unwrap();
     let shape = Geometry::new((N as u32).div_ceil(BLOCK), BLOCK);
     let event = b.device.event().unwrap();
-    first.launch(&b.kernel("add_one"), &shape, &args![&x, &y, N as u32]).unwrap();
+    first.put(&b.kernel("add_one"), &shape, &args![&x, &y, N as u32]).unwrap();
     first.record(&event).unwrap();
     if ordered {
         second.wait(&event).unwrap();
     }
-    second.launch(&b.kernel("add_one"), &shape, &args![&y, &z, N as u32]).unwrap();
+    second.put(&b.kernel("add_one"), &shape, &args![&y, &z, N as u32]).unwrap();
     second.synchronize().unwrap();
     first.synchronize().unwrap();
     first.read(&z).unwrap().iter().all(|v| *v == 2)
@@ -198,8 +199,8 @@ fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
         let record = |a: f32| {
             let (stream, kernel, x, y) = (&stream, &kernel, &x, &y);
             move || {
-                stream.launch(kernel, &shape, &args![x, y, a, 200u32])?;
-                stream.launch(kernel, &shape, &args![x, y, 10.0 * a, 200u32])
+                stream.put(kernel, &shape, &args![x, y, a, 200u32])?;
+                stream.put(kernel, &shape, &args![x, y, 10.0 * a, 200u32])
             }
         };
         let mut graph = stream.capture(record(1.0)).unwrap();
@@ -214,7 +215,7 @@ fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
         assert!(graph.update(&stream, record(2.0)).unwrap());
         stream.replay(&graph).unwrap();
         assert_eq!(stream.read(&y).unwrap(), vec![55.0; 200]);
-        let other = |_: ()| stream.launch(&kernel, &shape, &args![&x, &y, 1.0f32, 200u32]);
+        let other = |_: ()| stream.put(&kernel, &shape, &args![&x, &y, 1.0f32, 200u32]);
         assert!(!graph.update(&stream, || other(())).unwrap(), "another shape");
     });
 }
@@ -232,13 +233,13 @@ fn a_capture_forks_to_another_stream_and_joins_and_waiting_inside_is_refused() {
         let (kernel, shape) = (b.kernel("add_one"), Geometry::new(1, BLOCK));
         let graph = main
             .capture_across(&[&side], || {
-                main.launch(&kernel, &shape, &args![&x, &y, 100u32])?;
+                main.put(&kernel, &shape, &args![&x, &y, 100u32])?;
                 main.record(&fork)?;
                 side.wait(&fork)?;
-                side.launch(&kernel, &shape, &args![&y, &z, 100u32])?;
+                side.put(&kernel, &shape, &args![&y, &z, 100u32])?;
                 side.record(&join)?;
                 main.wait(&join)?;
-                main.launch(&kernel, &shape, &args![&z, &y, 100u32])
+                main.put(&kernel, &shape, &args![&z, &y, 100u32])
             })
             .unwrap();
         for _ in 0..20 {
@@ -271,7 +272,7 @@ fn everything_is_given_back_when_it_is_dropped() {
             let module = b.engine.load(&b.device, &job(&b.device, 32)).unwrap();
             let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[1.0f32; 64]).unwrap());
             let kernel = module.kernel("saxpy").unwrap();
-            let launch = || stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let launch = || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
             let graph = stream.capture(launch).unwrap();
             stream.replay(&graph).unwrap();
         };
@@ -315,7 +316,7 @@ fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
             let module = b.engine.load(&b.device, &job(&b.device, 32))?;
             let kernel = module.kernel("saxpy")?;
             let (x, y) = (stream.upload(&[1.0f32; 64])?, stream.upload(&[2.0f32; 64])?);
-            let launch = || stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let launch = || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
             let graph = stream.capture(launch)?;
             stream.replay(&graph)?;
             let event = b.device.event()?;
@@ -369,7 +370,7 @@ fn rocm_5_without_the_newer_calls_does_the_same_work() {
         let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
         let kernel = b.kernel("saxpy");
         let graph =
-            stream.capture(|| stream.launch(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])).unwrap();
+            stream.capture(|| stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])).unwrap();
         stream.replay(&graph).unwrap();
         assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
     });
@@ -396,7 +397,7 @@ fn what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler()
             let stream = device.stream().unwrap();
             let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
             let shape = Geometry::new(1, BLOCK);
-            stream.launch(&module.kernel("saxpy").unwrap(), &shape, &args![&x, &y, 1.0f32, 64u32]).unwrap();
+            stream.put(&module.kernel("saxpy").unwrap(), &shape, &args![&x, &y, 1.0f32, 64u32]).unwrap();
             assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
             engine.counts()
         };

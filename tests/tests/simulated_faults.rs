@@ -6,6 +6,7 @@ mod common;
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
 use kjit_kernels::cases::CaseArg;
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
 /// Runs one kernel that does something wrong; the sentence that comes of it.
@@ -18,9 +19,9 @@ fn wrong(name: &str, argument: u32, buffers: usize) -> String {
     stream.fill(&y, 0).unwrap();
     let shape = Geometry::new(1, BLOCK);
     match buffers {
-        0 => stream.launch(&b.kernel(name), &shape, &args![&x]),
-        1 => stream.launch(&b.kernel(name), &shape, &args![&y, argument]),
-        _ => stream.launch(&b.kernel(name), &shape, &args![&x, &y, argument]),
+        0 => stream.put(&b.kernel(name), &shape, &args![&x]),
+        1 => stream.put(&b.kernel(name), &shape, &args![&y, argument]),
+        _ => stream.put(&b.kernel(name), &shape, &args![&x, &y, argument]),
     }
     .unwrap();
     let error = stream.read(&y).unwrap_err().to_string();
@@ -65,11 +66,11 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
         let shape = Geometry::new(1, BLOCK);
         let reads = b.kernel("reads_behind");
         // Given, it may be read; and so it was a moment ago.
-        stream.launch(&reads, &shape, &args![&other, &y, 63u32]).unwrap();
+        stream.put(&reads, &shape, &args![&other, &y, 63u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), [2.0; BLOCK as usize]);
         let away = (other.address().wrapping_sub(x.address()) as i64 / 4) as u32;
         let (first, second) = if other.address() > x.address() { (&x, away) } else { (&other, away.wrapping_neg()) };
-        stream.launch(&reads, &shape, &args![first, &y, second]).unwrap();
+        stream.put(&reads, &shape, &args![first, &y, second]).unwrap();
         stream.read(&y).unwrap_err();
         let why = Simulated::here().fault(0);
         assert!(
@@ -87,7 +88,7 @@ fn a_choice_that_nobody_wrote_is_a_fault() {
         let stream = b.device.stream().unwrap();
         let (x, y) = (b.device.buffer::<f32>(1 << 20).unwrap(), b.device.buffer::<u32>(BLOCK as usize).unwrap());
         stream.fill(&x, 0).unwrap();
-        stream.launch(&b.kernel("follows_choice"), &Geometry::new(1, BLOCK), &args![&x, &y, 16u32]).unwrap();
+        stream.put(&b.kernel("follows_choice"), &Geometry::new(1, BLOCK), &args![&x, &y, 16u32]).unwrap();
         stream.synchronize().unwrap_err();
         let why = Simulated::here().fault(0);
         assert!(why.contains("outside of what it was given"), "{why}");
@@ -107,12 +108,12 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
         let kernel =
             engine.load(&device, &case.kernel.job(device.target())).unwrap().kernel(case.kernel.entry).unwrap();
         let stream = device.stream().unwrap();
-        let right = stream.call(&kernel, &case.geometry, &case.host_args()).unwrap();
+        let right = stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap();
         case.check(&right).unwrap();
         let used = case.args.iter_mut().rev().nth(1).unwrap();
         assert!(matches!(used, CaseArg::U32(2)), "{used:?}");
         *used = CaseArg::U32(3);
-        stream.call(&kernel, &case.geometry, &case.host_args()).unwrap_err();
+        stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap_err();
         let why = Simulated::here().fault(0);
         assert!(why.contains("experts: ") && why.contains("outside of what it was given"), "{why}");
     });
@@ -133,10 +134,10 @@ fn a_lost_device_says_so_and_is_opened_anew() {
         let x = b.device.buffer::<f32>(101).unwrap();
         let pinned = b.device.pinned::<u32>(4).unwrap();
         let saxpy = b.kernel("saxpy");
-        stream.launch(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
+        stream.put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
         lost(stream.synchronize().unwrap_err());
         lost(b.device.buffer::<u32>(1).unwrap_err());
-        lost(stream.launch(&saxpy, &Geometry::new(1, BLOCK), &args![&x, &x, 1f32, 1u32]).unwrap_err());
+        lost(stream.put(&saxpy, &Geometry::new(1, BLOCK), &args![&x, &x, 1f32, 1u32]).unwrap_err());
         // What is page-locked would end under its owner's hands.
         assert!(lost(b.engine.device("rocm:0").unwrap_err()).contains("drop all that was made on it"));
         pinned.write(|to| to.fill(7)).unwrap();
@@ -145,7 +146,7 @@ fn a_lost_device_says_so_and_is_opened_anew() {
         assert_eq!(Simulated::here().alive().bytes, 0, "what was lost is given back");
         let stream = b.device.stream().unwrap();
         let (x, y) = (stream.upload(&[2f32; 33]).unwrap(), stream.upload(&[1f32; 33]).unwrap());
-        stream.launch(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3f32, 33u32]).unwrap();
+        stream.put(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3f32, 33u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), [7.0; 33]);
     });
 }
@@ -157,7 +158,7 @@ fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
         let x = b.device.buffer::<f32>(101).unwrap();
-        stream.launch(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
+        stream.put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
         stream.synchronize().unwrap_err();
         let engine = b.engine.clone();
         drop((b, stream, x));
@@ -175,7 +176,7 @@ fn a_kernel_that_never_ends_is_a_fault_after_the_time_given() {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
         let flag = stream.upload(&[0u32]).unwrap();
-        stream.launch(&b.kernel("never_ends"), &Geometry::new(1, BLOCK), &args![&flag]).unwrap();
+        stream.put(&b.kernel("never_ends"), &Geometry::new(1, BLOCK), &args![&flag]).unwrap();
         assert!(stream.synchronize().is_err());
         assert!(Simulated::here().fault(0).contains("does not end"));
     });

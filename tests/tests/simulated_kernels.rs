@@ -3,6 +3,7 @@
 
 use kjit_engine::{Job, Module, Stream, Target};
 use kjit_kernels::cases::{self, Case};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
@@ -15,7 +16,7 @@ fn seed() -> u64 {
 /// Runs one case; what is wrong, as a sentence.
 fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     let kernel = module.kernel(case.kernel.entry);
-    let called = kernel.and_then(|kernel| stream.call(&kernel, &case.geometry, &case.host_args()));
+    let called = kernel.and_then(|kernel| stream.try_out(&kernel, &case.geometry, &case.host_args()));
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 

@@ -8,6 +8,7 @@ use kjit_kernels::persistent::{HEAD, Inside, Persistent, Probe};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Session, Want};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
 use kjit_tests::one::One;
@@ -211,7 +212,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let limit = 50_000_000u64;
     let args = [Arg::from(&program), 2u32.into(), Arg::from(&meeting), Arg::from(&word), blocks.into(), limit.into()];
     let shape = Geometry::new(2, made.block).shared(made.kernel.shared).cooperative(true);
-    stream.launch(&kernel, &shape, &args).unwrap();
+    stream.put(&kernel, &shape, &args).unwrap();
     let y = stream.read(&y).unwrap();
     (late.peek(0).unwrap(), y)
 }

@@ -7,6 +7,7 @@ use kjit_kernels::Family;
 use kjit_kernels::reduce::{ReduceSpec, STRETCH, WORDS, words_of_stretches};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
@@ -213,7 +214,7 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
                     Arg::from(i as u32),
                     Arg::from(blocks),
                 ];
-                streams[i].launch(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
+                streams[i].put(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
                 // The other one comes while this one sends, or when it waits for nothing else any more.
                 std::thread::sleep(Duration::from_millis(3 * (round as u64 % 3)));
             }

@@ -6,6 +6,7 @@ use kjit_engine::{Constants, Geometry, Job, Options, Source, args};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, SessionError};
+use kjit_tests::launch::TestLaunch;
 use kjit_tests::files::model_path;
 use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
@@ -169,7 +170,7 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
         let (to, n) = (device.buffer::<u16>(singles.len()).unwrap(), singles.len());
         let given = stream.upload(&singles).unwrap();
         let grid = Geometry::new((n as u32).div_ceil(256), 256);
-        stream.launch(&kernel, &grid, &args![&from, &wide, &given, &to, n as u32]).unwrap();
+        stream.put(&kernel, &grid, &args![&from, &wide, &given, &to, n as u32]).unwrap();
         for (&bits, got) in halves.iter().zip(stream.read(&wide).unwrap()) {
             let want = f16::from_bits(bits).to_f32();
             assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#06x}: {got} for {want}");

@@ -22,9 +22,12 @@ impl Stream {
     /// there), launches, waits, and answers what each [`HostArg::Buffer`] holds afterwards, in the order of
     /// the arguments. For tests and set-up: it allocates and waits.
     ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    ///
     /// # Errors
     /// As [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
-    pub fn call(&self, kernel: &Kernel, shape: &Geometry, args: &[HostArg<'_>]) -> Result<Vec<Vec<u8>>> {
+    pub unsafe fn call(&self, kernel: &Kernel, shape: &Geometry, args: &[HostArg<'_>]) -> Result<Vec<Vec<u8>>> {
         let mut buffers: Vec<Option<DeviceBuffer<u8>>> = Vec::with_capacity(args.len());
         for arg in args {
             buffers.push(match arg {
@@ -40,7 +43,8 @@ impl Stream {
                 HostArg::Value(value) => *value,
             })
             .collect();
-        self.launch(kernel, shape, &launched)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(kernel, shape, &launched)? };
         buffers.iter().flatten().map(|buffer| self.read(buffer)).collect()
     }
 }

@@ -81,6 +81,11 @@ impl Memory {
         &self.device
     }
 
+    /// Bytes from this address on to its end.
+    pub(crate) fn behind(&self, address: u64) -> u64 {
+        (self.address + self.bytes).saturating_sub(address)
+    }
+
     /// Its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

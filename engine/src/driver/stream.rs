@@ -186,12 +186,25 @@ impl Stream {
         Err(Error::Buffer(format!("{what} is on {}, the stream on {}", other.label(), self.device().label())))
     }
 
-    /// Puts a launch into the stream.
+    /// Puts a launch into the stream. Checked are the arguments' number, sizes and kinds against the code object's own
+    /// list, the geometry against the kernel's and the device's limits, and that buffers are this device's. They are kept
+    /// until the launch, and a graph that captured it, are over.
+    ///
+    /// # Safety
+    /// The kernel's code runs as it is. With this geometry and these arguments, and with what the buffers hold by then, it
+    /// - reads and writes nothing but the buffers that it is given, within their bounds, and its own memory,
+    /// - leaves no value in them that their type does not have, and touches nothing that the host or another stream
+    ///   touches meanwhile without an order between,
+    /// - does what its code object says: its arguments have the types and the order of `args`, where the list says sizes
+    ///   alone (NVIDIA's).
+    ///
+    /// Nothing of that can be seen from outside of the code; a device's memory protection knows pages of a process, not
+    /// buffers. [`CheckedKernel`](crate::CheckedKernel) makes the promise once for all launches of a kernel.
     ///
     /// # Errors
     /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the code object
     /// and the device say; [`Error::Driver`] for what the driver refuses.
-    pub fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
+    pub unsafe fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
         for m in memory.clone().filter(|m| !m.is_for(self.device())) {

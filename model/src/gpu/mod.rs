@@ -20,6 +20,7 @@ pub mod limit;
 pub mod measure;
 mod meeting;
 mod open;
+mod ours;
 pub mod plan;
 mod process;
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! Runs the kernels' cases on a device: whether what it computes is what the oracle computed.
 
+use super::ours;
 use super::process::Process;
 use super::settle::settled;
 use half::f16;
@@ -159,7 +160,7 @@ fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
 fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
     let called = device
         .stream()
-        .and_then(|stream| stream.call(&module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
+        .and_then(|stream| ours::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
     case.check(&called.map_err(|e| e.to_string())?)
 }
 

@@ -2,6 +2,7 @@
 
 use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
+use super::ours;
 use super::plan::{
     Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts, Pause, Plan,
     Program,
@@ -154,7 +155,7 @@ impl Persistent {
             Arg::from(limit),
         ];
         args.extend(self.sums.as_ref().map(Arg::from));
-        stream.launch(&self.kernel, &self.shape, &args)
+        ours::launch(stream, &self.kernel, &self.shape, &args)
     }
 
     /// The times that the last launch's blocks wrote down.
@@ -360,7 +361,7 @@ impl Resident {
             .shared(launch.shared)
             .dependent(launch.dependent && !behind_all && gathers.is_none())
             .cooperative(together && launch.grid[0].at(now) > 1);
-        self.stream.launch(kernel, &shape, &args)
+        ours::launch(&self.stream, kernel, &shape, &args)
     }
 
     /// Has a library put this device's part and those of other processes' devices in one place.

@@ -9,6 +9,7 @@
 //! the first one that reads a layer is never such a one, and those behind it start after it has.
 
 use super::open::Streamed;
+use super::ours;
 use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
 use super::stock::{Piece, Stock};
 use crate::graph::{Graph, WeightId};
@@ -39,7 +40,7 @@ impl Repacker {
         let shape = launch.map_err(|e| Error::Buffer(e.to_string()))?.geometry.dependent(false);
         let (rows, blocks) = ((rows as u64).into(), shape.grid[0].into());
         let args = RepackArgs::<Arg<'_>> { raw: raw.into(), records: to.into(), rows, blocks };
-        stream.launch(&self.kernel, &shape, &args.list())
+        ours::launch(stream, &self.kernel, &shape, &args.list())
     }
 }
 

@@ -11,7 +11,7 @@ enum Verb {
     Load,
     Store,
     /// What it does, and the register that its answer goes into.
-    Atomic(fn(u64, u64) -> u64, Option<u16>),
+    Atomic(Change, Option<u16>),
 }
 
 /// An access of global memory by every lane.
@@ -22,6 +22,8 @@ pub struct Global {
     size: usize,
     /// Extends a sign.
     signed: bool,
+    /// A compare and swap, whose data are twice as wide.
+    compares: bool,
     /// The half of the register that is read or written, where it is one: `d16`.
     half: Option<u32>,
     address: u16,
@@ -48,19 +50,35 @@ pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     })
 }
 
+/// What is there and what the lane gives, to what is there then. A compare and swap is given the new value, and above it
+/// the one that must be there.
+pub type Change = fn(u64, u128) -> u64;
+
 /// What an atomic of that name does.
-pub fn atomic(verb: &str) -> Option<fn(u64, u64) -> u64> {
+pub fn atomic(verb: &str) -> Option<Change> {
     Some(match verb {
-        "add" => |a, b| a.wrapping_add(b),
-        "sub" => |a, b| a.wrapping_sub(b),
-        "and" => |a, b| a & b,
-        "or" => |a, b| a | b,
-        "xor" => |a, b| a ^ b,
-        "swap" => |_, b| b,
-        "umax" | "max" => |a, b| a.max(b),
-        "umin" | "min" => |a, b| a.min(b),
+        "add" => |a, b| a.wrapping_add(b as u64),
+        "sub" => |a, b| a.wrapping_sub(b as u64),
+        "and" => |a, b| a & b as u64,
+        "or" => |a, b| a | b as u64,
+        "xor" => |a, b| a ^ b as u64,
+        "swap" => |_, b| b as u64,
+        "umax" | "max" => |a, b| a.max(b as u64),
+        "umin" | "min" => |a, b| a.min(b as u64),
+        "smax" | "max_i32" => |a, b| (a as i32).max(b as i32) as u32 as u64,
+        "smin" | "min_i32" => |a, b| (a as i32).min(b as i32) as u32 as u64,
+        "add_f32" => |a, b| u64::from((f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits()),
+        "add_f64" => |a, b| (f64::from_bits(a) + f64::from_bits(b as u64)).to_bits(),
         _ => return None,
     })
+}
+
+/// A compare and swap of so many bytes.
+fn compare_and_swap(size: usize) -> Change {
+    match size {
+        4 => |a, b| if a == u64::from((b >> 32) as u32) { u64::from(b as u32) } else { a },
+        _ => |a, b| if a == (b >> 64) as u64 { b as u64 } else { a },
+    }
 }
 
 impl Global {
@@ -87,11 +105,16 @@ impl Global {
         if let Some(rest) = name.strip_prefix("atomic_") {
             let (verb, size) = match rest.rsplit_once('_') {
                 Some((verb, "x2" | "u64" | "b64")) => (verb, 8),
+                Some((_, "f64")) => (rest, 8),
                 Some((verb, "u32" | "b32")) => (verb, 4),
                 _ => (rest, 4),
             };
-            let Some(change) = atomic(verb) else { return Ok(None) };
-            if matches!(verb, "max" | "min") && !rest.contains("_u") {
+            let compares = verb == "cmpswap";
+            let Some(change) = (if compares { Some(compare_and_swap(size)) } else { atomic(verb) }) else {
+                return Ok(None);
+            };
+            let signed = matches!(verb, "smax" | "smin") && size == 8;
+            if signed || matches!(verb, "max" | "min") && !rest.contains("_u") {
                 return Ok(None);
             }
             let returns = match target.generation {
@@ -104,6 +127,7 @@ impl Global {
                 verb: Verb::Atomic(change, returns.then(|| vector(0)).transpose()?),
                 size,
                 signed: false,
+                compares,
                 half: None,
                 address: vector(k)?,
                 base: base(k + 2)?,
@@ -123,7 +147,7 @@ impl Global {
         let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
         let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
         let verb = if load { Verb::Load } else { Verb::Store };
-        Ok(Some(Global { verb, size, signed, half, address, base: base(2)?, data, offset, bypass, scaled }))
+        Ok(Some(Global { verb, size, signed, compares: false, half, address, base: base(2)?, data, offset, bypass, scaled }))
     }
 
     /// Whether it is a load that reads nothing of the registers that it fills.
@@ -221,12 +245,12 @@ impl Global {
                 }
                 for l in lanes {
                     let mut by = 0;
-                    for k in 0..words {
+                    for k in 0..if self.compares { 2 * words } else { words } {
                         let register = wave.register(self.data + k as u16);
                         if register.bad[l] != 0 {
                             return Err(Why { what: "an undefined value in an atomic".into(), lane: Some(l as u32) });
                         }
-                        by |= u64::from(register.value[l]) << (32 * k);
+                        by |= u128::from(register.value[l]) << (32 * k);
                     }
                     let address = self.address(wave, l)?;
                     let old = memory.atomic(&who, address, self.size, (change, by), answer.is_some());

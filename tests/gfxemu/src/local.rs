@@ -1,6 +1,6 @@
 //! LDS instructions.
 
-use crate::global::{atomic, size_of};
+use crate::global::{Change, atomic, size_of};
 use crate::lds::{Lds, Who};
 use crate::operand::{Operand, register};
 use crate::target::Event;
@@ -12,7 +12,7 @@ enum Verb {
     Load,
     Store,
     /// What it does, and the register that its answer goes into.
-    Atomic(fn(u64, u64) -> u64, Option<u16>),
+    Atomic(Change, Option<u16>),
 }
 
 /// An LDS instruction of one or two addresses.
@@ -147,7 +147,7 @@ impl Local {
                             }
                             by |= u64::from(register.value[l]) << (32 * k);
                         }
-                        let old = lds.atomic(&who, at, self.size, |x| change(x, by)).map_err(Why::at(l))?;
+                        let old = lds.atomic(&who, at, self.size, |x| change(x, u128::from(by))).map_err(Why::at(l))?;
                         for (k, into) in answer.into_iter().flat_map(|r| (0..words).map(move |k| (k, r + k as u16))) {
                             wave.register_mut(into).set(l, (old >> (32 * k)) as u32, 0);
                         }

@@ -4,6 +4,7 @@ use super::{
     After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS, Slot, SlotKind, Storage,
     VERSION, io,
 };
+use crate::gpu::ours;
 use crate::gpu::prove::Verdict;
 use kjit_engine::{Arg, CodeObject, Device, DeviceBuffer, Digest, Geometry, Module, Target};
 use kjit_kernels::cases::{self, Expect, Tolerance};
@@ -133,7 +134,7 @@ impl Bundle {
             })
         };
         let args: Vec<Arg<'_>> = launch.args.iter().map(arg).collect::<Result<_, _>>()?;
-        stream.launch(&kernel, &launch.geometry, &args).map_err(text)?;
+        ours::launch(&stream, &kernel, &launch.geometry, &args).map_err(text)?;
         for (((buffer, expect), before), entry) in buffers.iter().zip(&launch.expect).zip(&before).zip(&entry.buffers) {
             let after = stream.read(buffer).map_err(text)?;
             expect.check(before, &after).map_err(|why| format!("buffer {}: {why}", entry.name))?;

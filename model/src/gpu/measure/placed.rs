@@ -1,6 +1,7 @@
 //! A case on the device: its buffers, once or many times over; checked, and timed.
 
 use super::sources::Sources;
+use crate::gpu::ours;
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
 use kjit_kernels::Size;
 use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
@@ -240,7 +241,7 @@ impl Placed {
                 CaseArg::F32(v) => Arg::from(*v),
             })
             .collect();
-        stream.launch(kernel, &case.geometry.dependent(dependent), &args)
+        ours::launch(stream, kernel, &case.geometry.dependent(dependent), &args)
     }
 
     /// A launch into a stream that is being captured, in a chain with others.

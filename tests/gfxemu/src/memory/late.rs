@@ -2,6 +2,7 @@
 //! waited for, or before, when the seed says so.
 
 use super::{Access, Memory};
+use crate::global::Change;
 use crate::order::Mark;
 
 /// An atomic that was asked for and has not happened yet.
@@ -11,8 +12,8 @@ pub(super) struct Late {
     pub store: u32,
     pub address: u64,
     pub size: usize,
-    pub change: fn(u64, u64) -> u64,
-    pub by: u64,
+    pub change: Change,
+    pub by: u128,
 }
 
 impl Memory {
@@ -23,7 +24,7 @@ impl Memory {
         who: &Access,
         address: u64,
         size: usize,
-        (change, by): (fn(u64, u64) -> u64, u64),
+        (change, by): (Change, u128),
         answers: bool,
     ) -> Result<u64, String> {
         if !address.is_multiple_of(size as u64) {
