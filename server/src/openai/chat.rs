@@ -2,7 +2,7 @@
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
-use crate::constrain::Follow;
+use crate::constrain::{Follow, noted, not_held};
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Wanted, collect, start};
@@ -46,6 +46,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
         };
         service.work(prepare).await??
     };
+    let unheld = not_held(&constraints);
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..n {
@@ -71,10 +72,10 @@ pub async fn answer(service: Arc<Service>, body: Bytes, client: Option<String>) 
         include_usage: asked.include_usage,
     };
     if asked.stream {
-        return Ok(streamed::events(pieces, stream_format(loaded, manner, asked.n)));
+        return Ok(noted(streamed::events(pieces, stream_format(loaded, manner, asked.n)), &unheld));
     }
     let answers = collect(pieces, asked.n).await?;
-    Ok(json_response(&document(&loaded, &manner, answers)))
+    Ok(noted(json_response(&document(&loaded, &manner, answers)), &unheld))
 }
 
 async fn read(service: &Service, body: &[u8]) -> Result<(Lease, Asked), Refusal> {
