@@ -3,9 +3,11 @@
 use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
+use axum::http::HeaderValue;
+use axum::response::Response;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat;
-use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply};
+use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply, unheld};
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
 
@@ -13,7 +15,12 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub enum Form {
     /// JSON by a schema.
-    Json(Value),
+    Json {
+        /// It.
+        schema: Value,
+        /// What cannot be held is refused, not left out.
+        exact: bool,
+    },
     /// What matches an expression as a whole.
     Regex(String),
     /// What a grammar in Lark's form makes.
@@ -21,9 +28,14 @@ pub enum Form {
 }
 
 impl Form {
+    /// JSON by a schema, as far as it can be held.
+    pub fn json(schema: Value) -> Form {
+        Form::Json { schema, exact: false }
+    }
+
     fn content(&self) -> Content<'_> {
         match self {
-            Form::Json(schema) => Content::Json(schema),
+            Form::Json { schema, .. } => Content::Json(schema),
             Form::Regex(expression) => Content::Regex(expression),
             Form::Lark(grammar) => Content::Lark(grammar),
         }
@@ -32,7 +44,7 @@ impl Form {
     /// An answer that is nothing else.
     fn alone(&self, grammars: &Grammars) -> Result<Box<Grammar>, GrammarError> {
         match self {
-            Form::Json(schema) => grammars.json_schema(schema),
+            Form::Json { schema, .. } => grammars.json_schema(schema),
             Form::Regex(expression) => grammars.regex(expression),
             Form::Lark(grammar) => grammars.lark(grammar),
         }
@@ -58,6 +70,26 @@ pub struct Constrained {
     pub constraint: Box<dyn Constraint>,
     /// What is named where it cannot go on.
     pub field: &'static str,
+    /// What it does not hold of schemas, in words; empty: it holds all.
+    pub unheld: String,
+}
+
+/// The header of an answer that says which words of a schema it was not held to.
+const UNHELD: &str = "x-kjit-not-held";
+
+/// What is not held of the schemas that an answer keeps to, in words.
+pub fn not_held(constraints: &[Constrained]) -> String {
+    constraints.first().map_or_else(String::new, |one| one.unheld.clone())
+}
+
+/// An answer that says so.
+pub fn noted(mut response: Response, not_held: &str) -> Response {
+    const LONGEST: usize = 500;
+    let words: String = not_held.escape_default().take(LONGEST).collect();
+    if let Some(value) = HeaderValue::from_str(&words).ok().filter(|value| !value.is_empty()) {
+        response.headers_mut().insert(UNHELD, value);
+    }
+    response
 }
 
 impl Follow {
@@ -78,7 +110,8 @@ impl Follow {
     /// A schema is none of an object.
     pub fn any_tool(&mut self, tools: Vec<Tool>) -> Result<(), Refusal> {
         let free = || json!({ "type": "object" });
-        let with = |tool: Tool| Ok((if tool.strict { arguments(&tool)? } else { free() }, tool));
+        let held = |tool: &Tool| tool.strict || takes_nothing(&tool.parameters);
+        let with = |tool: Tool| Ok((if held(&tool) { arguments(&tool)? } else { free() }, tool));
         self.tools = tools.into_iter().map(with).collect::<Result<_, _>>()?;
         Ok(())
     }
@@ -124,6 +157,7 @@ impl Follow {
             Some((_, field)) => field,
             None => "tools",
         };
+        self.exact()?;
         let grammars = loaded.grammars().map_err(|why| Refusal::field(field, why))?;
         let tools: Vec<(&str, &Value)> = self.tools.iter().map(|(schema, tool)| (tool.name.as_str(), schema)).collect();
         let reply = Reply {
@@ -142,7 +176,27 @@ impl Follow {
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
         let made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
-        Ok((0..n).map(|_| Constrained { constraint: made.clone(), field }).collect())
+        let words: Vec<String> = made.unheld().iter().map(ToString::to_string).collect();
+        let one = |_| Constrained { constraint: made.clone(), field, unheld: words.join("; ") };
+        Ok((0..n).map(one).collect())
+    }
+
+    /// Refuses what asks for exactness and cannot be held exactly.
+    fn exact(&self) -> Result<(), Refusal> {
+        let form = match &self.form {
+            Some((Form::Json { schema, exact: true }, field)) => Some(((*field).to_owned(), schema)),
+            _ => None,
+        };
+        let strict = self.tools.iter().filter(|(_, tool)| tool.strict);
+        let tools = strict.map(|(schema, tool)| (format!("tools[{}].function.parameters", tool.index), schema));
+        for (field, schema) in form.into_iter().chain(tools) {
+            let all = unheld(schema).map_err(|why| Refusal::field(&field, why))?;
+            if let Some(one) = all.iter().find(|one| one.matters) {
+                let why = format_args!("{one} cannot be held, and strict asks for it: leave one of them out");
+                return Err(Refusal::field(&field, why));
+            }
+        }
+        Ok(())
     }
 
     /// Which field is to blame where all of them together cannot be kept.
@@ -172,13 +226,32 @@ fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     }
 }
 
-/// The schema of a tool's arguments: they are an object, whether it says so or not.
+/// Whether a tool has no parameters: there are none in its schema, and it does not say that others may come.
+fn takes_nothing(parameters: &Value) -> bool {
+    const SAYS: [&str; 9] = [
+        "$ref", "additionalProperties", "patternProperties", "propertyNames", "allOf", "anyOf", "oneOf", "const", "enum",
+    ];
+    let Some(map) = parameters.as_object() else { return false };
+    let empty = |word: &str| match map.get(word) {
+        Some(Value::Object(all)) => all.is_empty(),
+        Some(Value::Array(all)) => all.is_empty(),
+        other => other.is_none(),
+    };
+    empty("properties") && empty("required") && !SAYS.iter().any(|word| map.contains_key(*word))
+}
+
+/// The schema of a tool's arguments: they are an object, whether it says so or not; one without parameters takes
+/// `{}`.
 fn arguments(tool: &Tool) -> Result<Value, Refusal> {
     let mut schema = tool.parameters.clone();
+    let nothing = takes_nothing(&schema);
     let Some(map) = schema.as_object_mut() else { return Ok(json!({ "type": "object" })) };
     if *map.entry("type").or_insert_with(|| "object".into()) != "object" {
         let field = format!("tools[{}].function.parameters", tool.index);
         return Err(Refusal::field(&field, "give the schema of an object: \"type\": \"object\""));
     }
-    Ok(schema)
+    match nothing {
+        true => Ok(json!({ "const": {} })),
+        false => Ok(schema),
+    }
 }

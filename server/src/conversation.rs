@@ -58,7 +58,8 @@ pub struct Prompt {
     /// How the model writes.
     pub form: Form,
     rendered: String,
-    offered: bool,
+    /// Names of the tools that were offered.
+    offered: Vec<String>,
 }
 
 impl Prompt {
@@ -70,11 +71,12 @@ impl Prompt {
     /// Reads an answer that must be like this.
     pub fn reading(&self, follow: &Follow) -> Reading {
         let formed = follow.form.is_some();
-        let calls = self.offered && !(formed && follow.tools.is_empty());
+        let calls = !self.offered.is_empty() && !(formed && follow.tools.is_empty());
         let parser = match (calls, calls && follow.either()) {
             (_, true) => ReplyParser::either(self.form, &self.rendered),
             (false, _) if formed => ReplyParser::json(self.form, &self.rendered),
-            _ => ReplyParser::new(self.form, calls, &self.rendered),
+            (true, _) => ReplyParser::new(self.form, true, &self.rendered).knowing(self.offered.clone()),
+            (false, _) => ReplyParser::new(self.form, false, &self.rendered),
         };
         Reading::Reply(self.form, parser)
     }
@@ -100,7 +102,7 @@ impl Conversation {
             template.render_within(&messages(turns), tools, variables.as_deref(), true, cancel).map_err(wrong)
         };
         let (mut rendered, mut form) = (render(&self.turns, self.tools.as_deref())?, template.form());
-        let offered = self.tools.is_some();
+        let offered = self.tools.as_deref().map(names).unwrap_or_default();
         if let Some(tools) = self.tools.take()
             && render(&self.turns, None)? == rendered
         {
@@ -112,6 +114,13 @@ impl Conversation {
         let tokens = loaded.tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
         Ok(Prompt { tokens, form, rendered, offered })
     }
+}
+
+/// The names of tools as they were sent.
+fn names(tools: &str) -> Vec<String> {
+    let all: Vec<Value> = serde_json::from_str(tools).unwrap_or_default();
+    let name = |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
+    all.iter().filter_map(name).collect()
 }
 
 /// Tools, calls and what they gave as text.
@@ -223,7 +232,8 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
         function.text("description")?;
         let strict = function.flag("strict")?.unwrap_or(false);
         let parameters = match function.take("parameters") {
-            None => json!({ "type": "object" }),
+            // It takes none.
+            None => json!({}),
             Some(schema @ Value::Object(_)) => schema,
             Some(_) => return Err(function.wrong("parameters", "give a JSON schema: an object")),
         };

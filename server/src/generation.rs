@@ -114,6 +114,7 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
         Reading::Reply(..) => "messages",
     };
     let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
+    let ends = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
     // As many events as tokens at most: bounded by the context.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
@@ -140,7 +141,7 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
         )
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why, asks))?;
-    let reader = Reader { stop: wanted.stop, reading: wanted.reading, enough, field };
+    let reader = Reader { stop: wanted.stop, reading: wanted.reading, ends, enough, field };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
 }
@@ -173,6 +174,8 @@ pub fn failed(why: &Failure, field: &str) -> Refusal {
 struct Reader {
     stop: Vec<String>,
     reading: Reading,
+    /// Tokens that are the end, and nothing that is said.
+    ends: Vec<u32>,
     /// Ends the answer, as one that is complete.
     enough: Arc<AtomicBool>,
     /// What asked for a constraint.
@@ -189,7 +192,7 @@ impl Reader {
         to: mpsc::Sender<(usize, Piece)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, enough, field } = self;
+        let Reader { stop, mut reading, ends, enough, field } = self;
         let markers = match &reading {
             Reading::Plain => &[],
             Reading::Reply(form, _) => form.markers(),
@@ -209,6 +212,8 @@ impl Reader {
                 return;
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
+            // By its length or a stop text, in the middle of what it was about to say.
+            let mut cut = false;
             // What has come meanwhile goes out in one piece.
             loop {
                 match event {
@@ -218,13 +223,14 @@ impl Reader {
                     Event::Token { id, logprobs } => {
                         first.get_or_insert_with(|| start.elapsed());
                         usage.generated_tokens += 1;
+                        let logprobs = logprobs.filter(|_| !ends.contains(&id));
                         scores.extend(logprobs.map(|logprobs| Score { id, logprobs }));
                         let mut keep = |piece: &str| {
                             said.push_str(piece);
                             ControlFlow::Continue(())
                         };
                         if let ControlFlow::Break(StopReason::StopText) = text.push(id, &mut keep) {
-                            ended = Some(Ok(Ended::Stop));
+                            (ended, cut) = (Some(Ok(Ended::Stop)), true);
                         }
                     }
                     Event::Done { reason, usage: whole } => {
@@ -233,6 +239,7 @@ impl Reader {
                             ControlFlow::Continue(())
                         });
                         usage = whole;
+                        cut = matches!(reason, Reason::Length | Reason::ContextFull);
                         ended = Some(Ok(match reason {
                             Reason::Length | Reason::ContextFull => Ended::Length,
                             Reason::Stop | Reason::Constraint | Reason::Ended | Reason::Cancelled => Ended::Stop,
@@ -248,7 +255,7 @@ impl Reader {
                     Err(_) => break,
                 }
             }
-            let parts = read(&mut reading, said, ended.is_some());
+            let (parts, partial) = read(&mut reading, said, ended.is_some(), cut);
             calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
             if !parts.is_empty() || !scores.is_empty() {
                 let sent = to.send((index, Piece::Said { parts, scores }));
@@ -266,7 +273,8 @@ impl Reader {
             let last = match ended {
                 Err(refusal) => Piece::Failed(refusal),
                 Ok(ended) => Piece::Done(Done {
-                    ended: if calls && ended == Ended::Stop { Ended::Calls } else { ended },
+                    // A call that was cut waits for nobody.
+                    ended: if calls && !partial && ended == Ended::Stop { Ended::Calls } else { ended },
                     prompt_tokens: usage.prompt_tokens,
                     cached_tokens: usage.cached_tokens,
                     generated_tokens: usage.generated_tokens,
@@ -280,20 +288,22 @@ impl Reader {
     }
 }
 
-/// What a piece of text consists of.
-fn read(reading: &mut Reading, said: String, ended: bool) -> Vec<Part> {
-    let mut parts = vec![];
+/// What a piece of text consists of; and whether its last part is a call without an end.
+fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Part>, bool) {
+    let (mut parts, mut partial) = (vec![], false);
     match reading {
         Reading::Plain if said.is_empty() => {}
         Reading::Plain => parts.push(Part::Content(said)),
         Reading::Reply(_, parser) => {
             parser.push(&said, &mut parts);
-            if ended {
-                parser.finish(&mut parts);
+            match (ended, cut) {
+                (true, true) => partial = parser.cut(&mut parts),
+                (true, false) => parser.finish(&mut parts),
+                (false, _) => {}
             }
         }
     }
-    parts
+    (parts, partial)
 }
 
 /// An answer, whole.

@@ -89,12 +89,14 @@ fn line(manner: &Manner, content: String, thinking: String, calls: &[ToolCall]) 
             if !thinking.is_empty() {
                 message.insert("thinking".to_owned(), thinking.into());
             }
+            // Arguments are an object here: a call that was cut has none, and is left out.
+            let call = |call: &ToolCall| {
+                let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
+                Some(json!({ "function": { "name": call.name, "arguments": arguments } }))
+            };
+            let calls: Vec<Value> = calls.iter().filter_map(call).collect();
             if !calls.is_empty() {
-                let call = |call: &ToolCall| {
-                    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                    json!({ "function": { "name": call.name, "arguments": arguments } })
-                };
-                message.insert("tool_calls".to_owned(), calls.iter().map(call).collect::<Vec<_>>().into());
+                message.insert("tool_calls".to_owned(), calls.into());
             }
             map.insert("message".to_owned(), message.into());
         }

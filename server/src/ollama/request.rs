@@ -3,7 +3,7 @@
 use super::answer::{Kind, Manner, document, nothing, stream_format};
 use super::keep::keep_alive;
 use crate::caller::Caller;
-use crate::constrain::{Constrained, Follow, Form};
+use crate::constrain::{Constrained, Follow, Form, noted, not_held};
 use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Reading, Wanted, collect, start};
@@ -127,6 +127,7 @@ async fn run(
     kind: Kind,
     caller: Caller,
 ) -> Result<Response, Refusal> {
+    let unheld = not_held(&constraints);
     let wanted = Wanted {
         tokens,
         max_tokens: asked.max_tokens,
@@ -143,10 +144,10 @@ async fn run(
     start(&loaded, wanted, 0, to)?;
     let manner = Manner { kind, model: loaded.name().to_owned() };
     if asked.stream {
-        return Ok(streamed::lines(pieces, stream_format(manner)));
+        return Ok(noted(streamed::lines(pieces, stream_format(manner)), &unheld));
     }
     let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
-    Ok(json_response(&document(&manner, whole)))
+    Ok(noted(json_response(&document(&manner, whole)), &unheld))
 }
 
 /// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does it.
@@ -181,8 +182,8 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let form = match f.take("format") {
         None => None,
         Some(Value::String(word)) if word.is_empty() => None,
-        Some(Value::String(word)) if word == "json" => Some((Form::Json(json!({ "type": "object" })), "format")),
-        Some(schema @ Value::Object(_)) => Some((Form::Json(schema), "format")),
+        Some(Value::String(word)) if word == "json" => Some((Form::json(json!({ "type": "object" })), "format")),
+        Some(schema @ Value::Object(_)) => Some((Form::json(schema), "format")),
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;

@@ -3,7 +3,7 @@
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
 use crate::caller::Caller;
-use crate::constrain::Follow;
+use crate::constrain::{Follow, noted, not_held};
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Wanted, collect, start};
@@ -50,6 +50,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
         };
         service.prepare(&loaded, &caller, prepare).await?
     };
+    let unheld = not_held(&constraints);
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..n {
@@ -75,10 +76,10 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
         include_usage: asked.include_usage,
     };
     if asked.stream {
-        return Ok(streamed::events(pieces, stream_format(loaded, manner, asked.n)));
+        return Ok(noted(streamed::events(pieces, stream_format(loaded, manner, asked.n)), &unheld));
     }
     let answers = collect(pieces, asked.n).await?;
-    Ok(json_response(&document(&loaded, &manner, answers)))
+    Ok(noted(json_response(&document(&loaded, &manner, answers)), &unheld))
 }
 
 async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, Asked), Refusal> {

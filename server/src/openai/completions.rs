@@ -2,7 +2,7 @@
 
 use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
 use crate::caller::Caller;
-use crate::constrain::Follow;
+use crate::constrain::{Follow, noted, not_held};
 use crate::fields::Fields;
 use crate::generation::{Done, Piece, Reading, Wanted, collect, start};
 use crate::loaded::Loaded;
@@ -127,6 +127,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
         };
         service.prepare(&loaded, &caller, work).await?
     };
+    let unheld = not_held(&constraints);
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..answers {
@@ -148,13 +149,14 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     let head = Head::new("cmpl", loaded.name());
     let manner = Manner { head, n, include_usage, scores: logprobs.is_some(), echo };
     if stream {
-        return Ok(streamed::events(pieces, format(loaded, manner, answers)));
+        return Ok(noted(streamed::events(pieces, format(loaded, manner, answers)), &unheld));
     }
     let mut choices = vec![];
     let mut done = vec![];
     for (i, answer) in collect(pieces, answers).await?.into_iter().enumerate() {
         let text = format!("{}{}", manner.echo.get(i / n).map_or("", String::as_str), answer.content);
-        let scores = manner.scores.then(|| scores::completion(&loaded, &answer.scores, &mut 0));
+        let mut at = scores::At::default();
+        let scores = manner.scores.then(|| scores::completion(&loaded, &answer.scores, &mut at));
         choices.push(choice(i, &text, scores, answer.done.as_ref().map(finish_reason)));
         done.extend(answer.done);
     }
@@ -162,7 +164,7 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     if let Some(map) = document.as_object_mut() {
         map.insert("usage".to_owned(), usage(done.iter().step_by(n), &done));
     }
-    Ok(json_response(&document))
+    Ok(noted(json_response(&document), &unheld))
 }
 
 fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> Value {
@@ -171,7 +173,7 @@ fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> 
 
 fn format(loaded: Lease, manner: Manner, answers: usize) -> Format {
     let mut begun = vec![false; answers];
-    let mut offsets = vec![0usize; answers];
+    let mut offsets = vec![scores::At::default(); answers];
     let mut done: Vec<Option<Done>> = vec![None; answers];
     let mut failed = false;
     Box::new(move |piece| {

@@ -27,7 +27,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
             all.extend(one(&mut outputs, way, way)?.map(|form| (form, field)));
         }
         if outputs.flag("json_object")?.unwrap_or(false) {
-            all.push((Form::Json(json!({ "type": "object" })), "structured_outputs.json_object"));
+            all.push((Form::json(json!({ "type": "object" })), "structured_outputs.json_object"));
         }
         // There is one library here, and nothing else to go on with.
         outputs.flag("disable_fallback")?;
@@ -59,7 +59,7 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
             Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| f.wrong(name, wrong))?,
             Some(schema) => schema,
         };
-        return if schema.is_object() { Ok(Some(Form::Json(schema))) } else { Err(f.wrong(name, wrong)) };
+        return if schema.is_object() { Ok(Some(Form::json(schema))) } else { Err(f.wrong(name, wrong)) };
     }
     let Some(text) = f.text(name)? else { return Ok(None) };
     if text.is_empty() || text.len() > MOST_BYTES {
@@ -104,26 +104,26 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
 /// OpenAI's.
 fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let Some(mut format) = f.object("response_format")? else { return Ok(None) };
-    let schema = match format.needed_text("type")?.as_str() {
+    let form = match format.needed_text("type")?.as_str() {
         "text" => None,
-        "json_object" => Some((json!({ "type": "object" }), "response_format")),
+        "json_object" => Some((Form::json(json!({ "type": "object" })), "response_format")),
         "json_schema" => {
             let Some(mut json_schema) = format.object("json_schema")? else {
                 return Err(format.wrong("json_schema", "is missing"));
             };
             json_schema.ignore(&["name", "description"]);
-            // It is kept to either way.
-            json_schema.flag("strict")?;
+            // It is kept to either way, as far as it can be held.
+            let exact = json_schema.flag("strict")?.unwrap_or(false);
             let schema = match json_schema.take("schema") {
                 Some(schema @ Value::Object(_)) => schema,
                 Some(_) => return Err(json_schema.wrong("schema", "give a JSON schema: an object")),
                 None => return Err(json_schema.wrong("schema", "is missing")),
             };
             json_schema.done()?;
-            Some((schema, "response_format.json_schema.schema"))
+            Some((Form::Json { schema, exact }, "response_format.json_schema.schema"))
         }
         _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
     };
     format.done()?;
-    Ok(schema.map(|(schema, field)| (Form::Json(schema), field)))
+    Ok(form)
 }

@@ -32,18 +32,97 @@ pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     json!({ "content": content.collect::<Vec<_>>() })
 }
 
-/// Of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; offsets go on from
-/// `offset`, in characters.
-pub fn completion(loaded: &Loaded, scores: &[Score], offset: &mut usize) -> Value {
+/// How far a completion's text is.
+#[derive(Debug, Clone, Default)]
+pub struct At {
+    /// Characters that are complete.
+    characters: usize,
+    /// The bytes of the one that is not.
+    begun: Vec<u8>,
+}
+
+impl At {
+    /// Goes on by some bytes. What no character can be is one of its own in the text.
+    fn push(&mut self, bytes: &[u8]) {
+        self.begun.extend_from_slice(bytes);
+        let mut rest = self.begun.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    self.characters += text.chars().count();
+                    rest = &[];
+                    break;
+                }
+                Err(e) => {
+                    let (text, after) = rest.split_at(e.valid_up_to());
+                    self.characters += String::from_utf8_lossy(text).chars().count();
+                    rest = after;
+                    let Some(wrong) = e.error_len() else { break };
+                    self.characters += 1;
+                    rest = rest.get(wrong..).unwrap_or_default();
+                }
+            }
+        }
+        self.begun = rest.to_vec();
+    }
+}
+
+/// A token as a key: its text, or its bytes where it is a part of a character, as OpenAI writes them.
+fn key(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |all, byte| all + &format!("\\x{byte:02x}")),
+    }
+}
+
+/// Of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; offsets, in characters, go on
+/// from `at`: that of a part of a character is the character's.
+pub fn completion(loaded: &Loaded, scores: &[Score], at: &mut At) -> Value {
     let (mut tokens, mut chosen, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for score in scores {
-        let token = text(&bytes(loaded, score.id));
-        offsets.push(*offset);
-        *offset += token.chars().count();
+        let bytes_of = bytes(loaded, score.id);
+        let token = key(&bytes_of);
+        offsets.push(at.characters);
+        // Control tokens are no text.
+        if !loaded.tokenizer.is_control(score.id).unwrap_or(true) {
+            at.push(&bytes_of);
+        }
+        let mut top = Map::new();
+        for other in &score.logprobs.top {
+            // Two tokens may have one text: the likelier one comes first.
+            top.entry(key(&bytes(loaded, other.id))).or_insert_with(|| json!(other.logprob));
+        }
+        // What was chosen is among them, with its own value.
+        if !top.is_empty() {
+            top.insert(token.clone(), json!(score.logprobs.chosen));
+        }
         tokens.push(token);
         chosen.push(score.logprobs.chosen);
-        let top = score.logprobs.top.iter().map(|other| (text(&bytes(loaded, other.id)), json!(other.logprob)));
-        tops.push(top.collect::<Map<String, Value>>());
+        tops.push(top);
     }
     json!({ "tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": offsets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{At, key};
+
+    #[test]
+    fn parts_of_characters_have_keys_of_their_own_and_the_place_of_their_character() {
+        let parts: [&[u8]; 6] = [b"a", b"\xf0\x9f", b"\x98", b"\x8a", "\u{e4}b".as_bytes(), b"\xff"];
+        assert_eq!(parts.map(key), ["a", "bytes:\\xf0\\x9f", "bytes:\\x98", "bytes:\\x8a", "\u{e4}b", "bytes:\\xff"]);
+        let mut at = At::default();
+        let places = parts.map(|part| {
+            let place = at.characters;
+            at.push(part);
+            place
+        });
+        // The text is a😊äb and a mark of what is no character.
+        assert_eq!((places, at.characters), ([0, 1, 1, 1, 2, 4], 5));
+        // A character that never ends is one of its own.
+        let mut at = At::default();
+        at.push(b"\xf0\x9f");
+        at.push(b"x");
+        assert_eq!(at.characters, 2);
+    }
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 /// A call as models write it.
 #[derive(Deserialize)]
 struct Written<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, alias = "tool_name")]
     name: Option<Cow<'a, str>>,
     #[serde(borrow, alias = "parameters")]
     arguments: Option<&'a RawValue>,
@@ -36,10 +36,11 @@ pub fn json(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-fn call(text: &str) -> Option<ToolCall> {
+pub fn call(text: &str) -> Option<ToolCall> {
     let written: Written = serde_json::from_str(text).ok()?;
     let written = match written.function {
         Some(inside) if inside.get().starts_with('{') => serde_json::from_str(inside.get()).ok()?,
+        Some(name) if written.name.is_none() => Written { name: serde_json::from_str(name.get()).ok(), ..written },
         _ => written,
     };
     let arguments = written.arguments.map_or("null", RawValue::get);
@@ -68,12 +69,21 @@ pub fn named(name: &str, arguments: &str) -> Option<ToolCall> {
     Some(ToolCall { name: name.to_owned(), arguments: object(arguments)? })
 }
 
-/// What stands between `<tool_call>` and its end: JSON, or Qwen3-Coder's
-/// `<function=name><parameter=key>value</parameter></function>`.
+/// What stands between `<tool_call>` and its end: JSON, Qwen3-Coder's
+/// `<function=name><parameter=key>value</parameter></function>`, Llama 3.1's `<function=name>{…}</function>`, or
+/// GLM's `name` and `<arg_key>key</arg_key><arg_value>value</arg_value>`.
 pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
     let text = text.trim();
-    let Some(rest) = text.strip_prefix("<function=") else { return json(text) };
+    if let Some(calls) = json(text) {
+        return Some(calls);
+    }
+    let Some(rest) = text.strip_prefix("<function=") else { return glm(text).map(|call| vec![call]) };
     let (name, mut rest) = rest.split_once('>')?;
+    if rest.trim_start().starts_with('{') {
+        let (arguments, after) = value(rest.trim_start())?;
+        matches!(after.trim(), "" | "</function>").then_some(())?;
+        return Some(vec![named(name, arguments)?]);
+    }
     let mut arguments = Map::new();
     loop {
         rest = rest.trim_start();
@@ -89,6 +99,41 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
     }
     matches!(rest.trim_end(), "" | "</function>").then_some(())?;
     Some(vec![ToolCall { name: name.trim().to_owned(), arguments: Value::Object(arguments).to_string() }])
+}
+
+/// A name, and its arguments in tags.
+fn glm(text: &str) -> Option<ToolCall> {
+    let (name, mut rest) = text.split_at_checked(text.find("<arg_key>").unwrap_or(text.len()))?;
+    let name = name.trim();
+    let word = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    (!rest.is_empty() && !name.is_empty() && name.chars().all(word)).then_some(())?;
+    let mut arguments = Map::new();
+    while let Some(pair) = rest.trim_start().strip_prefix("<arg_key>") {
+        let (key, after) = pair.split_once("</arg_key>")?;
+        let (given, after) = after.trim_start().strip_prefix("<arg_value>")?.split_once("</arg_value>")?;
+        let given = serde_json::from_str(given.trim()).unwrap_or_else(|_| Value::String(given.to_owned()));
+        arguments.insert(key.trim().to_owned(), given);
+        rest = after;
+    }
+    rest.trim().is_empty().then(|| ToolCall { name: name.to_owned(), arguments: Value::Object(arguments).to_string() })
+}
+
+/// What follows DeepSeek's `<｜tool▁calls▁begin｜>`: `function<｜tool▁sep｜>name` and the arguments in a fence, or
+/// `name<｜tool▁sep｜>{…}`, each between marks of its own.
+pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
+    let mut calls = vec![];
+    for one in text.split("<｜tool▁call▁begin｜>").skip(1) {
+        let one = one.split("<｜tool▁call▁end｜>").next()?;
+        let (first, rest) = one.split_once("<｜tool▁sep｜>")?;
+        let open = rest.find('{')?;
+        let (head, _) = value(rest.get(open..)?)?;
+        let name = match first.trim() {
+            "function" => rest.lines().next()?,
+            name => name,
+        };
+        calls.push(named(name, head)?);
+    }
+    (!calls.is_empty()).then_some(calls)
 }
 
 /// What follows `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` between), again and again.
@@ -119,7 +164,7 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
 }
 
 /// The JSON value that a text begins with, and what follows it.
-fn value(text: &str) -> Option<(&str, &str)> {
+pub fn value(text: &str) -> Option<(&str, &str)> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let one = stream.next()?.ok()?.get();
     Some((one, text.get(stream.byte_offset()..)?))

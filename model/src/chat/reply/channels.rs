@@ -2,7 +2,7 @@
 //! end one.
 
 use super::body::Body;
-use super::{Part, Scan, calls, calls_or_content, scan};
+use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
@@ -95,6 +95,25 @@ impl Channels {
             while self.step(out) {}
         }
         self.hand_out(self.held.len(), true, out);
+    }
+
+    /// The answer was cut.
+    pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
+        if let Place::Call { name, .. } = &self.place {
+            let whole = calls::named(name, &self.held).filter(|_| !self.held.trim().is_empty());
+            let partial = whole.is_none();
+            let begun = ToolCall { name: name.clone(), arguments: self.held.trim().to_owned() };
+            out.push(Part::Call(whole.unwrap_or(begun)));
+            self.held.clear();
+            return partial;
+        }
+        if self.place != Place::Rest {
+            let marks: Vec<&str> = ENDS.iter().copied().chain([MESSAGE]).collect();
+            let kept = without_half_a_mark(&self.held, &marks).len();
+            self.held.truncate(kept);
+        }
+        self.hand_out(self.held.len(), true, out);
+        false
     }
 
     /// `assistant<|channel|>commentary to=functions.name <|constrain|>json`, in any order.

@@ -3,8 +3,10 @@
 /// How a model writes reasoning and calls of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Hermes and Qwen, and whoever has no form of its own: `<think>…</think>`, `<tool_call>{"name": …,
-    /// "arguments": …}</tool_call>`, and Qwen3-Coder's `<function=…><parameter=…>` in it.
+    /// Hermes and Qwen, and models without a form of their own: `<think>…</think>`, `<tool_call>{"name": …,
+    /// "arguments": …}</tool_call>`, with Qwen3-Coder's `<function=…><parameter=…>` or GLM's `name
+    /// <arg_key>…</arg_key><arg_value>…</arg_value>` in it. Calls of Granite, Phi-4, Command R7B and DeepSeek are
+    /// read, too.
     Hermes,
     /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, after `<|python_tag|>` or without it.
     Llama3,
@@ -33,7 +35,21 @@ impl Form {
     /// Control tokens by which an answer is read: they must be in the text that [`super::ReplyParser`] gets.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
-            Form::Hermes => &["<think>", "</think>", "<tool_call>", "</tool_call>"],
+            Form::Hermes => &[
+                "<think>",
+                "</think>",
+                "<tool_call>",
+                "</tool_call>",
+                "<|tool_call|>",
+                "<|/tool_call|>",
+                "<|START_ACTION|>",
+                "<|END_ACTION|>",
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁sep｜>",
+                "<｜tool▁call▁end｜>",
+                "<｜tool▁calls▁end｜>",
+            ],
             Form::Llama3 => &["<|python_tag|>", "<think>", "</think>"],
             Form::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "<think>", "</think>"],
             Form::Channels => {
@@ -56,12 +72,22 @@ impl Form {
         }
     }
 
-    /// Begin of a call, and its end, if there is one before the answer's.
+    /// Begin of a call, and its end, if there is one before the answer's: as calls are written by a grammar.
     pub(crate) fn call(self) -> (&'static str, Option<&'static str>) {
+        self.calls().first().copied().unwrap_or(("<tool_call>", Some("</tool_call>")))
+    }
+
+    /// The same of all calls that are read.
+    pub(super) fn calls(self) -> &'static [(&'static str, Option<&'static str>)] {
         match self {
-            Form::Llama3 => ("<|python_tag|>", None),
-            Form::Mistral => ("[TOOL_CALLS]", None),
-            _ => ("<tool_call>", Some("</tool_call>")),
+            Form::Llama3 => &[("<|python_tag|>", None)],
+            Form::Mistral => &[("[TOOL_CALLS]", None)],
+            _ => &[
+                ("<tool_call>", Some("</tool_call>")),
+                ("<|tool_call|>", Some("<|/tool_call|>")),
+                ("<|START_ACTION|>", Some("<|END_ACTION|>")),
+                ("<｜tool▁calls▁begin｜>", Some("<｜tool▁calls▁end｜>")),
+            ],
         }
     }
 }

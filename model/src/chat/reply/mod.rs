@@ -5,8 +5,10 @@
 mod body;
 mod calls;
 mod channels;
+mod cut;
 mod form;
 mod tagged;
+mod whole;
 
 pub use form::Form;
 
@@ -18,7 +20,7 @@ use tagged::Tagged;
 pub struct ToolCall {
     /// The tool.
     pub name: String,
-    /// Its arguments: a JSON object.
+    /// Its arguments: a JSON object; of a call that was cut, as much of it as there is.
     pub arguments: String,
 }
 
@@ -71,11 +73,31 @@ impl ReplyParser {
         })
     }
 
+    /// The same where the names of the offered tools are known: an answer that is nothing but JSON of their calls,
+    /// in a fence or without one, is calls.
+    #[must_use]
+    pub fn knowing(self, names: Vec<String>) -> ReplyParser {
+        ReplyParser(match self.0 {
+            Reader::Tagged(tagged) => Reader::Tagged(tagged.knowing(names)),
+            channels @ Reader::Channels(_) => channels,
+        })
+    }
+
     /// The next piece of the answer's text; what is certain now is appended to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.push(text, out),
             Reader::Channels(channels) => channels.push(text, out),
+        }
+    }
+
+    /// The end of an answer that was cut, by its length or by a stop text. Of a call that has no end the name and
+    /// the arguments so far are given, if its name is there, and nothing else of it; half a mark is left out.
+    /// Whether such a call is the last part.
+    pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
+        match &mut self.0 {
+            Reader::Tagged(tagged) => tagged.cut(out),
+            Reader::Channels(channels) => channels.cut(out),
         }
     }
 
@@ -116,6 +138,12 @@ fn scan(text: &str, needles: &[&str]) -> Scan {
             Scan::Until(text.len() - held)
         }
     }
+}
+
+/// A text without the mark that it ends in the middle of. One byte may as well be itself.
+fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
+    let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
+    if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use super::body::Body;
 use super::form::Form;
-use super::{Part, Scan, ToolCall, calls, calls_or_content, scan};
+use super::cut::{self, Cut};
+use super::whole::{self, Is};
+use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
 /// Where in the answer the next character stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,7 +23,11 @@ enum Place {
 pub struct Tagged {
     form: Form,
     tools: bool,
+    /// Of the tools, where an answer that is nothing but a call's JSON is a call.
+    names: Vec<String>,
     place: Place,
+    /// The marks around the call at hand.
+    marks: (&'static str, Option<&'static str>),
     /// How far the call at hand was read.
     body: Body,
     /// What is not handed out yet.
@@ -42,8 +48,12 @@ impl Tagged {
             Some(close) => (Place::Reasoning(close), true),
             None => (Place::Start, false),
         };
-        let body = Body::default();
-        Tagged { form, tools, place, body, held: String::new(), fresh, spoke: false, either: false, said: false }
+        let (body, marks, names, held) = (Body::default(), form.call(), vec![], String::new());
+        Tagged { form, tools, names, place, marks, body, held, fresh, spoke: false, either: false, said: false }
+    }
+
+    pub fn knowing(self, names: Vec<String>) -> Tagged {
+        Tagged { names, ..self }
     }
 
     pub fn either(self) -> Tagged {
@@ -61,7 +71,16 @@ impl Tagged {
             Place::Start => {
                 let Some(first) = self.held.trim_start().chars().next() else { return false };
                 let bare = self.tools && self.form == Form::Llama3 && first == '{';
-                self.place = if bare { Place::Whole } else { Place::Content };
+                let is = match self.tools && !self.either && !self.names.is_empty() {
+                    true => whole::may_be(&self.held, &self.names),
+                    false => Is::No,
+                };
+                self.place = match is {
+                    _ if bare => Place::Whole,
+                    Is::Open => return false,
+                    Is::Named => Place::Whole,
+                    Is::No => Place::Content,
+                };
                 true
             }
             Place::Whole => false,
@@ -71,7 +90,7 @@ impl Tagged {
                     let before = self.without_white_space(at);
                     self.hand_out(before, out);
                     self.drop_front(at - before + close.len());
-                    (self.place, self.fresh) = (Place::Content, true);
+                    (self.place, self.fresh) = (Place::Start, true);
                     true
                 }
                 Scan::Until(at) => {
@@ -80,7 +99,7 @@ impl Tagged {
                 }
             },
             Place::Call => {
-                let (open, Some(close)) = self.form.call() else { return false };
+                let (open, Some(close)) = self.marks else { return false };
                 let Some((_, at)) = self.body.end(&self.held, &[close]) else { return false };
                 let body: String = self.held.drain(..at).collect();
                 self.drop_front(close.len());
@@ -92,12 +111,12 @@ impl Tagged {
     }
 
     fn content(&mut self, out: &mut Vec<Part>) -> bool {
-        let (open, _) = self.form.call();
+        let opens = self.form.calls();
         let reasoning = self.form.reasoning();
         let mut needles: Vec<&str> = if self.spoke { vec![] } else { reasoning.iter().map(|(o, _)| *o).collect() };
         let thinks = needles.len();
         if self.tools && !(self.either && self.said) {
-            needles.push(open);
+            needles.extend(opens.iter().map(|(open, _)| *open));
         }
         match scan(&self.held, &needles) {
             // Reasoning stands before all else: later, the tag is text.
@@ -116,6 +135,7 @@ impl Tagged {
                     Some((_, close)) if i < thinks => Place::Reasoning(close),
                     _ => Place::Call,
                 };
+                self.marks = opens.get(i.saturating_sub(thinks)).copied().unwrap_or_else(|| self.form.call());
                 self.body = Body::default();
                 self.fresh = true;
                 true
@@ -131,7 +151,7 @@ impl Tagged {
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
         // A call whose JSON is broken has hidden its end.
-        while let (Place::Call, (_, Some(close))) = (self.place, self.form.call())
+        while let (Place::Call, (_, Some(close))) = (self.place, self.marks)
             && self.read_call(&self.held).is_none()
             && self.body.give_up(&self.held, &[close])
         {
@@ -141,13 +161,77 @@ impl Tagged {
             Place::Start | Place::Content | Place::Reasoning(_) => self.hand_out(self.held.len(), out),
             Place::Whole => {
                 let all = std::mem::take(&mut self.held);
-                calls_or_content(calls::json(&all), all, out);
+                let read = if self.names.is_empty() { calls::json(&all) } else { whole::read(&all, &self.names) };
+                match (read, self.form) {
+                    (None, form) if form != Form::Llama3 => self.as_content(all, out),
+                    (read, _) => calls_or_content(read, all, out),
+                }
             }
             Place::Call => {
                 let body = std::mem::take(&mut self.held);
-                let written = format!("{}{body}", self.form.call().0);
+                let written = format!("{}{body}", self.marks.0);
                 self.call(&body, written, out);
             }
+        }
+    }
+
+    /// What looked like a call from its begin on and is none: there may be reasoning and calls in it.
+    fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
+        (self.place, self.held) = (Place::Content, all);
+        while self.step(out) {}
+        self.finish(out);
+    }
+
+    /// The answer was cut; whether a call that has no end is the last part.
+    pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
+        let held = std::mem::take(&mut self.held);
+        let cut = match self.place {
+            Place::Call => Some(self.cut_call(&held)),
+            // Llama 3 told by itself that it calls; of others the name must be a tool's.
+            Place::Whole | Place::Start if !self.names.is_empty() => whole::cut(&held, &self.names),
+            Place::Whole => {
+                let (calls, partial) = cut::json(&held);
+                let begun = self.either && calls.is_empty() && "{\"name\": \"".starts_with(held.trim());
+                (begun || !calls.is_empty()).then_some((calls, partial))
+            }
+            _ => None,
+        };
+        if let Some((calls, partial)) = cut {
+            self.spoke = true;
+            out.extend(calls.into_iter().map(Part::Call));
+            return partial;
+        }
+        let marks: Vec<&str> = match self.place {
+            Place::Reasoning(close) => vec![close],
+            // In content that keeps to a schema a mark is text.
+            _ if self.either && self.said => vec![],
+            _ => {
+                let reasoning = self.form.reasoning().iter().map(|(open, _)| *open);
+                let calls = self.form.calls().iter().map(|(open, _)| *open).filter(|_| self.tools);
+                reasoning.chain(calls).collect()
+            }
+        };
+        without_half_a_mark(&held, &marks).clone_into(&mut self.held);
+        if self.place == Place::Whole && self.form != Form::Llama3 {
+            let all = std::mem::take(&mut self.held);
+            self.as_content(all, out);
+            return false;
+        }
+        self.hand_out(self.held.len(), out);
+        false
+    }
+
+    fn cut_call(&self, body: &str) -> Cut {
+        let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
+        // It may be whole but for the mark behind it; of arguments in tags more may come.
+        let json = body.trim_start().starts_with(['{', '[']) || self.form != Form::Hermes || self.marks.0.contains('▁');
+        let ended = json || body.trim_end().ends_with("</function>");
+        match (self.read_call(body).filter(|_| ended), self.form) {
+            (Some(calls), _) => (calls, false),
+            (None, Form::Mistral) => cut::mistral(body),
+            (None, Form::Llama3) => cut::json(body),
+            (None, _) if self.marks.0.contains('▁') => cut::deepseek(body),
+            (None, _) => cut::hermes(body),
         }
     }
 
@@ -155,6 +239,7 @@ impl Tagged {
         match self.form {
             Form::Mistral => calls::mistral(body),
             Form::Llama3 => calls::json(body),
+            _ if self.marks.0.contains('▁') => calls::deepseek(body),
             _ => calls::hermes(body),
         }
     }

@@ -192,6 +192,42 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "<|channel|>commentary to=functions.say<|message|>{\"text<|call|><|start|>assistant<|channel|>final<|message|>Yes.",
             vec![content("<|channel|>commentary to=functions.say<|message|>{\"textYes.")],
         ),
+        (
+            "glm",
+            Hermes,
+            "",
+            "<think>Hm</think>\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+            vec![reasoning("Hm"), call("weather", r#"{"city":"Paris","n":3}"#)],
+        ),
+        (
+            "granite and phi",
+            Hermes,
+            "",
+            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\", \"arguments\": {}}]<|/tool_call|>",
+            vec![call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "command r7b",
+            Hermes,
+            "",
+            "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}\n]<|END_ACTION|>",
+            vec![call("weather", weather)],
+        ),
+        (
+            "deepseek v3",
+            Hermes,
+            "",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>\n\
+             <｜tool▁call▁begin｜>function<｜tool▁sep｜>time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            vec![call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "deepseek v3.1",
+            Hermes,
+            "",
+            "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            vec![content("I look."), call("weather", weather)],
+        ),
         ("no channel", Channels, "", "Just text", vec![content("Just text")]),
     ]
 }
@@ -209,6 +245,112 @@ fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
         let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
         assert_eq!(read(parser(), &letters), want, "{name}, letter by letter");
     }
+}
+
+/// What models write that know tools by their prompt alone (Qwen2.5-Coder: all of the first ones), whole answers.
+fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
+    use Form::{Hermes, Llama3, Mistral};
+    let weather = r#"{"city": "Paris"}"#;
+    let one = || vec![call("weather", weather)];
+    vec![
+        ("bare", Hermes, "{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
+        ("on lines", Hermes, "{\n  \"name\": \"weather\",\n  \"arguments\": {\"city\": \"Paris\"}\n}\n", one()),
+        ("fenced", Hermes, "```json\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```", one()),
+        ("fenced without a word", Hermes, "```\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```\n", one()),
+        ("a list", Hermes, "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\"}]",
+            vec![call("weather", weather), call("time", "{}")]),
+        ("two", Hermes, "{\"name\": \"time\", \"arguments\": {}}\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
+            vec![call("time", "{}"), call("weather", weather)]),
+        ("parameters", Hermes, "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}", one()),
+        ("as it is described", Hermes, "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}", one()),
+        ("by its function", Hermes, "{\"function\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
+        ("arguments first", Hermes, "{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"weather\"}", one()),
+        ("in the tools' tags", Hermes, "<tools>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tools>", one()),
+        ("llama 3.1's own", Llama3, "<function=weather>{\"city\": \"Paris\"}</function>", one()),
+        ("llama fenced", Llama3, "```json\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}\n```", one()),
+        ("mistral bare", Mistral, "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]", one()),
+        ("behind reasoning", Hermes, "<think>Hm</think>\n{\"name\": \"time\", \"arguments\": {}}", vec![reasoning("Hm"), call("time", "{}")]),
+        // And what is none.
+        ("another name", Hermes, "{\"name\": \"Bob\", \"arguments\": {}}", vec![content("{\"name\": \"Bob\", \"arguments\": {}}")]),
+        ("other JSON", Hermes, "{\"city\": \"Paris\"}", vec![content("{\"city\": \"Paris\"}")]),
+        ("a list of numbers", Hermes, "[1, 2]", vec![content("[1, 2]")]),
+        ("code", Hermes, "```python\nprint(1)\n```", vec![content("```python\nprint(1)\n```")]),
+        ("text behind it", Hermes, "{\"name\": \"time\", \"arguments\": {}} is how.", vec![content("{\"name\": \"time\", \"arguments\": {}} is how.")]),
+        ("a tag that is none", Hermes, "<tool>x", vec![content("<tool>x")]),
+    ]
+}
+
+#[test]
+fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_cut() {
+    for (name, form, text, want) in bare() {
+        let parser = || ReplyParser::new(form, true, "").knowing(vec!["weather".into(), "time".into()]);
+        assert_eq!(read(parser(), &[text]), want, "{name}");
+        for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+            let (a, b) = text.split_at(at);
+            assert_eq!(read(parser(), &[a, b]), want, "{name}, cut at {at}");
+        }
+    }
+    // What is certainly none is not held back.
+    let mut parts = vec![];
+    ReplyParser::new(Form::Hermes, true, "").knowing(vec!["f".into()]).push("{\"ci", &mut parts);
+    assert_eq!(parts, [content("{\"ci")]);
+}
+
+/// Cut anywhere, an answer shows no mark of its form, and its calls are the whole ones and the begin of another.
+#[test]
+fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
+    let known = || vec!["weather".to_owned(), "time".to_owned(), "run".to_owned(), "say".to_owned(), "now".to_owned()];
+    let parser = |form, prompt| ReplyParser::new(form, true, prompt).knowing(known());
+    let bare = bare().into_iter().map(|(name, form, text, want)| (name, form, "", text, want));
+    for (name, form, prompt, text, want) in recorded().into_iter().chain(bare) {
+        // Broken ones are text, marks and all.
+        let broken = want.iter().any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
+        if broken || form == Form::Llama3 && name == "llama json" {
+            continue;
+        }
+        let calls = |parts: &[Part]| -> Vec<ToolCall> {
+            parts.iter().filter_map(|part| if let Call(call) = part { Some(call.clone()) } else { None }).collect()
+        };
+        let whole = calls(&want);
+        for at in (1..text.len()).filter(|&at| text.is_char_boundary(at)) {
+            let (mut parser, mut parts) = (parser(form, prompt), vec![]);
+            parser.push(&text[..at], &mut parts);
+            let partial = parser.cut(&mut parts);
+            for part in &parts {
+                let (Content(said) | Reasoning(said)) = part else { continue };
+                let marks = ["<tool", "</tool_", "<think", "</think", "[TOOL", "<|", "[/TH", "\"arguments\"", "<function", "<arg", "｜"];
+                let shown = marks.iter().find(|mark| said.contains(**mark) && !want.contains(&content(text)));
+                let later = text.contains("Say <think>") || name == "plain" || name == "text behind it";
+                assert!(shown.is_none() || later, "{name}, cut at {at}: {part:?}");
+            }
+            let got = calls(&parts);
+            for (i, call) in got.iter().enumerate() {
+                let Some(known) = whole.get(i) else { panic!("{name}, cut at {at}: {call:?}") };
+                let last = partial && i + 1 == got.len();
+                let same = if last { known.name.starts_with(&call.name) } else { call == known };
+                assert!(same, "{name}, cut at {at}: {call:?} of {known:?}");
+            }
+        }
+    }
+    let cut = |form, text: &str| {
+        let (mut parser, mut parts) = (parser(form, ""), vec![]);
+        parser.push(text, &mut parts);
+        (parser.cut(&mut parts), parts)
+    };
+    for (form, text) in [
+        (Form::Hermes, "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"cmd\": \"012"),
+        (Form::Hermes, "```json\n{\"name\": \"run\", \"arguments\": {\"cmd\": \"012"),
+        (Form::Llama3, "{\"name\": \"run\", \"parameters\": {\"cmd\": \"012"),
+        (Form::Mistral, "[TOOL_CALLS][{\"name\": \"run\", \"arguments\": {\"cmd\": \"012"),
+        (Form::Mistral, "[TOOL_CALLS]run[ARGS]{\"cmd\": \"012"),
+        (Form::Channels, "<|channel|>commentary to=functions.run <|constrain|>json<|message|>{\"cmd\": \"012"),
+        (Form::Hermes, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{\"cmd\": \"012"),
+    ] {
+        assert_eq!(cut(form, text), (true, vec![call("run", "{\"cmd\": \"012")]), "{text}");
+    }
+    assert_eq!(cut(Form::Hermes, "<tool_call>\n{\"name\": \"ru"), (false, vec![]));
+    assert_eq!(cut(Form::Hermes, "Yes.\n<tool_ca"), (false, vec![content("Yes.")]));
+    assert_eq!(cut(Form::Hermes, "1 <"), (false, vec![content("1 <")]));
 }
 
 #[test]
@@ -265,7 +407,7 @@ proptest::proptest! {
         words in proptest::collection::vec(proptest::sample::select(vec![
             "<think>", "</think>", "<tool_call>", "</tool_call>", "{\"name\":\"f\"}", "{", "[TOOL_CALLS]", "[ARGS]", "<|channel|>",
             "analysis", "<|message|>", "<|start|>", "<|end|>", "<|call|>", " to=functions.f", "<|python_tag|>", " ", "\n", "ü", "x",
-            "<function=f>", "[THINK]", "[/THINK]", "<", "\"", "\\", "<parameter=a>", "</parameter>", "</function>",
+            "<function=f>", "```", "json\n", "\"arguments\"", "<tools>", "<|tool_call|>", "[THINK]", "[/THINK]", "<", "\"", "\\", "<parameter=a>", "</parameter>", "</function>",
         ]), 0..12),
         cuts in proptest::collection::vec(0usize..200, 0..6),
         form in proptest::sample::select(vec![Form::Hermes, Form::Llama3, Form::Mistral, Form::Channels]),
@@ -280,7 +422,7 @@ proptest::proptest! {
             from = cut;
         }
         pieces.push(&text[from..]);
-        let parser = || ReplyParser::new(form, true, "");
+        let parser = || ReplyParser::new(form, true, "").knowing(vec!["f".to_owned()]);
         proptest::prop_assert_eq!(read(parser(), &[text.as_str()]), read(parser(), &pieces));
     }
 }

@@ -32,7 +32,7 @@ impl Sequence {
         match (self.some, self.none) {
             (Some(some), true) => Some(format!("\"{open}\" ({some})? \"{close}\"")),
             (Some(some), false) => Some(format!("\"{open}\" {some} \"{close}\"")),
-            (None, true) => Some(format!("\"{open}\" \"{close}\"")),
+            (None, true) => Some(format!("\"{open}{close}\"")),
             (None, false) => None,
         }
     }

@@ -124,6 +124,7 @@ fn object(properties: Value) -> Value {
 fn rows() -> Vec<Row> {
     let one = |schema: Value| json!({ "type": "object", "properties": { "p": schema }, "required": ["p"] });
     vec![
+        ("nothing in it", json!({ "const": {} }), &["{}"], &["{ }", "{\"a\": 1}"], &[]),
         ("empty", json!({}), &["1", "{\"a\": [null]}", "\"x\""], &["x", ""], &[]),
         ("notes alone", json!({ "title": "T", "$schema": "http://json-schema.org/draft-07/schema#", "x-a": 1 }), &["1"], &[], &[]),
         ("true", one(json!(true)), &["{\"p\": 1}"], &["{}"], &[]),

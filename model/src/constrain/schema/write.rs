@@ -188,6 +188,8 @@ impl Writer<'_> {
 
     fn literal(&mut self, value: &Value) -> Piece {
         match value {
+            Value::Array(all) if all.is_empty() => Piece::Terminal("\"[]\"".to_owned()),
+            Value::Object(all) if all.is_empty() => Piece::Terminal("\"{}\"".to_owned()),
             Value::String(text) => Piece::Terminal(json_text(text)),
             Value::Array(all) => {
                 let mut parts = vec![];

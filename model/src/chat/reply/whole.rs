@@ -1,0 +1,136 @@
+//! Answers that are nothing but calls in JSON, without a mark: Qwen2.5-Coder and Llama 3 write them so, in a fence
+//! or in the tags that stood around the tools' descriptions. Such are calls where their names are those of tools.
+
+use super::ToolCall;
+use super::calls;
+
+/// The words behind a fence.
+const FENCES: [&str; 4] = ["", "json", "tool_call", "tool_calls"];
+/// What may stand around JSON.
+const TAGS: [(&str, &str); 1] = [("<tools>", "</tools>")];
+/// Llama 3.1's calls.
+const FUNCTION: &str = "<function=";
+/// Keys of a call.
+const KEYS: [&str; 7] = ["name", "arguments", "parameters", "type", "function", "id", "tool_name"];
+/// Bytes without a name that are looked at.
+const PATIENCE: usize = 4096;
+
+/// Whether an answer that begins so is calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Is {
+    No,
+    /// It may be.
+    Open,
+    /// The name of a tool is there.
+    Named,
+}
+
+/// The calls of an answer that is over; none: it is something else.
+pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
+    let text = text.trim();
+    let calls = match text.starts_with(FUNCTION) {
+        true => calls::hermes(text)?,
+        false => calls::json(inside(text)?.trim())?,
+    };
+    calls.iter().all(|call| names.contains(&call.name)).then_some(calls)
+}
+
+/// The same of one that was cut.
+pub fn cut(text: &str, names: &[String]) -> Option<super::cut::Cut> {
+    let text = text.trim_start();
+    let (calls, partial) = match text.starts_with(FUNCTION) {
+        true => super::cut::hermes(text),
+        false => super::cut::json(inside(text)?.trim_start()),
+    };
+    (!calls.is_empty() && calls.iter().all(|call| names.contains(&call.name))).then_some((calls, partial))
+}
+
+/// What stands in a fence or in tags, if there are some; their end may be missing.
+fn inside(text: &str) -> Option<&str> {
+    if let Some(rest) = text.strip_prefix("```") {
+        let (word, body) = rest.split_at_checked(rest.find(['\n', '{', '['])?)?;
+        let body = body.trim_end();
+        return FENCES.contains(&word.trim()).then(|| body.strip_suffix("```").unwrap_or(body));
+    }
+    for (open, close) in TAGS {
+        if let Some(rest) = text.strip_prefix(open) {
+            return Some(rest.strip_suffix(close).unwrap_or(rest));
+        }
+    }
+    Some(text)
+}
+
+/// What an answer so far may be.
+pub fn may_be(text: &str, names: &[String]) -> Is {
+    let text = text.trim_start();
+    let all = |is: bool| if is { Is::Open } else { Is::No };
+    if text.is_empty() || "```".starts_with(text) {
+        return Is::Open;
+    }
+    if let Some(rest) = text.strip_prefix("```") {
+        return match rest.find(['\n', '{', '[']).and_then(|at| rest.split_at_checked(at)) {
+            Some((word, body)) if FENCES.contains(&word.trim()) => json(body, names),
+            Some(_) => Is::No,
+            None => all(FENCES.iter().any(|word| word.starts_with(rest.trim_end()))),
+        };
+    }
+    if let Some(rest) = text.strip_prefix(FUNCTION) {
+        return match rest.split_once('>') {
+            Some((name, _)) if names.iter().any(|known| known == name.trim()) => Is::Named,
+            Some(_) => Is::No,
+            None => all(names.iter().any(|name| name.starts_with(rest.trim()))),
+        };
+    }
+    for (open, _) in TAGS {
+        if let Some(rest) = text.strip_prefix(open) {
+            return json(rest, names);
+        }
+    }
+    match text.starts_with('<') {
+        true => all(TAGS.iter().map(|(open, _)| *open).chain([FUNCTION]).any(|open| open.starts_with(text))),
+        false => json(text, names),
+    }
+}
+
+/// The same of JSON.
+fn json(text: &str, names: &[String]) -> Is {
+    let text = text.trim_start();
+    if text.len() > PATIENCE {
+        return Is::No;
+    }
+    let text = text.strip_prefix('[').unwrap_or(text).trim_start();
+    if text.is_empty() {
+        return Is::Open;
+    }
+    let Some(mut rest) = text.strip_prefix('{') else { return Is::No };
+    loop {
+        rest = rest.trim_start_matches([',', ' ', '\n', '\r', '\t']);
+        let Some(inner) = rest.strip_prefix('"') else { return if rest.is_empty() { Is::Open } else { Is::No } };
+        let Some((key, after)) = inner.split_once('"') else {
+            return if KEYS.iter().any(|key| key.starts_with(inner)) { Is::Open } else { Is::No };
+        };
+        if !KEYS.contains(&key) {
+            return Is::No;
+        }
+        let after = after.trim_start();
+        if after.is_empty() {
+            return Is::Open;
+        }
+        let Some(after) = after.strip_prefix(':').map(str::trim_start) else { return Is::No };
+        match (key, after.strip_prefix('"').map(|inner| (inner, inner.split_once('"')))) {
+            _ if after.is_empty() => return Is::Open,
+            ("function", None) if after.starts_with('{') => return json(after, names),
+            ("name" | "tool_name" | "function", Some((_, Some((name, _))))) => {
+                return if names.iter().any(|known| known == name) { Is::Named } else { Is::No };
+            }
+            ("name" | "tool_name" | "function", Some((begun, None))) => {
+                return if names.iter().any(|name| name.starts_with(begun)) { Is::Open } else { Is::No };
+            }
+            ("name" | "tool_name" | "function", None) => return Is::No,
+            _ => match calls::value(after) {
+                Some((_, after)) => rest = after,
+                None => return Is::Open,
+            },
+        }
+    }
+}
