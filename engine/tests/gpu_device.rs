@@ -5,8 +5,8 @@ mod common;
 
 use common::{Random, gpu};
 use kjit_engine::{
-    Arena, Arg, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module, Options, Source, Stream, Target,
-    Trace, args,
+    Arena, Arg, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module, Options, Source, Stream,
+    Target, Trace, args,
 };
 use std::sync::Arc;
 

@@ -16,8 +16,8 @@ use crate::shortened::shortened;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
-use schema::Translated;
 use llguidance::{Matcher, ParserFactory};
+use schema::Translated;
 use serde_json::Value;
 use std::sync::Arc;
 

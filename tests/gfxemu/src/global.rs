@@ -147,7 +147,19 @@ impl Global {
         let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
         let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
         let verb = if load { Verb::Load } else { Verb::Store };
-        Ok(Some(Global { verb, size, signed, compares: false, half, address, base: base(2)?, data, offset, bypass, scaled }))
+        Ok(Some(Global {
+            verb,
+            size,
+            signed,
+            compares: false,
+            half,
+            address,
+            base: base(2)?,
+            data,
+            offset,
+            bypass,
+            scaled,
+        }))
     }
 
     /// Whether it is a load that reads nothing of the registers that it fills.

@@ -110,9 +110,7 @@ fn answers() -> Vec<Answer> {
             let other = p.of(p.lane() ^ (p.wave / 2 + 1)) - p.t + p.i;
             Near(number(other as usize) + 1e9, 0.5)
         }),
-        ("ballot", |p| {
-            Word(fold(p.votes(|t| t % 3 == 0)) + 2 * fold(p.votes(|t| t % 5 == 0) & 0xf_0f0f_0f0f))
-        }),
+        ("ballot", |p| Word(fold(p.votes(|t| t % 3 == 0)) + 2 * fold(p.votes(|t| t % 5 == 0) & 0xf_0f0f_0f0f))),
         ("any_all", |p| {
             let (any, all) = (p.votes(|t| t == 40) > 0, p.of(p.wave - 1) < 64);
             Word(i64::from(any) + 2 * i64::from(all) + 8 + 16 * p.wave)
@@ -255,7 +253,11 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
             match *name {
                 "counters" => {
                     assert_eq!((a[0], a[1], a[2], a[3]), (n, (2 * n).wrapping_neg(), 3 * n, 0), "{arch}");
-                    assert_eq!((f32::from_bits(a[4]), double(&a[6..8])), (n as f32 / 2.0, f64::from(n) / 4.0), "{arch}");
+                    assert_eq!(
+                        (f32::from_bits(a[4]), double(&a[6..8])),
+                        (n as f32 / 2.0, f64::from(n) / 4.0),
+                        "{arch}"
+                    );
                     assert_eq!((a[8], a[9]), (n % 10, 4), "{arch}");
                 }
                 "choices" => {

@@ -1,8 +1,8 @@
 //! Answers in which tags stand around reasoning and calls.
 
 use super::body::Body;
-use super::form::Form;
 use super::cut::{self, Cut};
+use super::form::Form;
 use super::whole::{self, Is};
 use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
