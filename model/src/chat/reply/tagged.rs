@@ -223,9 +223,13 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Cut {
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
-        // It may be whole but for the mark behind it; of arguments in tags more may come.
-        let json = body.trim_start().starts_with(['{', '[']) || self.form != Form::Hermes || self.marks.0.contains('▁');
-        let ended = json || body.trim_end().ends_with("</function>");
+        // It may be whole but for the mark behind it; more may come of arguments in tags, and behind a name.
+        let (begin, end) = (body.trim_start(), body.trim_end());
+        let ended = match self.form {
+            Form::Mistral => end.ends_with('}') || (begin.starts_with('[') && end.ends_with(']')),
+            Form::Hermes if !begin.starts_with(['{', '[']) && !self.marks.0.contains('▁') => end.ends_with("</function>"),
+            _ => true,
+        };
         match (self.read_call(body).filter(|_| ended), self.form) {
             (Some(calls), _) => (calls, false),
             (None, Form::Mistral) => cut::mistral(body),
