@@ -207,7 +207,15 @@ impl Follow {
 /// Whether a tool has no parameters: there are none in its schema, and it does not say that others may come.
 fn takes_nothing(parameters: &Value) -> bool {
     const SAYS: [&str; 9] = [
-        "$ref", "additionalProperties", "patternProperties", "propertyNames", "allOf", "anyOf", "oneOf", "const", "enum",
+        "$ref",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "const",
+        "enum",
     ];
     let Some(map) = parameters.as_object() else { return false };
     let empty = |word: &str| match map.get(word) {

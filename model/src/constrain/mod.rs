@@ -15,8 +15,8 @@ use crate::serve::Constraint;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
-use schema::Translated;
 use llguidance::{Matcher, ParserFactory};
+use schema::Translated;
 use serde_json::Value;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::answer::{Kind, Manner, document, nothing, stream_format};
 use super::keep::keep_alive;
-use crate::constrain::{Constrained, Follow, Form, noted, not_held};
+use crate::constrain::{Constrained, Follow, Form, not_held, noted};
 use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Reading, Wanted, collect, start};

@@ -2,7 +2,7 @@
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
-use crate::constrain::{Follow, noted, not_held};
+use crate::constrain::{Follow, not_held, noted};
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
 use crate::fields::Fields;
 use crate::generation::{Wanted, collect, start};

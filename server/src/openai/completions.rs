@@ -1,7 +1,7 @@
 //! `POST /v1/completions`: text goes on.
 
 use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
-use crate::constrain::{Follow, noted, not_held};
+use crate::constrain::{Follow, not_held, noted};
 use crate::fields::Fields;
 use crate::generation::{Done, Piece, Reading, Wanted, collect, start};
 use crate::loaded::Loaded;

@@ -256,26 +256,64 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
         ("bare", Hermes, "{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
         ("on lines", Hermes, "{\n  \"name\": \"weather\",\n  \"arguments\": {\"city\": \"Paris\"}\n}\n", one()),
         ("fenced", Hermes, "```json\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```", one()),
-        ("fenced without a word", Hermes, "```\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```\n", one()),
-        ("a list", Hermes, "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\"}]",
-            vec![call("weather", weather), call("time", "{}")]),
-        ("two", Hermes, "{\"name\": \"time\", \"arguments\": {}}\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
-            vec![call("time", "{}"), call("weather", weather)]),
+        (
+            "fenced without a word",
+            Hermes,
+            "```\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```\n",
+            one(),
+        ),
+        (
+            "a list",
+            Hermes,
+            "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\"}]",
+            vec![call("weather", weather), call("time", "{}")],
+        ),
+        (
+            "two",
+            Hermes,
+            "{\"name\": \"time\", \"arguments\": {}}\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
+            vec![call("time", "{}"), call("weather", weather)],
+        ),
         ("parameters", Hermes, "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}", one()),
-        ("as it is described", Hermes, "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}", one()),
+        (
+            "as it is described",
+            Hermes,
+            "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}",
+            one(),
+        ),
         ("by its function", Hermes, "{\"function\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
         ("arguments first", Hermes, "{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"weather\"}", one()),
-        ("in the tools' tags", Hermes, "<tools>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tools>", one()),
+        (
+            "in the tools' tags",
+            Hermes,
+            "<tools>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tools>",
+            one(),
+        ),
         ("llama 3.1's own", Llama3, "<function=weather>{\"city\": \"Paris\"}</function>", one()),
         ("llama fenced", Llama3, "```json\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}\n```", one()),
         ("mistral bare", Mistral, "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]", one()),
-        ("behind reasoning", Hermes, "<think>Hm</think>\n{\"name\": \"time\", \"arguments\": {}}", vec![reasoning("Hm"), call("time", "{}")]),
+        (
+            "behind reasoning",
+            Hermes,
+            "<think>Hm</think>\n{\"name\": \"time\", \"arguments\": {}}",
+            vec![reasoning("Hm"), call("time", "{}")],
+        ),
         // And what is none.
-        ("another name", Hermes, "{\"name\": \"Bob\", \"arguments\": {}}", vec![content("{\"name\": \"Bob\", \"arguments\": {}}")]),
+        (
+            "another name",
+            Hermes,
+            "{\"name\": \"Bob\", \"arguments\": {}}",
+            vec![content("{\"name\": \"Bob\", \"arguments\": {}}")],
+        ),
         ("other JSON", Hermes, "{\"city\": \"Paris\"}", vec![content("{\"city\": \"Paris\"}")]),
         ("a list of numbers", Hermes, "[1, 2]", vec![content("[1, 2]")]),
         ("code", Hermes, "```python\nprint(1)\n```", vec![content("```python\nprint(1)\n```")]),
-        ("text behind it", Hermes, "{\"name\": \"time\", \"arguments\": {}} is how.", vec![content("{\"name\": \"time\", \"arguments\": {}} is how.")]),
+        (
+            "text behind it",
+            Hermes,
+            "{\"name\": \"time\", \"arguments\": {}} is how.",
+            vec![content("{\"name\": \"time\", \"arguments\": {}} is how.")],
+        ),
         ("a tag that is none", Hermes, "<tool>x", vec![content("<tool>x")]),
     ]
 }
@@ -304,8 +342,11 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
     let bare = bare().into_iter().map(|(name, form, text, want)| (name, form, "", text, want));
     for (name, form, prompt, text, want) in recorded().into_iter().chain(bare) {
         // Broken ones are text, marks and all.
-        let broken = want.iter().any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
-        if broken || form == Form::Llama3 && name == "llama json" {
+        let broken = want
+            .iter()
+            .any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
+        // Up to the text behind it this is a call.
+        if broken || name == "text behind it" || form == Form::Llama3 && name == "llama json" {
             continue;
         }
         let calls = |parts: &[Part]| -> Vec<ToolCall> {
@@ -318,7 +359,7 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
             let partial = parser.cut(&mut parts);
             for part in &parts {
                 let (Content(said) | Reasoning(said)) = part else { continue };
-                let marks = ["<tool", "</tool_", "<think", "</think", "[TOOL", "<|", "[/TH", "\"arguments\"", "<function", "<arg", "｜"];
+                let marks = ["<tool", "</tool_", "<think", "</think", "[TOOL", "<|", "[/TH", "<function", "<arg", "｜"];
                 let shown = marks.iter().find(|mark| said.contains(**mark) && !want.contains(&content(text)));
                 let later = text.contains("Say <think>") || name == "plain" || name == "text behind it";
                 assert!(shown.is_none() || later, "{name}, cut at {at}: {part:?}");

@@ -523,7 +523,9 @@ mod tests {
                         assert!(least + i64::from(open) > most, "{least} {most}");
                         continue;
                     };
-                    for n in [-1001, -1000, -555, -101, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 100, 104, 998, 1000, 1001] {
+                    for n in
+                        [-1001, -1000, -555, -101, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 100, 104, 998, 1000, 1001]
+                    {
                         let want = n >= least + i64::from(open) && n <= most;
                         assert_eq!(made.is_match(&n.to_string()), want, "{n} in {least}..={most}, {open}");
                     }
@@ -577,7 +579,9 @@ mod tests {
         let ends = ["-12.5", "-1.25", "-1", "-0.1", "0", "0.05", "0.5", "0.75", "1", "1.2", "9.99", "10", "100.001"];
         let mut tried: Vec<String> = ends.iter().map(|text| (*text).to_owned()).collect();
         for text in ends {
-            tried.extend(["01", "5", "9"].map(|more| format!("{text}{}{more}", if text.contains('.') { "" } else { "." })));
+            tried.extend(
+                ["01", "5", "9"].map(|more| format!("{text}{}{more}", if text.contains('.') { "" } else { "." })),
+            );
         }
         tried.extend(["2", "3.7", "11", "55.5", "-3", "-0.05", "0.6", "0.0501", "1.0", "0.50"].map(String::from));
         for least in ends.iter().map(Some).chain([None]) {

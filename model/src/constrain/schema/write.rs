@@ -256,7 +256,9 @@ impl Writer<'_> {
             }
         }
         // All together; where that is too much, what says most.
-        for (patterns, formats) in [(patterns.as_slice(), strings.formats.as_slice()), (&patterns, &[]), (&[], &strings.formats)] {
+        for (patterns, formats) in
+            [(patterns.as_slice(), strings.formats.as_slice()), (&patterns, &[]), (&[], &strings.formats)]
+        {
             let one = schema(patterns, formats);
             match tried(&one) {
                 Ok(()) => return Ok(Some(Piece::Rule(self.rule(&by_library(&one))))),
@@ -378,7 +380,9 @@ impl Writer<'_> {
         let optional = items.iter().filter(|item| !item.required).count();
         if optional > MOST_OPTIONAL {
             let at = &object.at;
-            return Err(format!("{at}: {optional} properties may be left out: require some, or give {MOST_OPTIONAL} at most"));
+            return Err(format!(
+                "{at}: {optional} properties may be left out: require some, or give {MOST_OPTIONAL} at most"
+            ));
         }
         let sequence = match self.sequence(&items, object.least, object.most) {
             Some(sequence) => Some(sequence),
@@ -416,7 +420,8 @@ impl Writer<'_> {
         let mut ways = vec![];
         for (i, (pattern, schema)) in patterns.iter().enumerate() {
             // A name that two patterns find would have to be both.
-            let others: Vec<String> = patterns.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, (p, _))| p.clone()).collect();
+            let others: Vec<String> =
+                patterns.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, (p, _))| p.clone()).collect();
             let Some(value) = self.value(schema)? else { continue };
             let name = self.terminal(&format!("{free} & {pattern}{narrow}{}{}", not(taken), not(&others)));
             ways.push(format!("{name} \":\" {value}"));

@@ -40,7 +40,9 @@ pub fn keeps(value: &Value, schema: &Value, root: &Value) -> bool {
         "uniqueItems" => value.as_array().is_none_or(|all| {
             says == &Value::Bool(false) || all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| !same(a, b)))
         }),
-        "items" if says.is_array() => value.as_array().is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root))),
+        "items" if says.is_array() => {
+            value.as_array().is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root)))
+        }
         "prefixItems" => value.as_array().is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root))),
         "items" | "additionalItems" => {
             let before = match word.as_str() {
