@@ -391,7 +391,7 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
     }
     assert_eq!(cut(Form::Hermes, "<tool_call>\n{\"name\": \"ru"), (false, vec![]));
     assert_eq!(cut(Form::Hermes, "Yes.\n<tool_ca"), (false, vec![content("Yes.")]));
-    assert_eq!(cut(Form::Hermes, "1 <"), (false, vec![content("1 <")]));
+    assert_eq!(cut(Form::Hermes, "1 <"), (false, vec![content("1"), content(" <")]));
 }
 
 #[test]
