@@ -201,6 +201,14 @@ impl Tagged {
             out.extend(calls.into_iter().map(Part::Call));
             return partial;
         }
+        // Tags of a call whose name is not there yet.
+        let begun = held.trim_start();
+        if matches!(self.place, Place::Start | Place::Whole)
+            && (begun.starts_with("<t") || begun.starts_with("<f"))
+            && whole::may_be(begun, &self.names) != Is::No
+        {
+            return false;
+        }
         let marks: Vec<&str> = match self.place {
             Place::Reasoning(close) => vec![close],
             // In content that keeps to a schema a mark is text.
@@ -211,7 +219,10 @@ impl Tagged {
                 reasoning.chain(calls).collect()
             }
         };
-        without_half_a_mark(&held, &marks).clone_into(&mut self.held);
+        let kept = without_half_a_mark(&held, &marks);
+        // White space before a mark is nobody's.
+        let kept = if kept.len() < held.len() { kept.trim_end() } else { kept };
+        kept.clone_into(&mut self.held);
         if self.place == Place::Whole && self.form != Form::Llama3 {
             let all = std::mem::take(&mut self.held);
             self.as_content(all, out);
@@ -223,9 +234,15 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Cut {
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
-        // It may be whole but for the mark behind it; of arguments in tags more may come.
-        let json = body.trim_start().starts_with(['{', '[']) || self.form != Form::Hermes || self.marks.0.contains('▁');
-        let ended = json || body.trim_end().ends_with("</function>");
+        // It may be whole but for the mark behind it; more may come of arguments in tags, and behind a name.
+        let (begin, end) = (body.trim_start(), body.trim_end());
+        let ended = match self.form {
+            Form::Mistral => end.ends_with('}') || (begin.starts_with('[') && end.ends_with(']')),
+            Form::Hermes if !begin.starts_with(['{', '[']) && !self.marks.0.contains('▁') => {
+                end.ends_with("</function>")
+            }
+            _ => true,
+        };
         match (self.read_call(body).filter(|_| ended), self.form) {
             (Some(calls), _) => (calls, false),
             (None, Form::Mistral) => cut::mistral(body),
