@@ -208,7 +208,7 @@ fn round_blocks(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Quan
     let rows = x.len() / cols;
     let RoundedRows { q, scales, sums, pairs } = to.fit(rows, cols);
     let (chunks, q) = (q.len() / rows, Shared::new(q));
-    let [scales, sums, pairs] = [scales, sums, pairs].map(|part| Shared::new(part));
+    let [scales, sums, pairs] = [scales, sums, pairs].map(Shared::new);
     by_runs(pool, rows, &|first, n| {
         let (at, n_chunks) = (first * chunks, n * chunks);
         // SAFETY: runs have different rows.
