@@ -162,9 +162,9 @@ mod tests {
             let f = Rope { dims: 12, sections, ..rope(RopeScaling::None) }.frequencies(None);
             (0..6).filter(|&i| f[i] == 0.0).collect::<Vec<_>>()
         };
-        assert_eq!(still([2, 2, 2, 0], false), [0usize; 0]);
+        assert!(still([2, 2, 2, 0], false).is_empty());
         assert_eq!(still([2, 1, 1, 2], false), [4, 5]);
-        assert_eq!(still([2, 2, 2, 0], true), [0usize; 0]);
+        assert!(still([2, 2, 2, 0], true).is_empty());
         assert_eq!(still([4, 1, 1, 0], true), [4, 5]);
     }
 }
