@@ -234,12 +234,18 @@ impl Reader {
                         }
                     }
                     Event::Done { reason, usage: whole } => {
-                        text.finish(&mut |piece| {
+                        cut = matches!(reason, Reason::Length | Reason::ContextFull);
+                        let mut keep = |piece: &str| {
                             said.push_str(piece);
                             ControlFlow::Continue(())
-                        });
+                        };
+                        // Half a character is no part of an answer that was cut.
+                        if cut {
+                            text.cut(&mut keep)
+                        } else {
+                            text.finish(&mut keep)
+                        };
                         usage = whole;
-                        cut = matches!(reason, Reason::Length | Reason::ContextFull);
                         ended = Some(Ok(match reason {
                             Reason::Length | Reason::ContextFull => Ended::Length,
                             Reason::Stop | Reason::Constraint | Reason::Ended | Reason::Cancelled => Ended::Stop,

@@ -398,3 +398,76 @@ fn answers_keep_to_expressions_grammars_and_choices() {
         }
     }
 }
+
+/// Inputs of public reports about other servers, and what their users expect. `tests/data/field` has the schemas.
+#[test]
+fn what_public_reports_sent_is_answered_as_their_users_expect() {
+    let server = Served::start(&[]);
+    let chat = |more: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Run it." }], "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    // Parts of characters: each token has a key of its own, the chosen one's key its own value (openai-python's
+    // `bytes:`), and no offset points behind the text.
+    let body = json!({ "prompt": "😀😁😂🤣😃😄😅😀😁", "max_tokens": 3, "temperature": 0, "logprobs": 5 });
+    let choice = server.good("/v1/completions", &body).json()["choices"][0].clone();
+    let length = choice["text"].as_str().unwrap().chars().count() as u64;
+    let scores = &choice["logprobs"];
+    for (i, token) in scores["tokens"].as_array().unwrap().iter().enumerate() {
+        let top = scores["top_logprobs"][i].as_object().unwrap();
+        assert!(top.len() >= 5, "{choice}");
+        assert_eq!(top.get(token.as_str().unwrap()), Some(&scores["token_logprobs"][i]), "{choice}");
+        assert!(scores["text_offset"][i].as_u64().unwrap() <= length, "{choice}");
+    }
+    // A tool without parameters takes none.
+    let ping = json!([{ "type": "function", "function": { "name": "ping" } }]);
+    let body = chat(json!({ "max_tokens": 120, "tools": ping, "tool_choice": "required" }));
+    let answer = server.good("/v1/chat/completions", &body).json();
+    let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_eq!((&call["name"], &call["arguments"]), (&json!("ping"), &json!("{}")), "{answer}");
+    // A call that is cut shows no mark of calls, whole or streamed, cut by its length or by a stop text.
+    let digits = "0123456789 ".repeat(6);
+    let run = json!([tool("run", json!({ "cmd": { "const": digits } }), false)]);
+    for cut in [json!({ "max_tokens": 40 }), json!({ "max_tokens": 200, "stop": "789 0" })] {
+        let mut body = chat(json!({ "tools": run, "tool_choice": "required" }));
+        body.as_object_mut().unwrap().extend(cut.as_object().unwrap().clone());
+        let answer = server.good("/v1/chat/completions", &body).json();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["content"].as_str().unwrap_or_default(), "", "{answer}");
+        if let Some(call) = message["tool_calls"].get(0) {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            assert!("{\"cmd\": \"".starts_with(arguments) || arguments.contains("cmd"), "{answer}");
+        }
+        body["stream"] = true.into();
+        let events = server.good("/v1/chat/completions", &body).events();
+        let said: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!(said, "");
+    }
+    // Schemas of pydantic and zod, in each place that takes one.
+    let schemas: Value = serde_json::from_str(include_str!("../../tests/data/field/schemas.json")).unwrap();
+    for (name, schema) in schemas.as_object().unwrap().iter().filter(|(name, _)| *name != "about") {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        server.good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
+        let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": schema } }]);
+        let body = chat(json!({ "max_tokens": 2, "tools": tools, "tool_choice": "required" }));
+        server.good("/v1/chat/completions", &body);
+        let body =
+            json!({ "prompt": name, "raw": true, "format": schema, "stream": false, "options": { "num_predict": 2 } });
+        server.good("/api/generate", &body);
+    }
+    // 500 optional integers.
+    let many: serde_json::Map<String, Value> =
+        (0..500).map(|i| (format!("p{i}"), json!({ "type": "integer" }))).collect();
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "object", "properties": many } } });
+    server.good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
+    // The same seed: cold, then twice with the beginning cached.
+    let body = json!({
+        "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
+        "max_tokens": 24, "seed": 5
+    });
+    let said: Vec<Value> = (0..3)
+        .map(|_| server.good("/v1/chat/completions", &body).json()["choices"][0]["message"]["content"].clone())
+        .collect();
+    assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
+}
