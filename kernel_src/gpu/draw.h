@@ -220,8 +220,8 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where the total does
-    // not exceed the goal.
+    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where the total
+    // does not exceed the goal.
     template <class Measure>
     STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
         auto sum = [&](u32 a, u32 b) {
@@ -372,20 +372,23 @@ template <class S> struct Draw {
         block_sync();  // one thread has said so
         const u64 seed = lds.seed;
         const u32 position = lds.position, likeliest = lds.likeliest;
-        u64 best = draw_key(row.largest, row.largest, row.inverse, noise_word(seed, position, likeliest), likeliest);
+        const u32 first = noise_word(seed, position, likeliest);
+        u64 best = draw_key(row.largest, row.largest, row.inverse, first, likeliest);
         NO_UNROLL for (u32 base = team.from + thread_id() * 4; base < team.to; base += KJ_BLOCK * 4) {
             float v[4];
             if constexpr (S::VOCAB % 4 == 0) {
                 const u32x4 four = load16(row.x + base);
                 v[0] = as_f32(four.x), v[1] = as_f32(four.y), v[2] = as_f32(four.z), v[3] = as_f32(four.w);
             } else {
-                UNROLL for (u32 j = 0; j < 4; j++) v[j] = base + j < team.to ? row.x[base + j] : as_f32(0xff800000u);
+                UNROLL for (u32 j = 0; j < 4; j++)
+                    v[j] = base + j < team.to ? row.x[base + j] : as_f32(0xff800000u);
             }
             const u32x4 words = noise_words(seed, position, base / 4);
             const u32 word[4] = {words.x, words.y, words.z, words.w};
             UNROLL for (u32 j = 0; j < 4; j++) {
                 float far = (v[j] - row.largest) * row.inverse;
-                if (far + noise_bound(word[j]) <= logit_of_order(best >> 32) || !takes(base + j, v[j])) continue;
+                if (far + noise_bound(word[j]) <= logit_of_order(best >> 32)) continue;
+                if (!takes(base + j, v[j])) continue;
                 u64 key = draw_key(v[j], row.largest, row.inverse, word[j], base + j);
                 best = key > best ? key : best;
             }
@@ -482,11 +485,13 @@ template <class S> struct Draw {
         if (blocks > 1) {
             if (t == 0) team.said->sums[team.block] = best;
             meet(team);
-            NO_UNROLL for (u32 b = 0; b < blocks; b++) best = team.said->sums[b] > best ? team.said->sums[b] : best;
+            NO_UNROLL for (u32 b = 0; b < blocks; b++)
+                best = team.said->sums[b] > best ? team.said->sums[b] : best;
             // The last one filled, if any: all have read it.
             empty_set(team, (team.set + SETS - 1) % SETS);
         }
-        if (t == 0 && team.block == 0) move_on(a.tokens, a.position, lds.slot, a.capacity, 0xffffffffu - (u32)best);
+        if (t == 0 && team.block == 0)
+            move_on(a.tokens, a.position, lds.slot, a.capacity, 0xffffffffu - (u32)best);
         leave(team);
     }
 };

@@ -42,6 +42,11 @@ impl Desk {
         self.lock().iter().map(Lane::waiting).sum()
     }
 
+    /// Those, and the ones that have a place.
+    pub fn held(&self) -> usize {
+        self.lock().iter().map(|lane| lane.waiting() + lane.taken.values().sum::<usize>()).sum()
+    }
+
     /// A place, when it is this caller's turn. Who drops this waits no more.
     pub async fn place(self: &Arc<Desk>, caller: &Caller) -> Option<Place> {
         let lane = usize::from(caller.bytes > SMALL);

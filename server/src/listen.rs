@@ -306,7 +306,8 @@ async fn stop(service: &Arc<Service>, mut gone: mpsc::Receiver<()>, terminate: &
     let deadline = service.options.limits.stop;
     let until = Instant::now() + deadline;
     let loaded: Vec<Arc<Loaded>> = service.models.loaded();
-    let busy = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
+    let asked = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
+    let busy = asked + service.desk.held();
     say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();

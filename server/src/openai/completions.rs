@@ -15,7 +15,7 @@ use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::Part;
-use kjit_model::tokenizer::EncodeOptions;
+use kjit_model::tokenizer::{EncodeOptions, Limit, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -43,7 +43,9 @@ impl Text {
             Text::Ids(ids) => Ok(ids),
             Text::Words(text) => {
                 let options = EncodeOptions { add_special: true, parse_special: true };
-                loaded.tokens(cancel, |tokenizer, limit| tokenizer.encode_within(text.as_bytes(), options, limit))
+                let encode =
+                    |tokenizer: &Tokenizer, limit: &Limit| tokenizer.encode_within(text.as_bytes(), options, limit);
+                loaded.tokens(cancel, encode).map_err(|why| why.of("prompt"))
             }
         }
     }

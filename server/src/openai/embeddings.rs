@@ -31,7 +31,7 @@ async fn vectors(
     let of = loaded.clone();
     let prepare = move |cancel: &Cancel| {
         let tokens = texts.into_iter().map(|text| text.tokens(&of, cancel)).collect::<Result<Vec<Vec<u32>>, _>>();
-        tokens.map_err(|why| Refusal::field("input", why.message()))
+        tokens.map_err(|why| why.of("input"))
     };
     let tokens = service.prepare(loaded, caller, prepare).await?;
     let scheduler = {

@@ -66,6 +66,8 @@ pub struct Reader<'a> {
     numbers: HashMap<String, usize>,
     anchors: Option<HashMap<&'a str, &'a Value>>,
     made: usize,
+    /// Definitions that are being read, each because of the one before.
+    open: usize,
     /// What is not held.
     pub unheld: Vec<Unheld>,
 }
@@ -74,7 +76,7 @@ type Fields = Map<String, Value>;
 
 impl<'a> Reader<'a> {
     pub fn new(root: &'a Value) -> Reader<'a> {
-        Reader { root, definitions: vec![], numbers: HashMap::new(), anchors: None, made: 0, unheld: vec![] }
+        Reader { root, definitions: vec![], numbers: HashMap::new(), anchors: None, made: 0, open: 0, unheld: vec![] }
     }
 
     /// One more schema.
@@ -387,7 +389,12 @@ impl<'a> Reader<'a> {
             }
             Definition::Reading => Err(format!("{name} is asked for what it is while that is found out")),
             Definition::Unread(value) => {
+                self.open += 1;
+                if self.open > DEEPEST {
+                    return Err(format!("more than {DEEPEST} references lead to each other with words beside them"));
+                }
                 let schema = self.read(value, &name, 0)?;
+                self.open -= 1;
                 if let Some((_, definition)) = self.definitions.get_mut(number) {
                     *definition = Definition::Read(schema.clone());
                 }
