@@ -500,7 +500,7 @@ fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
             "file" => fs::write(&folder, "").unwrap(),
             "mode" => {
                 fs::create_dir_all(folder.join("snapshots")).unwrap();
-                fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+                fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
             }
             _ => {
                 let at = folder.join("snapshots").join("0".repeat(40));

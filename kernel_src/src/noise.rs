@@ -61,7 +61,7 @@ impl Noise {
 /// compilers there divide in their own ways.
 #[must_use]
 pub fn inverse(temperature: f32) -> f32 {
-    (1.0 / temperature).min(1e37).max(1.2e-38)
+    (1.0 / temperature).clamp(1.2e-38, 1e37)
 }
 
 fn philox([mut a, mut b, mut c, mut d]: [u32; 4], [mut low, mut high]: [u32; 2]) -> [u32; 4] {
@@ -98,9 +98,9 @@ fn ln_of_parts(e: f32, f: f32) -> f32 {
         -1.242_014_1e-1,
         1.424_932_3e-1,
         -1.666_805_8e-1,
-        2.000_071_48e-1,
+        2.000_071_4e-1,
         -2.499_999_4e-1,
-        3.333_333_1e-1,
+        3.333_333e-1,
     ];
     let p = P.iter().skip(1).fold(P[0], |p, c| p.mul_add(f, *c));
     let p = f.mul_add(p, -0.5);

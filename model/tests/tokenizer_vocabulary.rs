@@ -74,7 +74,8 @@ fn half_a_character_is_no_part_of_an_answer_that_was_cut() {
     let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
     let ids = t.encode("aé".as_bytes(), EncodeOptions::PLAIN);
     assert_eq!(ids.len(), 3);
-    let text = |end: fn(&mut StopWatcher, &mut dyn FnMut(&str) -> ControlFlow<()>)| {
+    type End = fn(&mut StopWatcher, &mut dyn FnMut(&str) -> ControlFlow<()>);
+    let text = |end: End| {
         let (mut shown, mut watcher) = (String::new(), StopWatcher::new(&t, &[]));
         let mut show = |piece: &str| {
             shown.push_str(piece);

@@ -71,7 +71,7 @@ impl Prompt {
     /// Reads an answer that must be like this.
     pub fn reading(&self, follow: &Follow) -> Reading {
         let formed = follow.form.is_some();
-        let calls = !self.offered.is_empty() && !(formed && follow.tools.is_empty());
+        let calls = !(self.offered.is_empty() || formed && follow.tools.is_empty());
         let parser = match (calls, calls && follow.either()) {
             (_, true) => ReplyParser::either(self.form, &self.rendered),
             (false, _) if formed => ReplyParser::json(self.form, &self.rendered),

@@ -105,7 +105,7 @@ fn answers() -> Vec<Answer> {
         ("shuffle", |p| Word(p.of(5) * 1000 + p.of(p.lane() / 8 * 8 + (p.t + 3) % 8))),
         ("shuffle_up", |p| Word(up(p, 3, p.wave) * 1000 + up(p, 5, 16))),
         ("shuffle_down", |p| Word(down(p, 3, p.wave) * 1000 + down(p, 5, 32))),
-        ("shuffle_xor", |p| Word(p.of(p.lane() ^ p.wave / 2) * 1000 + p.of(p.lane() ^ 17))),
+        ("shuffle_xor", |p| Word(p.of(p.lane() ^ (p.wave / 2)) * 1000 + p.of(p.lane() ^ 17))),
         ("shuffle_double", |p| {
             let other = p.of(p.lane() ^ (p.wave / 2 + 1)) - p.t + p.i;
             Near(number(other as usize) + 1e9, 0.5)

@@ -65,6 +65,8 @@ pub struct Shared {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+// There is one for a process.
+#[allow(clippy::large_enum_variant)]
 pub enum Command {
     /// Generate text; without a prompt on a terminal, chat
     #[command(after_help = "Examples:\n  kjit run model.gguf 'Why is the sky blue?'\n  kjit run model.gguf\n  \

@@ -36,17 +36,17 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
     match name {
         "e" | "escape" => {
             arguments.bind(name, [], 0)?;
-            Ok(Value::text(&escaped(value, meter)?, meter)?.as_safe(true))
+            Ok(Value::text(&escaped(value, meter)?, meter)?.marked_safe(true))
         }
         "forceescape" => {
             arguments.bind(name, [], 0)?;
             let mut out = Growing::new(meter);
             escape(&written::to_string(value, meter)?, &mut out)?;
-            Ok(Value::grown(out, meter)?.as_safe(true))
+            Ok(Value::grown(out, meter)?.marked_safe(true))
         }
         "safe" => {
             arguments.bind(name, [], 0)?;
-            Ok(written::as_text(value, meter)?.as_safe(true))
+            Ok(written::as_text(value, meter)?.marked_safe(true))
         }
         "striptags" => {
             arguments.bind(name, [], 0)?;

@@ -48,7 +48,7 @@ pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter
             for part in [l, r] {
                 if safe && !part.safe { html::escape(part, &mut out)? } else { out.push(part)? }
             }
-            Ok(Value::grown(out, meter)?.as_safe(safe))
+            Ok(Value::grown(out, meter)?.marked_safe(safe))
         }
         (Operator::Add, Value::List(l), Value::List(r))
             if added(l.kind).is_some() && added(l.kind) == added(r.kind) =>
@@ -77,7 +77,7 @@ pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter
                 Value::List(list) if list.kind.is_tuple() => &list.items,
                 single => std::slice::from_ref(single),
             };
-            Ok(format::percent(pattern, pattern.safe, values, right, meter)?.as_safe(pattern.safe))
+            Ok(format::percent(pattern, pattern.safe, values, right, meter)?.marked_safe(pattern.safe))
         }
         _ => wrong(format!("'{}' does not go with {} and {}", sign(operator), left.kind(), right.kind())),
     }
@@ -417,7 +417,7 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
             Value::room_for(text.len(), meter)?;
             let chars: Vec<char> = text.chars().collect();
             let part: String = places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
-            Ok(Value::text(&part, meter)?.as_safe(text.safe))
+            Ok(Value::text(&part, meter)?.marked_safe(text.safe))
         }
         other => wrong(format!("{} has no slices", other.kind())),
     }

@@ -213,7 +213,7 @@ impl Value {
     }
 
     /// The same text as HTML, or as none.
-    pub fn as_safe(self, safe: bool) -> Value {
+    pub fn marked_safe(self, safe: bool) -> Value {
         match self {
             Value::Text(text) => Value::Text(Text { safe, ..text }),
             other => other,

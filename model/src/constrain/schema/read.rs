@@ -465,7 +465,11 @@ fn close(schema: &mut Schema, objects: bool) -> bool {
             }
             true
         }
-        Schema::Union(all) => all.iter_mut().fold(true, |held, one| close(one, objects) && held),
+        Schema::Union(all) => {
+            // Each is closed, whether the ones before it were or not.
+            let closed: Vec<bool> = all.iter_mut().map(|one| close(one, objects)).collect();
+            closed.into_iter().all(|one| one)
+        }
         Schema::Any | Schema::Ref(_) => false,
         _ => true,
     }

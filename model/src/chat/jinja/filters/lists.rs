@@ -51,7 +51,7 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             Value::Text(text) => {
                 meter.bytes(text.len())?;
                 Value::room_for(text.len() / 16, meter)?;
-                Ok(Value::text(&text.chars().rev().collect::<String>(), meter)?.as_safe(text.safe))
+                Ok(Value::text(&text.chars().rev().collect::<String>(), meter)?.marked_safe(text.safe))
             }
             _ => {
                 let mut items = ops::items(value, meter)?;

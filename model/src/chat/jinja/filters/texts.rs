@@ -25,7 +25,7 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "upper" | "lower" | "capitalize" => {
             arguments.bind(name, [], 0)?;
-            Ok(methods::in_case(this, name, meter)?.as_safe(safe))
+            Ok(methods::in_case(this, name, meter)?.marked_safe(safe))
         }
         "title" => {
             arguments.bind(name, [], 0)?;
@@ -35,7 +35,7 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         "trim" => {
             let [set] = arguments.bind(name, ["chars"], 0)?;
             let set = text(set.filter(|set| !matches!(set, Value::None)), "chars")?;
-            Ok(methods::strip(this, "strip", set, meter)?.as_safe(safe))
+            Ok(methods::strip(this, "strip", set, meter)?.marked_safe(safe))
         }
         "replace" => {
             let [old, new, most] = arguments.bind(name, ["old", "new", "count"], 2)?;
@@ -49,7 +49,7 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "center" => {
             let [width] = arguments.bind(name, ["width"], 0)?;
-            Ok(methods::fill_up(this, name, size(width, "width", 80)?, " ", meter)?.as_safe(safe))
+            Ok(methods::fill_up(this, name, size(width, "width", 80)?, " ", meter)?.marked_safe(safe))
         }
         "format" => {
             if !arguments.positional.is_empty() && !arguments.named.is_empty() {
@@ -60,7 +60,7 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             let named = if named.is_empty() { Value::None } else { Value::map(named, meter)? };
             let named_alone = std::slice::from_ref(&named);
             let values = if matches!(named, Value::None) { arguments.positional.as_slice() } else { named_alone };
-            Ok(format::percent(this, safe, values, &named, meter)?.as_safe(safe))
+            Ok(format::percent(this, safe, values, &named, meter)?.marked_safe(safe))
         }
         "indent" => {
             needs_text()?;

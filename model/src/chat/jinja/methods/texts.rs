@@ -167,7 +167,7 @@ pub fn call(this: &Text, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -
         }
         _ => return wrong(format!("a text has no method {name:.40}()")),
     };
-    Ok(result?.as_safe(this.safe))
+    Ok(result?.marked_safe(this.safe))
 }
 
 fn needed<'v>(value: Option<&'v Value>, name: &str) -> Result<&'v str, Fault> {
@@ -197,7 +197,7 @@ fn is(this: &str, name: &str) -> bool {
         "isascii" => this.is_ascii(),
         "isdecimal" => all(chars::is_decimal),
         "isdigit" => all(chars::is_digit),
-        "isidentifier" => all(chars::is_word) && !this.starts_with(|c| chars::is_numeric(c)),
+        "isidentifier" => all(chars::is_word) && !this.starts_with(chars::is_numeric),
         "islower" => chars::is_lower_case(this),
         "isnumeric" => all(chars::is_numeric),
         "isprintable" => this.chars().all(chars::is_printable),
